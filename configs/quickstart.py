@@ -1,0 +1,38 @@
+"""Learn to carry: supervised warm start on forgetful demonstrations, then GRPO on verified sums.
+
+Command:   python -m rljax --config configs/quickstart.py
+"""
+
+from rljax import config as configs
+
+
+def get_config(arg: str = ""):
+    """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
+    config = configs.default()
+    config.name = "quickstart"
+    config.task = "arithmetic(operands=2, digits=2, slip=0.7, noise=0.05)"
+    config.algorithm = "grpo(kl=0.0)"
+    config.model.layers = 2
+    config.model.width = 128
+    config.batch.prompts = 32
+    config.batch.samples = 16
+    config.phases = ("warm", "main")
+    config.phase.warm = configs.phase(
+        algorithm="sft()",
+        steps=300,
+        prompts=256,
+        optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
+        warmup=50,
+        evaluate="base",
+    )
+    config.phase.main = configs.phase(
+        steps=120, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
+    )
+    if arg == "quick":
+        config.phase.warm.steps = 4
+        config.phase.main.steps = 3
+        config.evaluation.final_prompts = config.evaluation.prompts = 16
+        config.evaluation.final_samples = config.evaluation.samples = 4
+    elif arg:
+        raise ValueError(f"quickstart:{arg}: the only variant is 'quick'.")
+    return config

@@ -1,0 +1,101 @@
+"""Run a config.
+
+    python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
+    python -m rljax --config quickstart --set algorithm.kl=0.01
+
+A shipped config may be given by name. The work directory is runs/<name>-<digest of the config> unless
+--workdir says otherwise; run the same command again and it goes on where it stopped. SIGTERM saves and
+exits with code 75, which means: unfinished, run me again.
+"""
+
+import ast
+import hashlib
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from rljax import config as configs
+
+
+def _shipped(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with the name of a shipped config replaced by its path."""
+    out = list(argv)
+    for i, word in enumerate(out):
+        if word in ("--config", "-config") and i + 1 < len(out):
+            out[i + 1] = _path(out[i + 1])
+        elif word.startswith(("--config=", "-config=")):
+            head, _, value = word.partition("=")
+            out[i] = f"{head}={_path(value)}"
+    return out
+
+
+def _path(value: str) -> str:
+    name, colon, argument = value.partition(":")
+    return configs.find(name) + colon + argument
+
+
+def _fail(error: Exception) -> None:
+    """End with the message alone: a mistake in a config needs no traceback."""
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _settings(config: configs.ConfigDict, settings: Sequence[str]) -> None:
+    for setting in settings:
+        field, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting}: expected field=value.")
+        try:
+            literal = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            literal = value
+        configs.override(config, field.removeprefix("config."), literal)
+
+
+def default_workdir(config: configs.ConfigDict) -> pathlib.Path:
+    """Return runs/<name>-<digest>: the same config finds its run again, another one gets its own."""
+    return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(config.to_json().encode()).hexdigest()[:8]}"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train, then print where everything is."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    config = _CONFIG.value
+    try:
+        _settings(config, _SET.value)
+        configs.resolve(config)
+    except ValueError as error:
+        _fail(error)
+    workdir = pathlib.Path(_WORKDIR.value or default_workdir(config))
+
+    from rljax import evaluate, loop  # after the checks: a mistake shows at once
+
+    print(f"work directory: {workdir}")
+    try:
+        result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
+    except ValueError as error:
+        _fail(error)
+    except loop.Interrupted as interrupted:
+        command = " ".join(["python -m rljax", *sys.argv[1:]])
+        print(f"{interrupted} To resume, run the same command again:\n  {command}")
+        sys.exit(loop.RESUMABLE)
+    evaluate.table(result.evaluations)
+    print(f"written to {workdir}: " + ", ".join(sorted(p.name for p in workdir.iterdir())))
+
+
+_CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped one.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where everything is written; made from the config when not given.")
+_ALLOW = flags.DEFINE_bool("allow_config_change", False, "Continue a work directory under a changed config.")
+_SET = flags.DEFINE_multi_string("set", [], "field=value, for arguments of calls too: algorithm.kl=0.01")
+
+if __name__ == "__main__":
+    flags.mark_flag_as_required("config")
+    try:
+        arguments = _shipped(sys.argv)
+    except ValueError as error:
+        _fail(error)
+    app.run(main, argv=arguments)

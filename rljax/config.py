@@ -1,0 +1,415 @@
+"""The config: every field with its default, and the one place where its names are resolved.
+
+``default()`` is the schema. ``resolve(config)`` turns strings into tasks, algorithms and optimizers and
+checks whatever can be checked before any device work; each error names the field, what was given and
+what is allowed.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import ml_collections
+import optax
+
+from rljax import algorithms, losses, models, parse, sampling, tasks, transforms, types
+from rljax import optimizer as optimizers
+from rljax.transforms import schedule
+
+ConfigDict = ml_collections.ConfigDict
+
+
+def default() -> ConfigDict:
+    """Return every field with its default value; a config file changes some of them."""
+    seams = {seam: "" for seam in transforms.SEAMS}
+    return ConfigDict(
+        {
+            "name": "run",
+            "seed": 0,
+            "task": "arithmetic()",
+            "algorithm": "grpo()",
+            "seam": seams,  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
+            "tokenizer": {"kind": "char", "vocabulary": 0, "path": ""},  # path: a SentencePiece model to load instead
+            "model": {
+                "layers": 2,
+                "width": 128,
+                "heads": 4,
+                "kv_heads": 2,
+                "hidden": 384,
+                "tied": True,
+                "rope_theta": 10_000.0,
+                "dtype": "float32",  # of the computation; parameters and reductions are float32
+                "remat": "none",  # "none", "full" or "dots"
+            },
+            "sampler": {
+                "temperature": 1.0,
+                "top_k": 0,
+                "top_p": 1.0,
+                "min_p": 0.0,
+                "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
+            },
+            "batch": {"prompts": 32, "samples": 16},  # of one step; a phase may set its own
+            "learner": {
+                "epochs": 1,
+                "minibatches": 1,
+                "microbatches": 1,
+                "clip_norm": 1.0,  # of the gradient, 0 for none
+                "max_skipped": 5,  # non-finite updates in a row before the run stops
+            },
+            "phases": ("main",),  # names, in order
+            "phase": {"main": phase()},
+            "mesh": {"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1},  # -1: the devices left over
+            "verifier": {"workers": 2, "timeout": 5.0, "chunks": 2},  # host tasks; chunks overlap decoding
+            "evaluation": {
+                "every": 0,  # steps; 0 for none during training
+                "prompts": 128,
+                "samples": 32,
+                "final_prompts": 256,  # of the evaluations that phases name
+                "final_samples": 64,
+            },
+            "checkpoint": {"every": 100, "max_to_keep": 2},
+            "log": {"every": 10, "rollouts": 50, "rollout_rows": 8},  # steps; rollouts 0 for no dump
+        }
+    )
+
+
+def phase(**fields: Any) -> ConfigDict:
+    """Return a phase: one algorithm for a number of steps."""
+    schema = {
+        "algorithm": "",  # "" is config.algorithm with config.seam; a call of its own ignores both
+        "steps": 100,
+        "optimizer": "adamw(learning_rate=1e-3, weight_decay=0.0)",  # calls of optax, chained with |
+        "reset_optimizer": True,  # start with a fresh optimizer state
+        "warmup": 20,  # steps over which updates grow to full size: a fresh Adam destroys a trained policy
+        "reference": "start",  # "start": the policy as the phase begins; "keep": the one of the phase before
+        "prompts": 0,  # 0 is config.batch.prompts
+        "samples": 0,
+        "evaluate": "",  # name of the evaluation made when the phase ends; "" for none
+    }
+    unknown = sorted(set(fields) - set(schema))
+    if unknown:
+        raise ValueError(f"phase: unknown field {unknown[0]!r}.{parse.nearest(unknown[0], schema)}")
+    return ConfigDict({**schema, **fields})
+
+
+# --- what a resolved config is -----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A phase with its names resolved. It makes the updates ``first`` < step <= ``last``."""
+
+    name: str
+    algorithm: types.Algorithm
+    first: int
+    last: int
+    prompts: int
+    samples: int
+    optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
+    reset_optimizer: bool
+    reference: str
+    evaluate: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A config with its names resolved and its numbers checked."""
+
+    task: tasks.Task  # not yet bound to a tokenizer
+    phases: tuple[Phase, ...]
+    processors: sampling.Processors
+    rescore: bool
+
+    @property
+    def steps(self) -> int:
+        """Updates of the whole run."""
+        return self.phases[-1].last
+
+    def phase_of(self, step: int) -> Phase:
+        """Return the phase that makes the update after ``step`` finished ones; the last when all are done."""
+        return next((p for p in self.phases if step < p.last), self.phases[-1])
+
+
+def _optax_registry() -> dict[str, Callable[..., Any]]:
+    return {n: f for n, f in vars(optax).items() if callable(f) and not isinstance(f, type) and n[0].islower()}
+
+
+def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.GradientTransformation:
+    parts = parse.many(text, _optax_registry(), field)
+    if not parts or not all(isinstance(p, optax.GradientTransformation) for p in parts):
+        raise ValueError(f"{field}={text!r}: not a chain of optax gradient transformations.")
+    return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
+
+
+@functools.cache
+def _seam_registry(seam: str) -> dict[str, Callable[..., Any]]:
+    schedules = {n: f for n, f in vars(schedule).items() if getattr(f, "is_piece", False)}
+    return {**transforms.pieces("reduce"), **schedules, **transforms.pieces(seam)}
+
+
+def _algorithm_registry() -> dict[str, Callable[..., Any]]:
+    return {**_seam_registry("reduce"), **algorithms.TABLE}
+
+
+def _edit(seam: str, text: str, current: tuple) -> tuple:
+    """Apply a seam's field to the pieces a recipe has there."""
+    text = text.strip()
+    if not text:
+        return current
+    append = text.startswith("+")
+    registry = {**_seam_registry(seam), "where": transforms.where, "chain": transforms.chain}
+    new = parse.many(text[1:] if append else text, registry, f"config.seam.{seam}")
+    kinds = (types.Transform, types.Source)
+    wrong = next((p for p in new if not isinstance(p, kinds) or p.seam != seam), None)
+    if wrong is not None:
+        raise ValueError(f"config.seam.{seam}={text!r}: {getattr(wrong, 'spec', wrong)} does not belong to this seam.")
+    return (*current, *new) if append else tuple(new)
+
+
+def with_seams(algorithm: types.Algorithm, seams: ConfigDict) -> types.Algorithm:
+    """Return the algorithm with each seam's field applied to its first objective."""
+    edit = {seam: functools.partial(_edit, seam, seams[seam]) for seam in transforms.SEAMS}
+    policy, *others = algorithm.objectives
+    rollout = [
+        piece
+        for seam in ("reward", "advantage")
+        for piece in edit[seam](tuple(p for p in algorithm.rollout if p.seam == seam))
+    ]
+    loss = [
+        piece
+        for seam in transforms.LOSS_SEAMS
+        for piece in edit[seam](tuple(p for p in policy.loss if p.seam == seam))
+    ]
+    sources = edit["source"]((algorithm.source,))
+    reductions = edit["reduce"]((policy.reduce,))
+    for seam, found in (("source", sources), ("reduce", reductions)):
+        if len(found) != 1:
+            raise ValueError(f"config.seam.{seam}={seams[seam]!r}: exactly one piece, got {len(found)}.")
+    policy = dataclasses.replace(
+        policy, loss=tuple(loss), prepare=edit["prepare"](policy.prepare), reduce=reductions[0]
+    )
+    return dataclasses.replace(
+        algorithm,
+        source=sources[0],
+        rollout=tuple(rollout),
+        objectives=(policy, *others),
+        after=edit["after"](algorithm.after),
+    )
+
+
+def describe(algorithm: types.Algorithm) -> str:
+    """Write an algorithm out seam by seam, every default filled in."""
+    lines = [algorithm.spec or "algorithm", f"  source     {algorithm.source.spec or 'task()'}"]
+    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.rollout]
+    for o in algorithm.objectives:
+        own = {"epochs": o.epochs, "minibatches": o.minibatches, "optimizer": o.optimizer}
+        named = [f"{k}={v!r}" for k, v in own.items() if v is not None]
+        lines.append(" ".join([f"  objective on the {o.module} module", *named]))
+        lines += [f"    {p.seam:<9} {p.spec}" for p in (*o.prepare, *o.loss, o.reduce)]
+    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.after]
+    return "\n".join(lines)
+
+
+def _phase(config: ConfigDict, name: str, first: int) -> Phase:
+    if name not in config.phase:
+        raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
+    fields, field = config.phase[name], f"config.phase.{name}"
+    if fields.algorithm:
+        algorithm = parse.one(fields.algorithm, _algorithm_registry(), f"{field}.algorithm")
+    else:
+        algorithm = parse.one(config.algorithm, _algorithm_registry(), "config.algorithm")
+        if isinstance(algorithm, types.Algorithm):
+            algorithm = with_seams(algorithm, config.seam)
+    if not isinstance(algorithm, types.Algorithm):
+        where = f"{field}.algorithm" if fields.algorithm else "config.algorithm"
+        raise ValueError(f"{where}: not an algorithm. It must return types.Algorithm.")
+    prompts, samples = fields.prompts or config.batch.prompts, fields.samples or config.batch.samples
+    samples = 1 if algorithm.source.origin == "demonstrations" and not fields.samples else samples
+    _positive({f"{field}.steps": fields.steps, "batch.prompts": prompts, "batch.samples": samples})
+    if losses.needs(algorithm).siblings and samples < 2:
+        raise ValueError(
+            f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
+            "needs at least 2 samples of each prompt."
+        )
+    if fields.reference not in ("start", "keep"):
+        raise ValueError(f"{field}.reference={fields.reference!r}: 'start' or 'keep'.")
+    built = tuple(
+        _optimizer(o.optimizer or fields.optimizer, f"{field}.optimizer", config.learner.clip_norm, fields.warmup)
+        for o in algorithm.objectives
+    )
+    _split(config, algorithm, prompts, samples, name)
+    return Phase(
+        name=name,
+        algorithm=algorithm,
+        first=first,
+        last=first + fields.steps,
+        prompts=prompts,
+        samples=samples,
+        optimizers=built,
+        reset_optimizer=fields.reset_optimizer,
+        reference=fields.reference,
+        evaluate=fields.evaluate,
+    )
+
+
+def _positive(fields: dict[str, Any]) -> None:
+    for field, value in fields.items():
+        if value < 1:
+            raise ValueError(f"{field if field.startswith('config') else f'config.{field}'}={value}: at least 1.")
+
+
+def _split(config: ConfigDict, algorithm: types.Algorithm, prompts: int, samples: int, name: str) -> None:
+    """Check that rows divide into minibatches and micro-batches without cutting a block."""
+    for o in algorithm.objectives:
+        unit = 1 if losses.objective_needs(o).block == "row" else samples
+        pieces = (o.minibatches or config.learner.minibatches) * config.learner.microbatches
+        if (prompts * samples) % (pieces * unit):
+            raise ValueError(
+                f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
+                f"{prompts} prompts * {samples} samples" + (" without cutting a group." if unit > 1 else ".")
+            )
+
+
+def architecture(config: ConfigDict, vocabulary: int, output: str = "logits") -> models.Architecture:
+    """Return the model's architecture for a tokenizer's vocabulary."""
+    try:
+        return models.Architecture(vocabulary=vocabulary, output=output, **config.model.to_dict())
+    except ValueError as error:
+        raise ValueError(f"config.model: {error}") from None
+
+
+def resolve(config: ConfigDict) -> Resolved:
+    """Resolve every name and check every number that can be checked without a device.
+
+    Raises:
+      ValueError: names the field, what was given and what is allowed.
+    """
+    _known(config, default())
+    _positive(
+        {f"learner.{k}": config.learner[k] for k in ("epochs", "minibatches", "microbatches", "max_skipped")}
+        | {f"log.{k}": config.log[k] for k in ("every",)}
+        | {f"checkpoint.{k}": config.checkpoint[k] for k in ("every", "max_to_keep")}
+        | {"verifier.chunks": config.verifier.chunks}
+    )
+    architecture(config, vocabulary=1)
+    task = parse.one(config.task, tasks.TASKS, "config.task")
+    rescore = config.sampler.rescore
+    if rescore not in ("unfiltered", "kept"):
+        raise ValueError(f"config.sampler.rescore={rescore!r}: 'unfiltered' or 'kept'.")
+    if config.sampler.temperature <= 0:
+        raise ValueError(f"config.sampler.temperature={config.sampler.temperature}: training samples at more than 0.")
+    processors = sampling.build(**{k: config.sampler[k] for k in ("temperature", "top_k", "top_p", "min_p")})
+    if not config.phases:
+        raise ValueError("config.phases: at least one phase.")
+    phases: list[Phase] = []
+    for name in config.phases:
+        phases.append(_phase(config, name, phases[-1].last if phases else 0))
+    return Resolved(task, tuple(phases), processors, rescore == "kept" and processors.filter is not None)
+
+
+def _known(config: ConfigDict, schema: ConfigDict, path: str = "config") -> None:
+    for field, value in config.items():
+        if path == "config.phase":
+            _known(value, phase(), f"{path}.{field}")
+        elif field not in schema:
+            raise ValueError(f"{path}.{field}: unknown field.{parse.nearest(field, schema.keys())}")
+        elif isinstance(schema[field], ConfigDict):
+            _known(value, schema[field], f"{path}.{field}")
+
+
+# --- configs by name, and edits ----------------------------------------------------------------
+
+
+def find(name: str) -> str:
+    """Return the path of a config file: the path itself, or that of a shipped config of this name.
+
+    Raises:
+      ValueError: there is neither.
+    """
+    if pathlib.Path(name).is_file():
+        return name
+    spec = importlib.util.find_spec("rljax.configs")
+    homes = [pathlib.Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    homes.append(pathlib.Path(__file__).parent.parent / "configs")
+    for home in homes:
+        shipped = home / f"{pathlib.PurePath(name).stem}.py"
+        if shipped.is_file():
+            return str(shipped)
+    valid = {p.stem for home in homes if home.is_dir() for p in home.glob("*.py") if p.stem != "__init__"}
+    raise ValueError(f"config {name!r}: no such file, and no shipped config of this name.{parse.nearest(name, valid)}")
+
+
+def load(name: str, argument: str = "") -> ConfigDict:
+    """Return ``get_config(argument)`` of a config file, or of a shipped config by name ("quickstart")."""
+    path = find(name)
+    spec = importlib.util.spec_from_file_location("rljax_config", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"config {name!r}: not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(argument)
+
+
+def override(config: ConfigDict, field: str, value: Any) -> None:
+    """Set a field, or an argument of a call: ``override(config, "algorithm.positive", 0.2)``.
+
+    Raises:
+      ValueError: there is no such field or argument.
+    """
+    head, _, argument = field.rpartition(".")
+    target: Any = config
+    try:
+        for name in filter(None, head.split(".")):
+            target = target[name]
+    except (KeyError, TypeError):
+        raise ValueError(f"config.{field}: unknown field.{parse.nearest(field, config.keys())}") from None
+    if isinstance(target, str):
+        override(config, head, parse.with_argument(target, argument, value, f"config.{head}"))
+        return
+    if argument not in target:
+        raise ValueError(f"config.{field}: unknown field.{parse.nearest(argument, target.keys())}")
+    target[argument] = value
+
+
+def flatten(config: ConfigDict | dict, prefix: str = "config") -> dict[str, Any]:
+    """Return {"config.a.b": value}, tuples as lists, as a config reads back from JSON."""
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, ConfigDict | dict):
+            out |= flatten(value, name)
+        else:
+            out[name] = list(value) if isinstance(value, tuple | list) else value
+    return out
+
+
+def from_dict(fields: dict[str, Any]) -> ConfigDict:
+    """Return the config that ``to_json`` and ``json.loads`` took apart: lists are tuples again.
+
+    Fields this version has and the stored config lacks get their defaults.
+    """
+
+    def restore(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: restore(v) for k, v in value.items()}
+        return tuple(value) if isinstance(value, list) else value
+
+    config = default()
+    stored = ConfigDict(restore(fields))
+    phases = {n: phase(**p) for n, p in stored.pop("phase", ConfigDict()).items()} if "phase" in stored else {}
+    for key, value in stored.items():
+        if isinstance(value, ConfigDict) and key in config:
+            config[key].update(value)
+        else:
+            config[key] = value
+    config.phase = ConfigDict(phases)
+    return config
+
+
+def differences(a: ConfigDict, b: ConfigDict) -> list[str]:
+    """Return the fields in which two configs differ, one line each."""
+    x, y = flatten(a), flatten(b)
+    return [f"{k}: {x.get(k)!r} -> {y.get(k)!r}" for k in sorted({*x, *y}) if x.get(k) != y.get(k)]

@@ -1,0 +1,1 @@
+"""Data: tokenizers, shuffles without a table, and readers of files on disk."""

@@ -1,0 +1,165 @@
+"""Question/answer jsonl files, GSM8K's first, as a tfds data set in array_record: built once, read at random.
+
+``sources`` is the door. The cache is keyed by the content of the files, written beside its place and moved there in
+one rename, so a changed file is rebuilt, a killed build is never read, and two processes may build at once.
+TensorFlow is never imported.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+_NAME = "question_answer"  # what tfds calls the class below
+_VERSION = "1.0.0"
+_MANIFEST = "manifest.json"
+_ATTEMPTS = 5  # renames tried against other processes before giving up
+_MARK = "####"  # stands before the final answer in a worked solution
+
+
+class QuestionAnswer(tfds.core.GeneratorBasedBuilder):
+    """Rows of ``question`` and ``answer`` text by split, in the order of the file."""
+
+    VERSION = tfds.core.Version(_VERSION)
+    code_path = None  # nothing is read from beside this file; to find it tfds imports a package it does not require
+
+    def __init__(self, *, rows: Mapping[str, Sequence[tuple[str, str]]], data_dir: str):
+        """Take the rows of each split, already checked, and the folder to build in."""
+        self._rows = rows
+        super().__init__(data_dir=data_dir, file_format="array_record")
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description="Questions with their answers.",
+            features=tfds.features.FeaturesDict({"question": tfds.features.Text(), "answer": tfds.features.Text()}),
+            disable_shuffling=True,  # row i of a split is row i of its file
+        )
+
+    def _split_generators(self, dl_manager: object) -> dict[str, Iterator[tuple[int, dict[str, str]]]]:
+        del dl_manager  # nothing is downloaded
+        return {split: self._generate_examples(split) for split in self._rows}
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, str]]]:
+        for key, (question, answer) in enumerate(self._rows[split]):
+            yield key, {"question": question, "answer": answer}
+
+
+def sources(
+    path: str | os.PathLike[str],
+    files: Mapping[str, str],
+    cache: str | os.PathLike[str] | None = None,
+    worked: bool = True,
+) -> dict[str, Sequence[Mapping[str, bytes]]]:
+    """Give each split as a random-access source of ``{"question": bytes, "answer": bytes}``, building it if needed.
+
+    Args:
+        path: folder that holds the jsonl files.
+        files: file name of each split.
+        cache: folder to build in; None means ``$RLJAX_CACHE``, else ``rljax`` in the user's cache folder.
+        worked: whether an answer must be a worked solution that ends with ``#### final answer``.
+
+    Raises:
+        FileNotFoundError: ``path`` or one of ``files`` is not there.
+        ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
+    """
+    folder = pathlib.Path(path).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"task argument path={str(path)!r} is not a folder; it must hold {', '.join(files.values())}"
+        )
+    content: dict[str, bytes] = {}
+    digest = hashlib.sha256(repr((_VERSION, worked, list(files))).encode())
+    for split, name in files.items():
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"task argument path={str(path)!r}: no file {name!r} there (the {split} split)")
+        content[split] = (folder / name).read_bytes()
+        digest.update(hashlib.sha256(content[split]).digest())
+    place = _cache_folder(cache) / f"{_NAME}-{digest.hexdigest()[:16]}"
+    if not _complete(place):
+        rows = {split: _rows(folder / files[split], content[split], worked) for split in files}
+        _build(place, rows)
+    built: Any = tfds.builder_from_directory(str(place / _NAME / _VERSION))
+    return {split: built.as_data_source(split) for split in files}
+
+
+def _cache_folder(cache: str | os.PathLike[str] | None) -> pathlib.Path:
+    if cache is None:
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        cache = os.environ.get("RLJAX_CACHE") or os.path.join(home, "rljax")
+    return pathlib.Path(cache).expanduser()
+
+
+def _rows(file: pathlib.Path, content: bytes, worked: bool) -> list[tuple[str, str]]:
+    """Parse and check a jsonl file; blank lines are skipped."""
+    rows = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"task argument path: {file}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:  # not JSON, or not UTF-8
+            raise ValueError(f"{where}: not JSON ({error})") from error
+        field = row if isinstance(row, dict) else {}
+        question, answer = field.get("question"), _as_text(field.get("answer"))
+        for name, value in (("question", question), ("answer", answer)):
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{where}: {name!r} is {value!r}, want an object whose {name!r} is text, not empty")
+        pieces = str(answer).split(_MARK)
+        if worked and (len(pieces) < 2 or not pieces[-1].strip()):
+            raise ValueError(f"{where}: 'answer' has no final answer after {_MARK!r}")
+        rows.append((question, answer))
+    if not rows:
+        raise ValueError(f"task argument path: {file} holds no rows")
+    return rows
+
+
+def _as_text(answer: object) -> object:
+    """Write a numeric answer as text, 27.0 as "27"; give anything else back."""
+    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
+        return answer
+    return str(int(answer) if float(answer).is_integer() else answer)
+
+
+def _complete(place: pathlib.Path) -> bool:
+    """Tell whether every file that the build wrote is there at its full size."""
+    try:
+        sizes = json.loads((place / _MANIFEST).read_text())
+        return all((place / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _build(place: pathlib.Path, rows: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Build in a temporary folder beside ``place``, then rename; whoever comes second keeps the first one's."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        fresh = aside / "fresh"
+        tfds.disable_progress_bar()  # it takes a second, and the run has its own progress line
+        with contextlib.redirect_stdout(io.StringIO()):  # tfds prints the temporary folder as the place to keep
+            QuestionAnswer(rows=rows, data_dir=str(fresh)).download_and_prepare()
+        sizes = {str(f.relative_to(fresh)): f.stat().st_size for f in fresh.rglob("*") if f.is_file()}
+        (fresh / _MANIFEST).write_text(json.dumps(sizes, indent=1))
+        for attempt in range(_ATTEMPTS):
+            try:
+                os.rename(fresh, place)
+                return
+            except OSError:  # something is there: another process's build, or a damaged one
+                if _complete(place):
+                    return
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                with contextlib.suppress(FileNotFoundError):  # another process may have moved it
+                    os.rename(place, aside / f"damaged-{attempt}")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

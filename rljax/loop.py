@@ -1,0 +1,320 @@
+"""The loop: phases of steps, with logs, evaluations and checkpoints between them."""
+
+import base64
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import checkpoint, collect, evaluate, metrics, plots, types
+from rljax import config as configs
+from rljax import program as programs
+from rljax import step as steps
+from rljax.data import tokenizer as tokenizers
+
+RESUMABLE = 75
+"""Exit code after SIGTERM: the work is saved and unfinished (EX_TEMPFAIL)."""
+
+_FLUSH_SECONDS = 0.5
+
+
+class Interrupted(Exception):
+    """SIGTERM came; the state was saved."""
+
+
+class NonFinite(RuntimeError):
+    """Too many updates in a row were not finite."""
+
+
+@dataclasses.dataclass
+class Result:
+    """What a run leaves in memory."""
+
+    program: programs.Program
+    state: types.TrainState
+    history: list[dict[str, Any]]  # metrics of each step
+    evaluations: list[dict[str, Any]]
+
+    @property
+    def params(self) -> types.Tree:
+        """The trained policy's parameters."""
+        return self.state.params["policy"]
+
+    def learning_curve(self) -> Any:
+        """Return the figure of reward, entropy and length against steps."""
+        return plots.learning_curve(self.history, path=None, phases=_bounds(self.program))
+
+    def passk(self) -> Any:
+        """Return the figure of pass@k of every evaluation."""
+        return plots.passk(_named(self.program, self.evaluations), path=None)
+
+
+def _bounds(program: programs.Program) -> list[tuple[str, int]]:
+    return [(p.name, p.last) for p in program.resolved.phases]
+
+
+def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = {p.evaluate for p in program.resolved.phases}
+    return [e for e in evaluations if e["name"] in names]
+
+
+class _Run:
+    """A run's files and its progress line. Without a work directory everything stays in memory."""
+
+    def __init__(self, program: programs.Program, directory: pathlib.Path | None, progress: bool):
+        """Restore the newest checkpoint, if there is one, and cut the logs back to it."""
+        self.program, self.directory = program, directory
+        self.saver = None
+        self.state: types.TrainState | None = None
+        self.step = 0
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            keep = program.config.checkpoint.max_to_keep
+            self.saver = checkpoint.Checkpointer(directory / "checkpoints", max_to_keep=keep)
+            if self.saver.latest_step() is not None:
+                self.state, _, self.step = self.saver.restore(self._shape)
+            _write(directory / "config.json", program.config.to_json(indent=2))
+            _write(directory / "algorithm.txt", _describe(program))
+            _write(directory / "tokenizer.model", program.tokenizer.serialized)
+        self.logger = metrics.Logger(directory, resume_step=self.step)
+        log = metrics.StepLog(directory / "verdicts.jsonl") if directory and program.task.host else None
+        self.journal = collect.Journal(log, self.step)
+        self.bar = metrics.Progress(total=program.resolved.steps, quiet=not progress)
+        self.pending: list[tuple[int, dict[str, Any]]] = []
+        self.flushed = time.perf_counter()
+
+    def _shape(self, extras: dict[str, Any]) -> types.TrainState:
+        """Return the abstract state of the phase that made a checkpoint."""
+        made = self.program.resolved.phase_of(extras["step"] - 1)
+        return self.program.steps[self.program.resolved.phases.index(made)].shape
+
+    def push(self, phase: configs.Phase, step: int, values: dict[str, Any]) -> None:
+        """Take a step's metrics; fetch them in batches, so that the devices need not wait for the host."""
+        rows = values.pop("rows", None)
+        every = self.program.config.log.rollouts
+        if rows is not None and every and self.directory is not None and step % every == 0:
+            self.logger.rollouts(_dump(self.program, step, jax.device_get(rows)))
+        self.pending.append((step, values))
+        waited = time.perf_counter() - self.flushed
+        if len(self.pending) >= self.program.config.log.every or waited > _FLUSH_SECONDS:
+            self.flush(phase)
+
+    def flush(self, phase: configs.Phase) -> None:
+        """Write what was pushed.
+
+        Raises:
+          NonFinite: too many updates in a row were skipped.
+        """
+        if not self.pending:
+            return
+        fetched = jax.device_get(self.pending)
+        now = time.perf_counter()
+        seconds = (now - self.flushed) / len(fetched)
+        self.pending, self.flushed = [], now
+        rows = phase.prompts * phase.samples
+        for step, values in fetched:
+            values = {k: float(v) for k, v in values.items()}
+            in_row = values.pop("skipped_in_row")
+            rate = values["length"] * rows / seconds
+            self.logger.step(step, phase.name, values, {"seconds": seconds, "tokens_per_second": rate})
+            self.bar.update(step, phase.name, values, tokens_per_second=rate)
+            if in_row > self.program.config.learner.max_skipped:
+                bad = {k: v for k, v in values.items() if not np.isfinite(v)}
+                raise NonFinite(
+                    f"step {step} (phase {phase.name!r}): {in_row:.0f} updates in a row were not finite and were "
+                    f"skipped (config.learner.max_skipped={self.program.config.learner.max_skipped}). "
+                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are those before them."
+                )
+
+    def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
+        """Start writing a checkpoint of the state after ``step`` updates."""
+        if self.saver is not None:
+            extras = {
+                "step": step,
+                "config": json.loads(self.program.config.to_json()),
+                "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
+            }
+            self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
+
+    def close(self) -> None:
+        """Finish writing."""
+        self.bar.close()
+        self.logger.close()
+        if self.saver is not None:
+            self.saver.close()
+
+
+def _dump(program: programs.Program, step: int, rows: types.Rollout) -> list[dict[str, Any]]:
+    texts = collect.texts(program, rows.action.token, rows.mask)
+    out = []
+    for i, text in enumerate(texts):
+        length = max(float(rows.mask[i].sum()), 1.0)
+        record: dict[str, Any] = {
+            "step": step,
+            "prompt": program.task.text(int(rows.index[i]), "train"),
+            "completion": text,
+            "reward": float(rows.reward[i]),
+            "parts": {k: float(v[i]) for k, v in rows.parts.items()},
+            "outcome": types.Outcome(int(rows.outcome[i])).name.lower(),
+        }
+        if rows.advantage is not None:
+            record["advantage"] = float(rows.advantage[i].sum()) / length
+        if rows.finish is not None:
+            record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
+        out.append(record)
+    return out
+
+
+def _open_directory(
+    config: configs.ConfigDict, workdir: str | os.PathLike[str] | None, allow_config_change: bool
+) -> tuple[pathlib.Path | None, tokenizers.Tokenizer | None]:
+    """Check that a work directory is this config's; return it with the tokenizer it may hold.
+
+    Raises:
+      ValueError: it is another config's; the fields that differ are named.
+    """
+    if workdir is None:
+        return None, None
+    directory = pathlib.Path(workdir)
+    stored = directory / "config.json"
+    if stored.exists():
+        before = configs.from_dict(json.loads(stored.read_text()))
+        lines = configs.differences(before, config)
+        if lines and not allow_config_change:
+            raise ValueError(
+                f"{directory} holds a run of another config. Choose another --workdir, or continue it under the "
+                "changed config with --allow_config_change. Differences:\n  " + "\n  ".join(lines)
+            )
+    saved = directory / "tokenizer.model"
+    return directory, tokenizers.load(saved.read_bytes()) if saved.exists() else None
+
+
+def _write(path: pathlib.Path, content: str | bytes) -> None:
+    """Write a small file whole or not at all."""
+    temporary = path.with_name(path.name + ".writing")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    temporary.replace(path)
+
+
+def _describe(program: programs.Program) -> str:
+    """Write out what each phase runs, every default filled in."""
+    return "\n\n".join(
+        f"phase {p.name}: steps {p.first + 1} to {p.last}, {p.prompts} prompts x {p.samples} samples\n"
+        + configs.describe(p.algorithm)
+        for p in program.resolved.phases
+    )
+
+
+@contextlib.contextmanager
+def _sigterm():
+    """Yield an event that SIGTERM sets, in the main thread; elsewhere one that nothing sets."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _advance(run: _Run, step: steps.Step, state: types.TrainState, workers: Any):
+    """Make one update: in one program, or through the workers of a host task."""
+    if step.fused is not None:
+        return step.fused(state, run.program.key)
+    chunks = run.program.config.verifier.chunks
+    rows = collect.rollout(run.program, step, state, workers, run.journal, chunks)
+    return step.update(state, rows, run.program.key)
+
+
+def _evaluation(run: _Run, params: types.Tree, step: int, name: str, workers: Any) -> dict[str, Any]:
+    fields = run.program.config.evaluation
+    final = "final_" if name else ""
+    record = evaluate.evaluate(
+        run.program,
+        params,
+        name=name or "training",
+        step=step,
+        prompts=fields[f"{final}prompts"],
+        samples=fields[f"{final}samples"],
+        verifiers=workers,
+    )
+    run.logger.evaluation(record)
+    run.flushed = time.perf_counter()  # the steps' rate is not the evaluation's
+    return record
+
+
+def train(
+    config: configs.ConfigDict,
+    workdir: str | os.PathLike[str] | None = None,
+    *,
+    allow_config_change: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Run a config's phases from the start, or from the newest checkpoint of its work directory.
+
+    Args:
+      config: see ``config.default``.
+      workdir: where everything is written; None keeps all in memory and cannot be resumed.
+      allow_config_change: continue a work directory whose config differs.
+      progress: show a live line.
+
+    Raises:
+      ValueError: anything wrong with the config, before any device work.
+      Interrupted: SIGTERM came; the state is saved.
+      NonFinite: too many updates in a row were not finite.
+    """
+    directory, tokenizer = _open_directory(config, workdir, allow_config_change)
+    program = programs.build(config, tokenizer)
+    with contextlib.ExitStack() as stack:
+        workers = stack.enter_context(collect.verifiers(program))
+        term = stack.enter_context(_sigterm())
+        run = _Run(program, directory, progress)
+        stack.callback(run.close)
+        state = run.state
+        for phase, step in zip(program.resolved.phases, program.steps, strict=True):
+            if run.step >= phase.last:
+                continue
+            if run.step == phase.first:
+                state = step.begin(state, program.key)
+            state = _phase(run, phase, step, state, workers, term)
+        assert state is not None
+        result = Result(program, state, run.logger.history, run.logger.evaluations)
+        if directory is not None:
+            plots.learning_curve(result.history, directory / "learning_curve.png", _bounds(program))
+            plots.passk(_named(program, result.evaluations), directory / "passk.png")
+    return result
+
+
+def _phase(
+    run: _Run, phase: configs.Phase, step: steps.Step, state: types.TrainState, workers: Any, term: threading.Event
+) -> types.TrainState:
+    """Make the updates of a phase that are still to make."""
+    config = run.program.config
+    run.flushed = time.perf_counter()
+    for number in range(run.step + 1, phase.last + 1):
+        state, values = _advance(run, step, state, workers)
+        run.push(phase, number, values)
+        last = number == phase.last
+        accuracy = None
+        if (config.evaluation.every and number % config.evaluation.every == 0) or (last and phase.evaluate):
+            run.flush(phase)
+            name = phase.evaluate if last else ""
+            record = _evaluation(run, state.params["policy"], number, name, workers)
+            accuracy = record["pass_at_k"]["1"][0]
+        if accuracy is not None or last or number % config.checkpoint.every == 0 or term.is_set():
+            run.flush(phase)
+            run.save(state, number, accuracy)
+        run.step = number
+        if term.is_set() and number < run.program.resolved.steps:
+            raise Interrupted(f"SIGTERM: saved step {number} of {run.program.resolved.steps}.")
+    return state

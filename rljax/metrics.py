@@ -1,0 +1,431 @@
+"""What a run writes down as it goes: metrics, timings, evaluations, sampled rollouts, a live line.
+
+Everything is an append-only file of one JSON record a line, stamped with the step, so that a resumed
+run can cut it back to its checkpoint. No file but ``timings.jsonl`` and the TensorBoard events holds
+wall-clock values: equal runs write equal bytes. What is logged for step k must be logged before
+the checkpoint of step k is saved, else a kill in between loses it.
+
+    python -m rljax.metrics WORKDIR [--step N] [--count N]      shows the sampled rollouts
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+import numpy as np
+import rich.console
+import rich.live
+import rich.panel
+import rich.text
+
+Record = dict[str, Any]
+Path = str | os.PathLike[str]
+
+WIDTH = 100
+"""Columns a progress line may take."""
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+class StepLog:
+    """An append-only file of JSON records, one a line, each with an integer "step".
+
+    A line counts once its newline is there: a torn last line, left by a kill, is not read and goes
+    with the next append or cut. Floats are written with as many digits as give them back exactly.
+    """
+
+    def __init__(self, path: Path):
+        self._path = pathlib.Path(path)
+        self._file: TextIO | None = None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record; it is with the operating system when this returns.
+
+        Raises:
+            ValueError: no integer "step", or a value JSON cannot hold.
+        """
+        line = _line(self._path.name, record)
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                os.truncate(self._path, len(self._whole_lines()))
+            # Lone surrogates become \\udcxx, which is how JSON writes them.
+            self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
+        self._file.write(line)
+        self._file.flush()
+
+    def read(self) -> list[Record]:
+        """Return all records in the order written; none where there is no file.
+
+        Raises:
+            ValueError: a line other than a torn last one is not such a record.
+        """
+        if not self._path.exists():
+            return []
+        return [self._parse(i, line) for i, line in enumerate(self._whole_lines().split(b"\n")[:-1], start=1)]
+
+    def cut(self, step: int) -> None:
+        """Drop every record of a later step, and a torn last line; the file changes whole or not at all."""
+        self.close()
+        if not self._path.exists():
+            return
+        lines = self._whole_lines().split(b"\n")[:-1]
+        kept = [line for i, line in enumerate(lines, start=1) if self._parse(i, line)["step"] <= step]
+        content = b"".join(line + b"\n" for line in kept)
+        if len(content) < self._path.stat().st_size:
+            temporary = self._path.with_name(self._path.name + ".cut")
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _whole_lines(self) -> bytes:
+        content = self._path.read_bytes()
+        return content[: content.rfind(b"\n") + 1]
+
+    def _parse(self, number: int, line: bytes) -> Record:
+        try:
+            record = json.loads(line)
+            if not isinstance(record["step"], int):
+                raise TypeError('"step" is no integer')
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._path}: line {number} is not a record with a step: {line[:80]!r}") from error
+        return record
+
+
+def _line(name: str, record: Mapping[str, Any]) -> str:
+    if not isinstance(record.get("step"), int | np.integer):
+        raise ValueError(f"{name}: a record needs an integer 'step', got {record.get('step')!r}")
+    try:
+        return json.dumps(record, ensure_ascii=False, default=_plain) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: must hold only what JSON can ({error})") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return an array as lists, a scalar of NumPy or jax as a number."""
+    if hasattr(value, "dtype"):
+        return np.asarray(value).tolist()
+    raise TypeError(f"{value!r}")
+
+
+def _number(name: str, value: Any) -> int | float:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise ValueError(f"{name}: got {value!r}, must be one number")
+    number = array.item()
+    return int(number) if isinstance(number, bool) else number
+
+
+class Logger:
+    """The logs of a run, in memory (``history``, ``evaluations``) and, given a directory, in files.
+
+    ``metrics.jsonl`` {"step", "phase", metrics by name}; ``timings.jsonl`` the same of wall-clock
+    values; ``evaluations.jsonl`` and ``rollouts.jsonl`` the records given; TensorBoard events under
+    ``tensorboard/``.
+
+    Args:
+        directory: where the files go; None writes none.
+        tensorboard: whether to write TensorBoard events.
+        resume_step: the run goes on after this step: later records are dropped and the earlier ones
+            read back. None starts afresh and empties what a run without a checkpoint left.
+    """
+
+    def __init__(self, directory: Path | None, *, tensorboard: bool = True, resume_step: int | None = None):
+        self.history: list[Record] = []
+        self.evaluations: list[Record] = []
+        self._logs: dict[str, StepLog] = {}
+        self._board: Any = None
+        if directory is None:
+            return
+        last = -1 if resume_step is None else resume_step
+        for name in ("metrics", "timings", "evaluations", "rollouts"):
+            self._logs[name] = StepLog(pathlib.Path(directory) / f"{name}.jsonl")
+            self._logs[name].cut(last)
+        self.history = self._logs["metrics"].read()
+        self.evaluations = self._logs["evaluations"].read()
+        if tensorboard:
+            import tensorboardX  # here, as it loads torch where that is installed
+
+            self._board = tensorboardX.SummaryWriter(
+                str(pathlib.Path(directory) / "tensorboard"),
+                purge_step=last + 1,
+                flush_secs=2,
+                filename_suffix=f".{last + 1}",  # file names go by the second otherwise
+            )
+
+    def step(
+        self, step: int, phase: str, values: Mapping[str, Any], timings: Mapping[str, float] | None = None
+    ) -> None:
+        """Write the metrics of a step, sorted by name, and its timings.
+
+        Raises:
+            ValueError: a metric that is not one number, or is called "step" or "phase".
+        """
+        self._scalars("metrics", step, phase, values, self.history)
+        if timings:
+            self._scalars("timings", step, phase, timings, [], prefix="time/")
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Write an evaluation: "step", "name" and what was found, as ``evaluate.evaluate`` returns it."""
+        self.evaluations.append(json.loads(_line("evaluations.jsonl", record)))
+        self._append("evaluations", record)
+        if self._board is not None:
+            for k, row in record.get("pass_at_k", {}).items():
+                self._board.add_scalar(f"evaluation/pass@{k}", row[0], record["step"])
+            if "greedy" in record:
+                self._board.add_scalar("evaluation/greedy", record["greedy"][0], record["step"])
+
+    def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Write sampled rollouts: "step", "prompt", "completion", "reward" and what else is known of each.
+
+        ``show_rollouts`` also shows "parts" (by name), "advantage", "outcome" and "finish".
+        """
+        for record in records:
+            self._append("rollouts", record)
+
+    def close(self) -> None:
+        """Close the files."""
+        for log in self._logs.values():
+            log.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        if name in self._logs:
+            self._logs[name].append(record)
+
+    def _scalars(
+        self, name: str, step: int, phase: str, values: Mapping[str, Any], memory: list[Record], prefix: str = ""
+    ) -> None:
+        if reserved := values.keys() & {"step", "phase"}:
+            raise ValueError(f"{name}: {sorted(reserved)} is taken, choose another name")
+        numbers = {key: _number(key, values[key]) for key in sorted(values)}
+        record = {"step": int(step), "phase": phase, **numbers}
+        memory.append(record)
+        self._append(name, record)
+        if self._board is not None:
+            for key, value in numbers.items():
+                self._board.add_scalar(prefix + key, value, step)
+
+
+# --- the live line -----------------------------------------------------------------------------
+
+
+class Progress(contextlib.AbstractContextManager):
+    """One line that says where the run is: live in a terminal or notebook, else printed now and then.
+
+    Args:
+        total: steps of the whole run.
+        quiet: show nothing.
+        console: where to; the standard output by default.
+        interval: least seconds between two lines where the output is no terminal.
+        clock: seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        quiet: bool = False,
+        console: rich.console.Console | None = None,
+        interval: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._total, self._quiet, self._clock = total, quiet, clock
+        self._console = console or rich.console.Console()
+        terminal = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._mode = "jupyter" if self._console.is_jupyter else "live" if terminal else "plain"
+        self._interval = interval if self._mode == "plain" else 0.25
+        self._live: rich.live.Live | None = None
+        self._display: Any = None
+        self._line, self._shown, self._phase = "", "", ""
+        self._shown_at = float("-inf")
+        self._start = (0.0, 0)  # time and step from which this phase's speed is measured
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def update(
+        self, step: int, phase: str, values: Mapping[str, Any], *, tokens_per_second: float | None = None
+    ) -> None:
+        """Show a step: reward, accuracy, entropy and length where ``values`` has them, speed, time left."""
+        if self._quiet:
+            return
+        now = self._clock()
+        if phase != self._phase:
+            if self._phase:
+                self._keep()
+            self._phase, self._start = phase, (now, step)
+        if now - self._start[0] < 0.1:  # steps come in bunches; the first bunch waited for the compiler
+            self._start = (self._start[0], step)
+        done = step - self._start[1]
+        left = (now - self._start[0]) / done * (self._total - step) if done else None
+        self._line = progress_line(step, self._total, phase, values, tokens_per_second, left)
+        if now - self._shown_at >= self._interval or step == self._total:
+            self._shown_at = now
+            self._show()
+
+    def close(self) -> None:
+        """Leave the last line standing."""
+        if not self._quiet and self._line:
+            self._keep()
+
+    def _show(self) -> None:
+        self._shown = self._line
+        if self._mode == "plain":
+            print(self._line, file=self._console.file, flush=True)
+        elif self._mode == "live":
+            if self._live is None:
+                self._live = rich.live.Live(console=self._console, refresh_per_second=4)
+                self._live.start()
+            self._live.update(rich.text.Text(self._line, no_wrap=True, overflow="ellipsis"))
+        else:
+            from IPython import display  # only there in a notebook
+
+            bundle = {"text/plain": self._line}
+            if self._display is None:
+                self._display = display.display(bundle, raw=True, display_id=True)
+            else:
+                self._display.update(bundle, raw=True)
+
+    def _keep(self) -> None:
+        """Show the latest line if it is not yet shown, and begin a new one under it."""
+        if self._shown != self._line:
+            self._show()
+        if self._live is not None:
+            self._live.stop()
+        self._live = self._display = None
+
+
+_LABELS = (
+    {"reward": "reward", "accuracy": "accuracy", "entropy": "entropy", "length": "length"},
+    {"reward": "rew", "accuracy": "acc", "entropy": "ent", "length": "len"},
+)
+_DIGITS = {"reward": ".3f", "accuracy": ".3f", "entropy": ".3f", "length": ".1f"}
+
+
+def progress_line(
+    step: int,
+    total: int,
+    phase: str,
+    values: Mapping[str, Any],
+    tokens_per_second: float | None = None,
+    seconds_left: float | None = None,
+) -> str:
+    """Return the line of a step, at most ``WIDTH`` characters; labels are shortened where it must be."""
+    line = ""
+    for labels in _LABELS:
+        parts = [f"{phase[:12]} {step:>{len(str(total))}}/{total}"]
+        parts += [f"{labels[n]} {float(values[n]):{d}}" for n, d in _DIGITS.items() if n in values]
+        if tokens_per_second is not None:
+            parts.append(f"{_short(tokens_per_second)} tok/s")
+        if seconds_left is not None:
+            minutes, seconds = divmod(round(seconds_left), 60)
+            hours, minutes = divmod(minutes, 60)
+            parts.append(f"{hours}:{minutes:02}:{seconds:02} left")
+        line = "  ".join(parts)
+        if len(line) <= WIDTH:
+            return line
+    return line[:WIDTH]
+
+
+def _short(value: float) -> str:
+    """Return a number in four characters or so: 950, 12.3k, 1.2M."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f}{suffix}"
+    return f"{value:.0f}"
+
+
+# --- reading rollouts --------------------------------------------------------------------------
+
+_COLOURS = {"correct": "green", "wrong": "red"}
+
+
+def show_rollouts(
+    source: Path | Sequence[Mapping[str, Any]],
+    *,
+    step: int | None = None,
+    count: int = 8,
+    console: rich.console.Console | None = None,
+) -> None:
+    """Print dumped rollouts: prompt, completion, reward and its parts, advantage, outcome, finish.
+
+    Args:
+        source: a work directory, a ``rollouts.jsonl``, or the records.
+        step: which step's; None for the newest dumped.
+        count: how many at most.
+        console: where to; the standard output by default.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: nothing dumped, or nothing of this step.
+    """
+    console = console or rich.console.Console()
+    if isinstance(source, str | os.PathLike):
+        path = pathlib.Path(source)
+        path = path / "rollouts.jsonl" if path.is_dir() else path
+        if not path.exists():
+            raise FileNotFoundError(f"no rollouts in {path}")
+        records: Sequence[Mapping[str, Any]] = StepLog(path).read()
+    else:
+        records = source
+    steps = sorted({record["step"] for record in records})
+    if not steps or (step is not None and step not in steps):
+        shown = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
+        raise ValueError(f"step: got {step}, rollouts were dumped at steps {shown}")
+    step = steps[-1] if step is None else step
+    chosen = [record for record in records if record["step"] == step]
+    console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} dumped rollouts", highlight=False)
+    for record in chosen[:count]:
+        console.print(_panel(record))
+
+
+def _panel(record: Mapping[str, Any]) -> rich.panel.Panel:
+    outcome = str(record.get("outcome", ""))
+    facts = [outcome, f"reward {record['reward']:g}"] if "reward" in record else [outcome]
+    facts += [f"{name} {value:g}" for name, value in record.get("parts", {}).items()]
+    facts += [f"advantage {record['advantage']:+.3f}"] if "advantage" in record else []
+    facts += [f"finish {record['finish']}"] if "finish" in record else []
+    body = rich.text.Text()
+    body.append(_printable(str(record.get("prompt", ""))), style="dim")
+    body.append(_printable(str(record.get("completion", ""))), style="bold")
+    colour = _COLOURS.get(outcome, "yellow")
+    title = rich.text.Text("  ".join(fact for fact in facts if fact))
+    return rich.panel.Panel(body, title=title, title_align="left", border_style=colour)
+
+
+def _printable(text: str) -> str:
+    """Return a policy's text with what could command the terminal written out."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Show the rollouts of a work directory."""
+    parser = argparse.ArgumentParser(prog="python -m rljax.metrics", description="Show the rollouts a run dumped.")
+    parser.add_argument("workdir", help="the run's work directory, or a rollouts.jsonl")
+    parser.add_argument("--step", type=int, help="which step's; by default the newest dumped")
+    parser.add_argument("--count", type=int, default=8, help="how many at most")
+    arguments = parser.parse_args(argv)
+    try:
+        show_rollouts(arguments.workdir, step=arguments.step, count=arguments.count)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Teacher-forced scores of given rows: what a model says of completions somebody has sampled.
+
+The unembedding is applied to a few columns of completion at a time, [B, c, D] -> [B, c, V], and again
+in the backward pass, so nothing of size [B, T, V] exists. Cutting along T and not along B leaves rows
+where they are on a mesh. Only what ``needs`` names is computed.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import models, ops, types
+from rljax.types import Array, Tree
+
+_MASKED = -1e30  # exp of it is exactly 0, and it stays finite in differences
+
+
+def score(
+    model: models.Model,
+    params: Tree,
+    rollout: types.Rollout,
+    needs: types.Needs,
+    *,
+    temperature: Array | float = 1.0,
+    chunk: int = 1024,
+    kept: bool = False,
+    reference: Tree | None = None,
+) -> types.Scores:
+    """Score the rows [context | action] of a rollout; differentiable in ``params``.
+
+    With h_i the hidden state at position i, the token at completion position t has
+    logits z = logits(h_{L+t-1}) / temperature, log_normaliser = logsumexp(z), p = softmax(z) and
+
+        logp = z[token] - log_normaliser        entropy = -sum p log p      square_prob = sum p^2
+        reverse_kl = KL(p || ref)               forward_kl = KL(ref || p)
+        js = KL(p || m) / 2 + KL(ref || m) / 2, m = (p + ref) / 2           value = scalar(h_{L+t-1})
+
+    and a row's reward is scalar(h) at its last real position. A row's action is real up to its last
+    position with mask 1, the tool output in between included; beyond it every score is 0 and has no
+    gradient. An output "logits" fills logp and, on request, what is made of p; an output "scalar"
+    fills value and reward on request.
+
+    Args:
+      model: gives ``apply`` and ``logits`` or ``scalar``.
+      params: what is differentiated.
+      rollout: needs context, action and mask. The training prompt is read where there is one.
+      needs: what to fill beyond ``logp``.
+      temperature: of the policy; 0 is greedy sampling, which is scored at 1.
+      chunk: about how many positions of all rows together go through the unembedding at once.
+      kept: logp is renormalised over the support the sampler stored, raw_logp is the unfiltered one. Rows
+        without a stored support were drawn unfiltered: logp is plain and raw_logp None.
+      reference: parameters of the reference, for divergences; never differentiated.
+
+    Raises:
+      ValueError: no context or action, bad temperature or chunk, an unknown divergence, or one
+        without a reference.
+    """
+    context, action = _checked(rollout, needs, temperature, chunk, reference)
+    token, mask, real = _rows(context, action, rollout.mask)
+    length, width = token.shape[1] - real.shape[1], real.shape[1]
+    hidden, _ = model.apply(params, token, mask)
+    before = hidden[:, length - 1 : length - 1 + width]
+    if model.architecture.output == "scalar":
+        return _scalars(model, params, hidden, before, real, needs)
+
+    columns: dict[str, Any] = {"hidden": before, "token": action.token, "real": real}
+    if kept and action.kept is not None:
+        columns["kept"] = action.kept
+    heads = {"model": params}
+    if needs.divergence:
+        heads["reference"] = jax.lax.stop_gradient(reference)
+        other, _ = model.apply(heads["reference"], token, mask)
+        columns["reference"] = other[:, length - 1 : length - 1 + width]
+
+    def body(columns: dict[str, Array]) -> dict[str, Array]:
+        return _from_logits(model, heads, columns, needs, temperature)
+
+    found = _over_columns(jax.checkpoint(body), columns, chunk)
+    divergence = {name: found.pop(name) for name in sorted(needs.divergence)}
+    return types.Scores(divergence=divergence, **found)
+
+
+def pack_bits(mask: Array) -> Array:
+    """Pack bool ``mask`` [..., V] into uint32 [..., ceil(V / 32)]: v is bit v % 32 of word v // 32."""
+    words = -(-mask.shape[-1] // 32)
+    lead = mask.shape[:-1]
+    padded = jnp.pad(mask, [(0, 0)] * len(lead) + [(0, words * 32 - mask.shape[-1])])
+    bits = padded.reshape(*lead, words, 32).astype(jnp.uint32)
+    place = jnp.arange(32, dtype=jnp.uint32).reshape((1,) * (len(lead) + 1) + (32,))
+    return jnp.sum(bits << place, axis=-1, dtype=jnp.uint32)
+
+
+def unpack_bits(words: Array, vocabulary: int) -> Array:
+    """Undo ``pack_bits``: uint32 [..., ceil(V / 32)] to bool [..., V]."""
+    place = jnp.arange(32, dtype=jnp.uint32).reshape((1,) * words.ndim + (32,))
+    bits = (words[..., None] >> place) & jnp.uint32(1)
+    return bits.reshape(*words.shape[:-1], words.shape[-1] * 32)[..., :vocabulary] > 0
+
+
+def _checked(
+    rollout: types.Rollout, needs: types.Needs, temperature: Array | float, chunk: int, reference: Tree | None
+) -> tuple[types.Context, types.Action]:
+    if rollout.context is None or rollout.action is None:
+        missing = "context" if rollout.context is None else "action"
+        raise ValueError(f"rollout.{missing} is None: scoring reads the tokens of both context and action")
+    if rollout.context.token.shape[1] < 1:
+        raise ValueError("rollout.context.token has no position: the first completion token needs one before it")
+    if isinstance(temperature, int | float) and not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature={temperature} must be at least 0 (0: greedy, scored at 1) and finite")
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1 position")
+    unknown = sorted(needs.divergence - set(ops.DIVERGENCES))
+    if unknown:
+        raise ValueError(f"needs.divergence={unknown}: choose from {', '.join(ops.DIVERGENCES)}")
+    if needs.divergence and reference is None:
+        raise ValueError(f"needs.divergence={sorted(needs.divergence)} wants reference parameters; reference is None")
+    return rollout.context, rollout.action
+
+
+def _rows(context: types.Context, action: types.Action, mask: Array) -> tuple[Array, Array, Array]:
+    """Return token [B, S], its attention mask [B, S] and which of the action is real [B, T], both bool."""
+    prompt = context.token if context.train_token is None else context.train_token
+    seen = context.mask if context.train_mask is None else context.train_mask
+    # The loss mask is 0 on tool output too, which is read all the same: real is what has a 1 at or after it.
+    real = jax.lax.cummax((mask != 0).astype(jnp.int32), axis=1, reverse=True) > 0
+    return (
+        jnp.concatenate([prompt, action.token], axis=1),
+        jnp.concatenate([seen != 0, real], axis=1),
+        real,
+    )
+
+
+def _scalars(
+    model: models.Model, params: Tree, hidden: Array, before: Array, real: Array, needs: types.Needs
+) -> types.Scores:
+    """Value at every completion position [B, T], reward at each row's last real one [B]."""
+    value = reward = None
+    if needs.value:
+        value = jnp.where(real, model.scalar(params, before), 0.0)
+    if needs.reward:
+        # Prompts end where completions begin, so a row without a completion is judged by its prompt.
+        last = hidden.shape[1] - real.shape[1] - 1 + jnp.sum(real, axis=1, dtype=jnp.int32)
+        end = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
+        reward = model.scalar(params, end[:, 0])
+    return types.Scores(value=value, reward=reward)
+
+
+def _over_columns(body: Any, columns: dict[str, Array], chunk: int) -> dict[str, Array]:
+    """Apply ``body`` to groups of completion columns, [B, c, ...] at a time, and join its [B, c] results."""
+    rows, width = columns["token"].shape
+    groups = -(-width // max(1, chunk // rows))
+    size = -(-width // groups)  # as equal as they go
+    groups = -(-width // size)
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, [(0, 0), (0, groups * size - width)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(rows, groups, size, *x.shape[2:]), 1, 0)
+
+    found = jax.lax.map(body, jax.tree.map(cut, columns))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, groups * size)[:, :width], found)
+
+
+def _from_logits(
+    model: models.Model,
+    heads: dict[str, Tree],
+    columns: dict[str, Array],
+    needs: types.Needs,
+    temperature: Array | float,
+) -> dict[str, Array]:
+    """Everything asked for that is made of logits, for one group of columns; each [B, c]."""
+
+    def tempered(head: str, hidden: Array) -> Array:
+        z = model.logits(heads[head], hidden)
+        z = model.constrain(z, ("rows", None, "vocabulary"))
+        if isinstance(temperature, int | float):
+            return z if temperature in (0, 1) else z / temperature
+        return z / jnp.where(temperature > 0, temperature, 1.0)
+
+    z = tempered("model", columns["hidden"])
+    normaliser = jax.nn.logsumexp(z, axis=-1)
+    # A comparison, not a gather: it stays local when the vocabulary is split, and its gradient is no scatter.
+    chosen = jax.lax.broadcasted_iota(jnp.int32, z.shape, 2) == columns["token"][:, :, None]
+    sampled = jnp.sum(jnp.where(chosen, z, 0.0), axis=-1)
+    found = {"logp": sampled - normaliser}
+    if "kept" in columns:
+        # chosen: tokens the policy did not draw (tool output, padding) may have no support stored.
+        support = unpack_bits(columns["kept"], z.shape[-1]) | chosen
+        found["raw_logp"] = found["logp"]
+        found["logp"] = sampled - jax.nn.logsumexp(jnp.where(support, z, _MASKED), axis=-1)
+    if needs.log_normaliser:
+        found["log_normaliser"] = normaliser
+    if needs.entropy or needs.square_prob or needs.divergence:
+        logp = z - normaliser[:, :, None]
+        if needs.entropy:
+            found["entropy"] = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+        if needs.square_prob:
+            found["square_prob"] = jnp.sum(jnp.exp(2 * logp), axis=-1)
+        if needs.divergence:
+            ref_logp = jax.nn.log_softmax(tempered("reference", columns["reference"]), axis=-1)
+            # Sorted: the order of a set differs between processes, and would compile another program.
+            found |= {name: _divergence(name, logp, ref_logp) for name in sorted(needs.divergence)}
+    return {name: jnp.where(columns["real"], x, 0.0) for name, x in found.items()}
+
+
+def _divergence(name: str, logp: Array, ref_logp: Array) -> Array:
+    """Exact divergence over the last dimension of two arrays of log-probabilities."""
+    if name == "reverse_kl":
+        return _kl(logp, ref_logp)
+    if name == "forward_kl":
+        return _kl(ref_logp, logp)
+    middle = jnp.logaddexp(logp, ref_logp) - math.log(2)
+    return 0.5 * (_kl(logp, middle) + _kl(ref_logp, middle))
+
+
+def _kl(left: Array, right: Array) -> Array:
+    return jnp.sum(jnp.exp(left) * (left - right), axis=-1)

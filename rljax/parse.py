@@ -1,0 +1,179 @@
+"""The little language of config strings: calls to registered names, checked against their signatures.
+
+    grpo(high=0.28)                       one call
+    experiments.study.pieces.mine(0.3)    a dotted path to any importable function
+    center_by_group() | whiten()          pieces in order
+    + kl('k3', linear(0.01, 0.0, 100))    appended to what is there; calls nest
+    none                                  nothing
+
+Parsed with ``ast``, never evaluated. Arguments are literals or calls; names, types and ranges are those
+of the signature, so that the signature is the schema.
+"""
+
+import ast
+import difflib
+import importlib
+import inspect
+import types as builtin_types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rljax import types
+
+Registry = Mapping[str, Callable[..., Any] | str]
+"""Functions by name; a string "module:function" is imported when it is asked for."""
+
+
+def nearest(name: str, valid: typing.Iterable[str]) -> str:
+    """Return the tail of an error message: the nearest valid name, and all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Valid: {', '.join(names)}."
+
+
+def _tree(text: str, field: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{field}={text!r}: not a call such as 'name(argument=1)' ({error.msg}).") from None
+
+
+def _dotted(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = _dotted(node.value)
+        return head and f"{head}.{node.attr}"
+    return None
+
+
+def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
+    """Return the function a name or a dotted path stands for."""
+    known = registry.get(name)
+    if callable(known):
+        return known
+    module, _, attribute = known.partition(":") if known else name.rpartition(".")
+    if not module:
+        raise ValueError(f"{field}: unknown name {name!r}.{nearest(name, registry)}")
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{field}: {name!r} cannot be imported ({error}).") from error
+    if not callable(getattr(found, attribute, None)):
+        public = [n for n, f in vars(found).items() if callable(f) and not n.startswith("_")]
+        raise ValueError(f"{field}: module {module!r} has no function {attribute!r}.{nearest(attribute, public)}")
+    return getattr(found, attribute)
+
+
+def _value(node: ast.expr, registry: Registry, field: str) -> Any:
+    if isinstance(node, ast.Call):
+        return _call(node, registry, field)
+    if isinstance(node, ast.Tuple | ast.List):
+        return tuple(_value(x, registry, field) for x in node.elts)
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return float(node.id)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{field}: {ast.unparse(node)!r} is neither a literal nor a call.") from None
+
+
+def _matches(value: Any, hint: Any) -> str | None:
+    """Return None when ``value`` fits the annotation, else what is allowed."""
+    if hint is Any or hint is inspect.Parameter.empty:
+        return None
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        base, *ranges = arguments
+        problem = _matches(value, base)
+        if problem:
+            return problem
+        for r in ranges:
+            if isinstance(r, types.Range) and isinstance(value, int | float) and value not in r:
+                return f"a number in {r}"
+        return None
+    if origin in (typing.Union, builtin_types.UnionType):
+        problems = [_matches(value, a) for a in arguments]
+        return None if None in problems else " or ".join(dict.fromkeys(p for p in problems if p))
+    if origin is typing.Literal:
+        return None if value in arguments else f"one of {', '.join(map(repr, arguments))}"
+    if origin is tuple:
+        return None if isinstance(value, tuple) else "a tuple"
+    if hint is float:
+        return None if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+    if hint is int:
+        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if hint in (type(None), None):
+        return None if value is None else "None"
+    if isinstance(hint, type):
+        return None if isinstance(value, hint) else f"a {hint.__name__}"
+    return None
+
+
+def _call(node: ast.expr, registry: Registry, field: str) -> Any:
+    call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+    name = _dotted(call.func)
+    if name is None:
+        raise ValueError(f"{field}: {ast.unparse(node)!r} is not a call to a name.")
+    function = lookup(name, registry, field)
+    args = [_value(a, registry, field) for a in call.args]
+    kwargs = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ValueError(f"{field}: {name}(**...) is not supported; write the arguments out.")
+        kwargs[keyword.arg] = _value(keyword.value, registry, field)
+    return invoke(function, name, args, kwargs, field)
+
+
+def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, field: str) -> Any:
+    """Call ``function`` after checking argument names, types and ranges against its signature."""
+    signature = inspect.signature(function)
+    unknown = [k for k in kwargs if k not in signature.parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        raise ValueError(
+            f"{field}: {name}() has no argument {unknown[0]!r}.{nearest(unknown[0], signature.parameters)}"
+        )
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(f"{field}: {name}{signature}: {error}.") from None
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
+    except (NameError, TypeError):
+        hints = {}
+    for argument, value in bound.arguments.items():
+        problem = _matches(value, hints.get(argument, Any))
+        if problem:
+            raise ValueError(f"{field}: {name}({argument}={value!r}): {argument} must be {problem}.")
+    return function(*bound.args, **bound.kwargs)
+
+
+def one(text: str, registry: Registry, field: str) -> Any:
+    """Build what a single call describes."""
+    return _call(_tree(text, field), registry, field)
+
+
+def many(text: str, registry: Registry, field: str) -> list[Any]:
+    """Build what ``a() | b()`` describes, in order; "none" is the empty list."""
+    if text.strip() == "none":
+        return []
+
+    def flatten(node: ast.expr) -> list[ast.expr]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return [*flatten(node.left), *flatten(node.right)]
+        return [node]
+
+    return [_call(node, registry, field) for node in flatten(_tree(text, field))]
+
+
+def with_argument(text: str, argument: str, value: Any, field: str) -> str:
+    """Return the call with one keyword argument set, for sweeps: ("nsr()", "low", 0.1) -> "nsr(low=0.1)"."""
+    node = _tree(text, field)
+    call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+    if call.args:
+        raise ValueError(f"{field}={text!r}: name its arguments to address {argument!r} among them.")
+    keywords = [k for k in call.keywords if k.arg != argument]
+    keywords.append(ast.keyword(arg=argument, value=_tree(repr(value), field)))
+    return ast.unparse(ast.Call(func=call.func, args=[], keywords=keywords))

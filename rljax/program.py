@@ -1,0 +1,129 @@
+"""A config made ready to run: task and tokenizer bound, networks built, the mesh laid, each phase's step.
+
+Everything a run, an evaluation and a prompt typed by a person share.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+
+from rljax import config as configs
+from rljax import models, sampling, sharding, tasks, types
+from rljax import step as step_lib
+from rljax.data import tokenizer as tokenizers
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a config stands for. Making one compiles nothing and touches no file."""
+
+    config: configs.ConfigDict
+    resolved: configs.Resolved
+    tokenizer: tokenizers.Tokenizer
+    task: tasks.Task
+    mesh: jax.sharding.Mesh
+
+    @property
+    def key(self) -> types.Key:
+        """The run's root key. Threefry by name: a draw must not depend on jax's default generator."""
+        return jax.random.key(self.config.seed, impl="threefry2x32")
+
+    @functools.cached_property
+    def policy(self) -> models.Model:
+        """The policy network."""
+        return self.model("policy")
+
+    def model(self, module: str) -> models.Model:
+        """Return the network of a module: logits for "policy", a scalar for "value" and "reward"."""
+        output = "logits" if module == "policy" else "scalar"
+        architecture = configs.architecture(self.config, self.tokenizer.vocabulary, output)
+        return models.build(architecture, sharding.Layout(self.mesh))
+
+    @functools.cached_property
+    def steps(self) -> tuple[step_lib.Step, ...]:
+        """The compiled functions of each phase, in order."""
+        made: list[step_lib.Step] = []
+        for phase in self.resolved.phases:
+            plan = self._plan(phase)
+            made.append(
+                step_lib.make_step(
+                    plan,
+                    before=made[-1].shape if made else None,
+                    carry=not phase.reset_optimizer,
+                    keep=phase.reference == "keep",
+                )
+            )
+        return tuple(made)
+
+    def _plan(self, phase: configs.Phase) -> step_lib.Plan:
+        learner = self.config.learner
+        return step_lib.Plan(
+            algorithm=phase.algorithm,
+            optimizers=phase.optimizers,
+            models={m: self.policy if m == "policy" else self.model(m) for m in step_lib.modules(phase.algorithm)},
+            task=self.task,
+            stop=(self.tokenizer.eos,),
+            pad=self.tokenizer.pad,
+            prompts=phase.prompts,
+            samples=phase.samples,
+            processors=self.resolved.processors,
+            mesh=self.mesh,
+            rescore=self.resolved.rescore,
+            epochs=learner.epochs,
+            minibatches=learner.minibatches,
+            microbatches=learner.microbatches,
+            peek=self.config.log.rollout_rows,
+        )
+
+    @functools.cached_property
+    def generate(self):
+        """Compiled ``(params, prompts, keys, samples, processors) -> Sample``, for evaluation and sampling."""
+
+        @functools.partial(jax.jit, static_argnames=("samples", "processors"))
+        def run(params, prompts, keys, samples, processors):
+            return sampling.generate(
+                self.policy,
+                params,
+                prompts,
+                keys,
+                samples=samples,
+                length=self.task.completion_length,
+                stop=(self.tokenizer.eos,),
+                pad=self.tokenizer.pad,
+                processors=processors,
+            )
+
+        return run
+
+    @functools.cached_property
+    def verify(self):
+        """Compiled device verifier of held-out rows: ``(index, token, mask) -> Verdict``."""
+        return jax.jit(lambda index, token, mask: self.task.verify(index, "heldout", token, mask))
+
+
+def build(config: configs.ConfigDict, tokenizer: tokenizers.Tokenizer | None = None) -> Program:
+    """Make a config ready to run; without a tokenizer, load or train the one it asks for.
+
+    Raises:
+      ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, or a mesh that does not
+        fit the devices.
+    """
+    resolved = configs.resolve(config)
+    mesh = sharding.make_mesh(config.mesh.to_dict())
+    for phase in resolved.phases:
+        sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
+    if tokenizer is None:
+        tokenizer = make_tokenizer(config, resolved.task)
+    return Program(config, resolved, tokenizer, resolved.task.bind(tokenizer), mesh)
+
+
+def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:
+    """Load the SentencePiece model the config names, or train one on the task's own text."""
+    fields = config.tokenizer
+    if fields.path:
+        if not pathlib.Path(fields.path).is_file():
+            raise ValueError(f"config.tokenizer.path={fields.path!r}: no such file.")
+        return tokenizers.load(fields.path)
+    return tokenizers.train(task.corpus(), vocabulary=fields.vocabulary or None, model_type=fields.kind)

@@ -1,0 +1,189 @@
+"""The kinds of transform, and the three ways to put pieces together.
+
+Every objective is a composition of small pure pieces, each at its seam:
+
+    seam        kind      apply(...)                                        sees
+    source      source    see types.Source                                  where rows come from
+    reward      rollout   (rollout, state, key) -> (rollout, state)         the whole batch, no gradient
+    advantage   rollout   the same                                          the whole batch, no gradient
+    prepare     prepare   (rollout, scores, state, key) -> (rollout, state) the whole minibatch, no gradient
+    ratio       loss      (loss, rollout, scores, state, key) -> loss       any micro-batch, differentiable
+    surrogate   loss      the same: writes the policy term
+    weight      loss      the same: multiplies the terms so far, hence the policy term only
+    penalty     loss      the same: adds terms of its own (KL, entropy)
+    reduce      prepare   writes the constant coefficient of every token
+    after       after     (reference, params, metrics, state, key) -> (reference, state)
+
+The loss is the sum over terms and tokens of term * coefficient, where the coefficients were computed
+on the whole minibatch before it was split: micro-batches and devices only add.
+
+``@piece`` makes a constructor a piece: it records the call with every default filled in, and lets a
+``Controller`` (a schedule, an adaptive coefficient) stand wherever the constructor takes a number.
+``stateless`` lifts a plain function, ``chain`` runs pieces of one kind in order, ``where`` branches.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+
+SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
+LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
+
+T = TypeVar("T", bound=types.Transform)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def describe(value: Any) -> str:
+    """Write an argument as it would stand in a config: pieces and controllers by their own call."""
+    spec = getattr(value, "spec", None)
+    if isinstance(spec, str) and spec:
+        return spec
+    if isinstance(value, jax.Array) and value.ndim == 0 and not isinstance(value, jax.core.Tracer):
+        value = value.item()
+    return repr(value)
+
+
+def call(name: str, arguments: Mapping[str, Any]) -> str:
+    """Write a call with its arguments by keyword, as the config's parser reads it."""
+    return f"{name}({', '.join(f'{k}={describe(v)}' for k, v in arguments.items())})"
+
+
+def piece(constructor: F | None = None, *, seam: str | None = None) -> Any:
+    """Make ``constructor`` a piece of ``seam``, by default the one its module is named after."""
+    if constructor is None:
+        return functools.partial(piece, seam=seam)
+    signature = inspect.signature(constructor)
+    home = seam or constructor.__module__.rsplit(".", 1)[-1]
+
+    @functools.wraps(constructor)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        moving = {k: v for k, v in arguments.items() if isinstance(v, types.Controller)}
+        built = _steered(constructor, arguments, moving) if moving else constructor(*bound.args, **bound.kwargs)
+        return dataclasses.replace(built, seam=home, spec=call(constructor.__name__, arguments))
+
+    build.is_piece = True  # type: ignore[attr-defined]
+    return build
+
+
+def _steered(constructor: Callable[..., T], arguments: Mapping[str, Any], moving: Mapping[str, types.Controller]) -> T:
+    """Build a piece whose ``moving`` arguments are read from its state at every use."""
+
+    def at(values: Mapping[str, Any]) -> T:
+        return constructor(**{**arguments, **values})
+
+    def values(state: Any) -> dict[str, Any]:
+        return {k: c.value(state[k]) for k, c in moving.items()}
+
+    template = at(values({k: c.init() for k, c in moving.items()}))
+
+    def init() -> Any:
+        return {k: c.init() for k, c in moving.items()}, template.init()
+
+    def observe(state: Any, metrics: types.Metrics) -> Any:
+        return {k: c.update(state[0][k], metrics) for k, c in moving.items()}, template.observe(state[1], metrics)
+
+    def apply(*args: Any) -> Any:
+        *records, (outer, inner), key = args
+        out = at(values(outer)).apply(*records, inner, key)
+        return out if isinstance(template, types.LossTransform) else (out[0], (outer, out[1]))
+
+    return dataclasses.replace(template, apply=apply, init=init, observe=observe)
+
+
+def stateless(kind: type[T], function: Callable[..., Any], *, needs: types.Needs = types.Needs()) -> T:
+    """Lift ``function`` of the records alone to a piece of ``kind``: no state, no key."""
+
+    def apply(*args: Any) -> Any:
+        *records, state, key = args
+        del key
+        out = function(*records)
+        return out if kind is types.LossTransform else (out, state)
+
+    return kind(apply=apply, needs=needs)
+
+
+def chain(*pieces: T, kind: type[T] | None = None) -> T:
+    """Run pieces of one kind in order. Their states are a tuple, their keys folded from the chain's."""
+    kinds = {type(p) for p in pieces}
+    if len(kinds) > 1:
+        raise ValueError(f"chain: pieces of one kind only, got {', '.join(sorted(k.__name__ for k in kinds))}")
+    of = kind or next(iter(kinds), None)
+    if of is None:
+        raise ValueError("chain: at least one piece, or the kind")
+
+    def apply(*args: Any) -> Any:
+        first, *rest, states, key = args
+        after = []
+        for i, (p, state) in enumerate(zip(pieces, states, strict=True)):
+            out = p.apply(first, *rest, state, jax.random.fold_in(key, i))
+            first, state = (out, state) if of is types.LossTransform else out
+            after.append(state)
+        return first if of is types.LossTransform else (first, tuple(after))
+
+    built = of(
+        apply=apply,
+        init=lambda: tuple(p.init() for p in pieces),
+        observe=lambda states, metrics: tuple(p.observe(s, metrics) for p, s in zip(pieces, states, strict=True)),
+        needs=functools.reduce(lambda a, b: a | b, (p.needs for p in pieces), types.Needs()),
+        seam=pieces[-1].seam if pieces else "",
+        spec=f"chain({', '.join(p.spec for p in pieces)})",
+    )
+    if isinstance(built, types.LossTransform):
+        built = dataclasses.replace(built, prepare=tuple(q for p in pieces for q in getattr(p, "prepare", ())))
+    return built
+
+
+Predicate = Literal["on_policy", "correct", "wrong", "positive", "negative"]
+
+PREDICATES: dict[str, Callable[[types.Rollout], jax.Array]] = {
+    "on_policy": lambda r: (jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy)[:, None] > 0,
+    "correct": lambda r: r.reward[:, None] > 0,  # the sign of the reward
+    "wrong": lambda r: r.reward[:, None] <= 0,
+    "positive": lambda r: (r.mask * 0 if r.advantage is None else r.advantage) > 0,  # the sign of the advantage
+    "negative": lambda r: (r.mask * 0 if r.advantage is None else r.advantage) < 0,
+}
+
+
+def where(predicate: Predicate, then: types.LossTransform, otherwise: types.LossTransform) -> types.LossTransform:
+    """Give tokens that satisfy ``predicate`` the terms of ``then``, the others those of ``otherwise``.
+
+    Predicates: "on_policy" (the policy sampled the row), "correct" and "wrong" (reward > 0 or not),
+    "positive" and "negative" (sign of the advantage). Reward and advantage signs differ: with a group
+    baseline, a row of middling reward in a good group is correct and negative.
+    """
+    choose = PREDICATES[predicate]
+    both = chain(then, otherwise)
+
+    def apply(loss, rollout, scores, state, key):
+        a = then.apply(loss, rollout, scores, state[0], jax.random.fold_in(key, 0))
+        b = otherwise.apply(loss, rollout, scores, state[1], jax.random.fold_in(key, 1))
+        mask = choose(rollout)
+
+        def pick(x, y):
+            zero = jnp.zeros_like(rollout.mask)
+            return jnp.where(mask, zero if x is None else x, zero if y is None else y)
+
+        return types.Loss(
+            log_ratio=None if a.log_ratio is None and b.log_ratio is None else pick(a.log_ratio, b.log_ratio),
+            terms={k: pick(a.terms.get(k), b.terms.get(k)) for k in sorted({*a.terms, *b.terms})},
+            metrics={k: pick(a.metrics.get(k), b.metrics.get(k)) for k in sorted({*a.metrics, *b.metrics})},
+        )
+
+    return dataclasses.replace(both, apply=apply, spec=f"where({predicate!r}, {then.spec}, {otherwise.spec})")
+
+
+def pieces(seam: str) -> dict[str, Callable[..., Any]]:
+    """Return the constructors of a seam by name."""
+    module = importlib.import_module(f"rljax.transforms.{seam}")
+    return {name: f for name, f in vars(module).items() if getattr(f, "is_piece", False)}

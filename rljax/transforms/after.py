@@ -1,0 +1,32 @@
+"""After-update transforms: what moves once a step is done, above all the reference policy."""
+
+import jax
+import jax.numpy as jnp
+
+from rljax import transforms, types
+
+
+@transforms.piece
+def ema_reference(decay: types.Fraction = 0.99):
+    """Let the reference follow the policy: ref <- decay ref + (1 - decay) params."""
+
+    def apply(reference, params, metrics):
+        del metrics
+        return jax.tree.map(lambda r, p: decay * r + (1.0 - decay) * p, reference, params)
+
+    return transforms.stateless(types.AfterTransform, apply, needs=types.Needs(reference=True))
+
+
+@transforms.piece
+def reset_reference(every: types.Count = 100):
+    """Copy the policy into the reference after every ``every``-th step of the phase."""
+
+    def apply(reference, params, metrics, count, key):
+        del metrics, key
+        count = count + 1
+        due = count % every == 0
+        return jax.tree.map(lambda r, p: jnp.where(due, p, r), reference, params), count
+
+    return types.AfterTransform(
+        apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True)
+    )

@@ -1,0 +1,72 @@
+"""Sources: where the rows of a step come from."""
+
+import jax
+import jax.numpy as jnp
+
+from rljax import ops, transforms, types
+
+
+@transforms.piece
+def task():
+    """Sample the current policy on the task's prompts."""
+    return types.Source()
+
+
+@transforms.piece
+def demonstrations():
+    """Take the task's own demonstrations instead of samples of the policy."""
+    return types.Source(origin="demonstrations")
+
+
+def _take(rollout: types.Rollout, rows: jax.Array) -> types.Rollout:
+    return jax.tree.map(lambda x: x[rows], rollout)
+
+
+@transforms.piece
+def dynamic(oversample: types.Count = 2):
+    """Sample ``oversample`` times the prompts and prefer groups whose rewards differ.
+
+    Groups without spread teach a group baseline nothing and are taken only to fill the batch, in which case
+    they are marked invalid. Source: dynamic sampling of DAPO (arXiv 2503.14476, section 3.2), here with a fixed
+    number of extra prompts, so that shapes are static.
+    """
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        del key
+        valid = ops.valid_rows(rollout)
+        informative = ops.group_std(ops.row_reward(rollout), rollout.group, valid) > 0
+        rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group stand together and stay so
+        kept = _take(rollout.replace(valid=valid * informative), rows)
+        return kept, pool
+
+    return types.Source(oversample=oversample, select=select)
+
+
+@transforms.piece
+def replay(share: types.Fraction = 0.25):
+    """Replace the last ``share`` of the groups by rows of the step before (off-policy by one version).
+
+    The pool holds the last batch as it was sampled; the first step has none and trains on fresh rows alone.
+    ``behaviour_logp`` and ``version`` stay those of the policy that wrote the rows; named parts of the
+    reward are not kept.
+    """
+
+    def init(rollout: types.Rollout) -> types.Tree:
+        return {"rollout": rollout.replace(parts={}), "filled": jnp.zeros((), bool)}
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        del key
+        rollout = rollout.replace(parts={})
+        first = rollout.group != jnp.roll(rollout.group, 1)
+        place = jnp.cumsum(first.at[0].set(True)) - 1  # 0 .. groups-1, in order
+        old = pool["filled"] & (place >= jnp.round((1.0 - share) * (place[-1] + 1)))
+
+        def pick(now: jax.Array, before: jax.Array) -> jax.Array:
+            return jnp.where(old.reshape((-1,) + (1,) * (now.ndim - 1)), before, now)
+
+        mixed = jax.tree.map(pick, rollout, pool["rollout"])
+        fresh = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
+        mixed = mixed.replace(on_policy=jnp.where(old, 0.0, fresh), group=place.astype(jnp.int32))
+        return mixed, {"rollout": rollout, "filled": jnp.ones((), bool)}
+
+    return types.Source(init=init, select=select)

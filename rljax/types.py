@@ -1,0 +1,343 @@
+"""Records and kinds: everything the mathematics passes around, on one page.
+
+Dimension key, used in every shape comment of this project:
+
+    P  prompts in a batch             G  samples of one prompt
+    B  rows (P * G, unless said)      T  completion tokens
+    L  prompt tokens (left-padded)    S  positions, L + T
+    V  vocabulary                     D  width
+    H  heads      K  head size        N  layers
+
+All logarithms are natural; every loss is minimised; a mask is 1 where something counts.
+Temperature is never ``T``.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import flax.struct
+import jax
+
+Array = jax.Array
+Key = jax.Array
+Tree = Any
+State = Any
+Metrics = Mapping[str, Array]
+
+
+class Outcome(enum.IntEnum):
+    """What the verifier found. A crashed or timed-out verifier is not a zero: the row is invalid."""
+
+    WRONG = 0
+    CORRECT = 1
+    UNPARSEABLE = 2
+    TIMED_OUT = 3
+    CRASHED = 4
+
+
+class Finish(enum.IntEnum):
+    """Why a completion ended."""
+
+    LENGTH = 0
+    STOP = 1
+
+
+@flax.struct.dataclass
+class Context:
+    """What stands before the completion, left-padded. Opaque to the mathematics."""
+
+    token: Array  # [B, L] int32, the prompt the row was sampled under
+    mask: Array  # [B, L] float32, 1 on real prompt tokens
+    train_token: Array | None = None  # [B, L] the prompt it is trained under, where it differs
+    train_mask: Array | None = None  # [B, L]
+
+
+@flax.struct.dataclass
+class Action:
+    """What was emitted, right-padded. Opaque to the mathematics; tokens today."""
+
+    token: Array  # [B, T] int32
+    kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, bit v % 32 of word v // 32: was v in the sampled support
+
+
+@flax.struct.dataclass
+class Rollout:
+    """A batch of rows with everything known about them before the loss. Carries no gradient.
+
+    Only ``mask``, ``reward`` and ``group`` are always there; an absent field is None.
+    """
+
+    # per token
+    mask: Array  # [B, T] float32, 1 on tokens the policy itself emitted
+    # per row
+    reward: Array  # [B] float32, the verifier's number
+    group: Array  # [B] int32, rows that share a prompt share it; any integers, any group size
+
+    context: Context | None = None
+    action: Action | None = None
+
+    # per token, [B, T]
+    behaviour_logp: Array | None = None  # under the distribution the sampler drew from
+    raw_logp: Array | None = None  # at sampling, tempered but unfiltered
+    entropy: Array | None = None  # at sampling, nats, of the unfiltered distribution
+    version: Array | None = None  # int32, the policy version (update count) that wrote the token
+    turn: Array | None = None  # int32, turn of the conversation, from 0
+    token_reward: Array | None = None  # reward paid at a token, beside the row's
+    advantage: Array | None = None
+    value: Array | None = None  # critic's estimate before the token is emitted
+    returns: Array | None = None  # the critic's regression target
+    ref_logp: Array | None = None  # reference, unfiltered
+    proximal_logp: Array | None = None  # policy at the start of the update
+
+    # per row, [B]
+    parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # named parts of the reward
+    outcome: Array | None = None  # int32, an Outcome
+    valid: Array | None = None  # float32, 0 where the row must not count at all
+    rollout: Array | None = None  # int32, rows of one rollout share it
+    agent: Array | None = None  # int32, role
+    domain: Array | None = None  # int32, task or data source
+    on_policy: Array | None = None  # float32, 0 for rows another policy or a person wrote
+    finish: Array | None = None  # int32, a Finish
+    index: Array | None = None  # int32, the prompt's index in its task
+
+    # written by prepare transforms on the whole minibatch
+    coefficient: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] by term; "common" for the rest
+    extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, ...] by piece
+
+
+@flax.struct.dataclass
+class Scores:
+    """What the model says of the rows, differentiable. ``Needs`` names what is filled beyond ``logp``."""
+
+    logp: Array | None = None  # [B, T] under the distribution sampled (tempered; filtered when re-scored so)
+    raw_logp: Array | None = None  # [B, T] tempered, unfiltered; None where it equals logp
+    entropy: Array | None = None  # [B, T] nats, unfiltered
+    square_prob: Array | None = None  # [B, T] sum over v of p_v^2
+    log_normaliser: Array | None = None  # [B, T] logsumexp of the logits
+    divergence: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] exact, against the reference
+    value: Array | None = None  # [B, T]
+    reward: Array | None = None  # [B] of a learned reward model
+
+
+@flax.struct.dataclass
+class Loss:
+    """What a loss chain builds up: named per-token terms, not yet reduced."""
+
+    log_ratio: Array | None = None  # [B, T], written by the ratio seam
+    terms: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] each
+    metrics: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] each, averaged over the mask
+
+
+@flax.struct.dataclass
+class Prompts:
+    """A batch of prompts, left-padded to the task's prompt length."""
+
+    token: Array  # [P, L] int32
+    mask: Array  # [P, L] float32
+    index: Array  # [P] int32, index in the task's split
+
+
+@flax.struct.dataclass
+class Verdict:
+    """A verifier's answer for each row."""
+
+    reward: Array  # [B] float32
+    outcome: Array  # [B] int32, an Outcome
+    parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B] float32 each
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that a run is, beside its config and the root key made of its seed. All of it is checkpointed."""
+
+    step: Array  # int32, updates finished
+    draw: Array  # int32, prompts drawn so far: what is trained on next
+    params: dict[str, Tree]  # by module: "policy", "value", "reward"
+    opt_state: tuple[Tree, ...]  # one for each objective
+    algorithm: Tree  # states of the algorithm's pieces
+    reference: Tree | None  # parameters of the reference policy, where one is needed
+    pool: Tree  # the source's rows in flight
+    skipped: Array  # int32, non-finite updates skipped since the last finite one
+    skipped_total: Array  # int32
+
+
+# --- what a piece asks for ---------------------------------------------------------------------
+
+Block = Literal["row", "rollout", "group"]
+_BLOCKS: tuple[Block, ...] = ("row", "rollout", "group")
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a piece asks of the machinery. Needs of a chain are the union of its pieces'."""
+
+    entropy: bool = False
+    square_prob: bool = False
+    log_normaliser: bool = False
+    divergence: frozenset[str] = frozenset()  # names of exact divergences, see ops.DIVERGENCES
+    value: bool = False
+    reward: bool = False
+    reference: bool = False  # Rollout.ref_logp
+    proximal: bool = False  # Rollout.proximal_logp when there is more than one gradient step
+    live: bool = False  # a prepare transform reads scores of the whole minibatch
+    siblings: bool = False  # groups of at least two rows
+    block: Block = "row"  # what the splitter may not cut
+
+    def __or__(self, other: "Needs") -> "Needs":
+        flags = {
+            f.name: getattr(self, f.name) or getattr(other, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("divergence", "block")
+        }
+        return Needs(
+            **flags,
+            divergence=self.divergence | other.divergence,
+            block=max(self.block, other.block, key=_BLOCKS.index),
+        )
+
+
+# --- the kinds of transform --------------------------------------------------------------------
+
+
+def _no_state() -> State:
+    return ()
+
+
+def _unmoved(state: State, metrics: Metrics) -> State:
+    del metrics
+    return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """What the kinds share. Not a kind itself: build one of the four below.
+
+    ``init()`` gives the piece's state; ``observe(state, metrics)`` moves it once after each step.
+    ``seam`` is the module that holds the piece, ``spec`` the call that made it with every default
+    filled in; both are written by ``transforms.piece``.
+    """
+
+    apply: Callable[..., Any]
+    init: Callable[[], State] = _no_state
+    observe: Callable[[State, Metrics], State] = _unmoved
+    needs: Needs = Needs()
+    seam: str = ""
+    spec: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutTransform(Transform):
+    """On the whole batch, no gradient: ``apply(rollout, state, key) -> (rollout, state)``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareTransform(Transform):
+    """On the whole minibatch, under stop-gradient: ``apply(rollout, scores, state, key) -> (rollout, state)``.
+
+    ``scores`` is None unless some piece of the objective sets ``needs.live``.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class LossTransform(Transform):
+    """On any micro-batch: ``apply(loss, rollout, scores, state, key) -> loss``.
+
+    ``prepare`` runs with the objective's own prepare transforms: statistics the piece needs of the
+    whole minibatch, or the reduction of a term that does not use the common one.
+    """
+
+    prepare: tuple[PrepareTransform, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class AfterTransform(Transform):
+    """After the update: ``apply(reference, params, metrics, state, key) -> (reference, state)``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Controller:
+    """A number that moves: a schedule, or a coefficient steered by a metric.
+
+    May stand wherever a piece takes a number. ``value(state)`` is read at every use;
+    ``update(state, metrics)`` runs once after each step.
+    """
+
+    init: Callable[[], State]
+    value: Callable[[State], Array]
+    update: Callable[[State, Metrics], State]
+    spec: str = ""
+
+
+# --- the algorithm -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where rows come from. ``select`` runs on the scored batch, before the rollout transforms.
+
+    ``origin``: the policy samples, or the task demonstrates. ``oversample``: prompts drawn for each
+    prompt kept. ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count,
+    key) -> (rollout, pool)`` returns ``count`` rows.
+    """
+
+    origin: Literal["policy", "demonstrations"] = "policy"
+    oversample: int = 1
+    init: Callable[[Rollout], Tree] = lambda rollout: ()
+    select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rollout, pool, count, key: (
+        rollout,
+        pool,
+    )
+    seam: str = ""
+    spec: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """One loss on one module. None means: the run's own setting (``config.learner``)."""
+
+    loss: tuple[LossTransform, ...]
+    reduce: PrepareTransform
+    prepare: tuple[PrepareTransform, ...] = ()
+    module: Literal["policy", "value", "reward"] = "policy"
+    epochs: int | None = None
+    minibatches: int | None = None
+    optimizer: str | None = None  # a call such as "adam(learning_rate=1e-4)"
+    every: int = 1  # runs on steps divisible by it
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """A published method: a source, rollout transforms, objectives, and what follows the update."""
+
+    objectives: tuple[Objective, ...]
+    rollout: tuple[RolloutTransform, ...] = ()
+    source: Source = Source()
+    after: tuple[AfterTransform, ...] = ()
+    spec: str = ""
+
+
+# --- ranges a config may give; checked by the parser, never in the mathematics, where numbers may be traced ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Closed interval of an argument's valid values; ``open_low`` leaves out the lower end."""
+
+    low: float = float("-inf")
+    high: float = float("inf")
+    open_low: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (self.low < value if self.open_low else self.low <= value) and value <= self.high
+
+    def __str__(self) -> str:
+        return f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
+
+
+Number = float | Controller
+Positive = Annotated[float | Controller, Range(0, open_low=True)]
+NonNegative = Annotated[float | Controller, Range(0)]
+Fraction = Annotated[float | Controller, Range(0, 1)]
+Count = Annotated[int, Range(1)]

@@ -1,0 +1,44 @@
+"""Installation. The configs at the top level travel with the package, as rljax.configs."""
+
+import pathlib
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+
+setuptools.setup(
+    name="rljax",
+    version="0.1.0",
+    description="Policy optimisation of language models, native to JAX.",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
+    package_dir={"rljax": "rljax", "rljax.configs": "configs"},
+    install_requires=[
+        "absl-py",
+        "array_record",
+        "chex",
+        "etils[epath]",
+        "flax>=0.12",
+        "gcsfs",
+        "grain",
+        "jax>=0.10",
+        "math-verify",
+        "matplotlib",
+        "ml-collections",
+        "numpy",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12",
+        "rich",
+        "sentencepiece",
+        "tensorboardX",
+        "tensorflow-datasets",
+    ],
+    extras_require={
+        "test": ["ipykernel", "nbclient", "nbformat", "pyright", "pytest", "pytest-xdist", "ruff"],
+        "tpu": ["jax[tpu]"],
+        "cuda": ["jax[cuda13]"],
+    },
+)

@@ -1,0 +1,1 @@
+"""Plain NumPy oracles, written from the papers, one loop at a time."""

@@ -1,0 +1,427 @@
+"""Checkpoints: structure and bits come back, any mesh, any fault, any kill."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rljax import checkpoint, types
+
+# Tensorstore's threads may still answer to an event loop that orbax closed after the first error.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+NAN_BITS = 0x7FC12345  # a NaN with a payload, which only a bit-for-bit copy keeps
+
+
+def make_state(step, rows=8):
+    """A small state with every kind of leaf and container; params[...]["w"][i, j] = step + i + j / 4."""
+    w = step + jnp.arange(rows, dtype=jnp.float32)[:, None] + jnp.arange(4, dtype=jnp.float32)[None, :] / 4
+    nan = jax.lax.bitcast_convert_type(jnp.array([NAN_BITS, 0x80000000], jnp.uint32), jnp.float32)  # and -0.0
+    params = {"policy": {"w": w, "scale": jnp.full((3,), step, jnp.bfloat16)}, "value": {"nan": nan}}
+    return types.TrainState(
+        step=jnp.int32(step),
+        draw=jnp.int32(10 * step),
+        params=params,
+        opt_state=(optax.chain(optax.clip(1.0), optax.adam(1e-3)).init(params), ()),
+        algorithm=((), {"ema": jnp.float32(0.5), "none": None}, (jnp.array([True, False]),)),
+        reference=None,
+        pool={
+            "noise": jax.random.bits(jax.random.key(step), (64, 64)),
+            "token": jnp.arange(6, dtype=jnp.int32).reshape(2, 3),
+            "empty": jnp.zeros((0, 5), jnp.int32),
+        },
+        skipped=jnp.int32(0),
+        skipped_total=jnp.int32(2),
+    )
+
+
+def abstract(state, sharding=None):
+    def one(leaf):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding(leaf) if sharding else None)
+
+    return jax.tree.map(one, state)
+
+
+def same(left, right):
+    """Same structure, types and bits."""
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def write(directory, steps, **options):
+    with checkpoint.Checkpointer(directory, **{"max_to_keep": 9, **options}) as saver:
+        for step in steps:
+            saver.save(step, make_state(step), {"step": step})
+
+
+def listing(directory):
+    files = pathlib.Path(directory).rglob("*")
+    return {str(f): (f.stat().st_mtime_ns, f.read_bytes() if f.is_file() else b"") for f in files}
+
+
+def test_everything_comes_back_bit_for_bit_in_its_structure(tmp_path):
+    state, extras = make_state(3), {"config": {"a": [1, 2.5, None]}, "tokenizer": "AAE="}
+    with checkpoint.Checkpointer(tmp_path / "run", max_to_keep=2) as saver:
+        assert saver.latest_step() is None
+        assert saver.save(3, state, extras)
+        saver.wait()
+        assert saver.all_steps() == [3]
+    reader = checkpoint.Checkpointer(tmp_path / "run")
+    restored, got, step = reader.restore(abstract(state))
+    same(restored, state)
+    assert (got, step) == (extras, 3)
+    assert isinstance(restored.opt_state[0][1][0], optax.ScaleByAdamState)
+    assert reader.read_extras() == extras
+    params, got, step = reader.restore_params(abstract({"policy": state.params["policy"]}))
+    same(params, {"policy": state.params["policy"]})
+    assert (got, step) == (extras, 3)
+
+
+def test_a_relative_directory_is_understood(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("run", [1])
+    assert checkpoint.Checkpointer(tmp_path / "run").all_steps() == [1]
+
+
+def test_the_state_may_be_donated_once_save_returns(tmp_path):
+    double = jax.jit(lambda s: jax.tree.map(lambda x: x + x, s), donate_argnums=0)
+    state = {"w": jnp.arange(200_000, dtype=jnp.float32)}
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+        for step in (1, 2, 3):  # after k doublings the state is 2^k i
+            state = double(state)
+            saver.save(step, state, {})
+        state = double(state)
+    like = {"w": jax.ShapeDtypeStruct((200_000,), jnp.float32)}
+    for step in (1, 2, 3):
+        restored, _, _ = checkpoint.Checkpointer(tmp_path).restore(like, step)
+        np.testing.assert_array_equal(np.asarray(restored["w"]), np.arange(200_000, dtype=np.float32) * 2**step)
+
+
+def test_other_shardings_one_device_to_eight_and_back(tmp_path):
+    assert jax.device_count() == 8
+    mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def spread(leaf):
+        split = leaf.ndim and leaf.shape[0] and leaf.shape[0] % 8 == 0
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(("fsdp",) if split else ())))
+
+    state = make_state(1)
+    with checkpoint.Checkpointer(tmp_path / "one") as saver:
+        saver.save(1, state, {})
+    like = abstract(state, spread).replace(step=jax.ShapeDtypeStruct((), jnp.int32))
+    wide, _, _ = checkpoint.Checkpointer(tmp_path / "one").restore(like)
+    assert len(wide.params["policy"]["w"].sharding.device_set) == 8
+    assert wide.params["policy"]["w"].addressable_shards[0].data.shape == (1, 4)
+    same(wide, state)
+    assert len(wide.step.sharding.device_set) == 8  # no sharding given: beside the others
+    with checkpoint.Checkpointer(tmp_path / "eight") as saver:
+        saver.save(2, wide, {})
+    back, _, _ = checkpoint.Checkpointer(tmp_path / "eight").restore(abstract(state))
+    assert len(back.params["policy"]["w"].sharding.device_set) == 1
+    same(back, state)
+
+
+def test_keeps_the_newest_and_the_best(tmp_path):
+    accuracy = {2: 0.5, 3: 0.9, 5: 0.9, 6: 0.1, 8: float("nan")}  # the later of two equals is the best
+    for steps in ((1, 2, 3, 4), (5, 6, 7, 8)):  # the second writer must find the first one's scores
+        with checkpoint.Checkpointer(tmp_path, max_to_keep=2) as saver:
+            if saver.all_steps():
+                saver.restore(abstract(make_state(4)))
+            for step in steps:
+                metrics = {"accuracy": accuracy[step]} if step in accuracy else None
+                assert saver.save(step, make_state(step), {}, metrics=metrics)
+        expected = [3, 4] if steps[0] == 1 else [5, 7, 8]
+        assert checkpoint.Checkpointer(tmp_path).all_steps() == expected
+    assert checkpoint.Checkpointer(tmp_path).best_step() == 5
+
+
+def test_best_survives_a_restart(tmp_path):
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=1) as saver:
+        saver.save(1, make_state(1), {}, metrics={"accuracy": 0.7})
+        saver.save(2, make_state(2), {}, metrics={"accuracy": 0.3})
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=1) as saver:
+        saver.restore(abstract(make_state(2)))
+        for step in (3, 4):
+            saver.save(step, make_state(step), {}, metrics={"accuracy": 0.2})
+    assert checkpoint.Checkpointer(tmp_path).all_steps() == [1, 4]
+
+
+def test_save_interval_force_and_saving_twice(tmp_path):
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=9, save_interval=2) as saver:
+        done = [saver.save(step, make_state(step), {}) for step in (1, 2, 3)]
+        done += [saver.save(3, make_state(3), {}, force=True), saver.save(3, make_state(3), {}, force=True)]
+        assert done == [False, True, False, True, False]
+        saver.wait()
+        assert saver.all_steps() == [2, 3]
+
+
+def largest_array_file(step_directory):
+    """The noise of ``make_state``, which does not compress, beside one index or other."""
+    return max((step_directory / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
+
+
+def flip_a_bit(step_directory):
+    file = largest_array_file(step_directory)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    file.write_bytes(data)
+
+
+def truncate_arrays(step_directory):
+    file = largest_array_file(step_directory)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def delete_arrays(step_directory):
+    largest_array_file(step_directory).unlink()
+
+
+def delete_manifest(step_directory):
+    (step_directory / "state" / "manifest.ocdbt").unlink()
+
+
+def delete_record(step_directory):
+    shutil.rmtree(step_directory / "record")
+
+
+def change_record(step_directory):
+    file = step_directory / "record" / "metadata"
+    file.write_text(file.read_text().replace("float32", "float16"))
+
+
+def empty_it(step_directory):
+    for item in step_directory.iterdir():
+        shutil.rmtree(item) if item.is_dir() else item.unlink()
+
+
+FAULTS = [
+    flip_a_bit,
+    truncate_arrays,
+    delete_arrays,
+    delete_manifest,
+    delete_record,
+    change_record,
+    empty_it,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_path, fault):
+    write(tmp_path, [10, 20, 30])
+    fault(tmp_path / "30")
+    damaged = sorted(path.name for path in (tmp_path / "30").rglob("*"))
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=2) as saver:
+        with pytest.warns(checkpoint.CheckpointWarning) as caught:
+            state, extras, step = saver.restore(abstract(make_state(0)))
+        assert len(caught) == 1
+        text = str(caught[0].message)
+        assert "step 30" in text and "step 20" in text and "\n" not in text
+        same(state, make_state(20))
+        assert (extras, step) == ({"step": 20}, 20)
+        assert saver.all_steps() == [10, 20, 30]  # nothing moves before something is saved
+        saver.save(25, make_state(25), {"step": 25})
+        saver.save(30, make_state(30), {"step": 30})
+    assert sorted(path.name for path in (tmp_path / "corrupt-30").rglob("*")) == damaged
+    reader = checkpoint.Checkpointer(tmp_path)
+    assert reader.all_steps() == [25, 30]
+    same(reader.restore(abstract(make_state(0)))[0], make_state(30))
+
+
+def test_corrupt_twice_keeps_both_aside(tmp_path):
+    for _ in range(2):
+        with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+            if saver.all_steps():
+                flip_a_bit(tmp_path / "2")
+                with pytest.warns(checkpoint.CheckpointWarning):
+                    saver.restore(abstract(make_state(0)))
+            else:
+                saver.save(1, make_state(1), {})
+            saver.save(2, make_state(2), {})
+    flip_a_bit(tmp_path / "2")
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+        with pytest.warns(checkpoint.CheckpointWarning):
+            saver.restore(abstract(make_state(0)))
+        saver.save(2, make_state(2), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "corrupt-2", "corrupt-2-again"]
+
+
+def test_going_back_on_purpose_sets_the_later_ones_aside(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=2) as saver:
+        assert saver.restore(abstract(make_state(0)), step=1)[2] == 1
+        saver.save(2, make_state(2), {"again": True})
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["1", "2", "superseded-2", "superseded-3"]
+    assert checkpoint.Checkpointer(tmp_path).read_extras() == {"again": True}
+
+
+def test_none_readable_is_an_error_that_lists_them_and_deletes_nothing(tmp_path):
+    write(tmp_path, [1, 2])
+    flip_a_bit(tmp_path / "1")
+    delete_record(tmp_path / "2")
+    before = listing(tmp_path)
+    with pytest.raises(checkpoint.CheckpointError, match=r"(?s)nothing was deleted.*step 2: .*step 1: .*digest"):
+        checkpoint.Checkpointer(tmp_path).restore(abstract(make_state(0)))
+    with pytest.raises(checkpoint.CheckpointError, match="step 2"):
+        checkpoint.Checkpointer(tmp_path).read_extras(2)
+    with pytest.warns(checkpoint.CheckpointWarning, match=r"step 2.*step 1"):
+        assert checkpoint.Checkpointer(tmp_path).read_extras() == {"step": 1}
+    assert listing(tmp_path) == before
+
+
+def test_a_step_asked_for_does_not_fall_back(tmp_path):
+    write(tmp_path, [1, 2])
+    flip_a_bit(tmp_path / "2")
+    with pytest.raises(checkpoint.CheckpointError, match="step 2"):
+        checkpoint.Checkpointer(tmp_path).restore(abstract(make_state(0)), step=2)
+    with pytest.raises(FileNotFoundError, match=r"got 7.*\[1, 2\]"):
+        checkpoint.Checkpointer(tmp_path).restore(abstract(make_state(0)), step=7)
+
+
+def test_readers_create_and_delete_nothing(tmp_path):
+    reader = checkpoint.Checkpointer(tmp_path / "absent")
+    assert reader.all_steps() == [] and reader.latest_step() is None and reader.best_step() is None
+    for read in (reader.read_extras, lambda: reader.restore(abstract(make_state(0)))):
+        with pytest.raises(FileNotFoundError, match="absent"):
+            read()
+    reader.close()
+    assert not (tmp_path / "absent").exists()
+    write(tmp_path / "run", [1, 2, 3])
+    (tmp_path / "run" / "4.orbax-checkpoint-tmp").mkdir()  # a save another process has under way
+    before = listing(tmp_path)
+    with checkpoint.Checkpointer(tmp_path / "run", max_to_keep=1) as reader:
+        reader.restore(abstract(make_state(0)))
+        reader.restore_params(abstract(make_state(0).params))
+        assert (reader.read_extras(), reader.all_steps(), reader.best_step()) == ({"step": 3}, [1, 2, 3], None)
+    assert listing(tmp_path) == before
+
+
+def test_like_may_depend_on_the_extras(tmp_path):
+    """A run with phases has another state in each; the extras say which, also after a fallback."""
+    with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+        saver.save(1, make_state(1, rows=8), {"rows": 8})
+        saver.save(2, make_state(2, rows=16), {"rows": 16})
+    flip_a_bit(tmp_path / "2")
+    reader = checkpoint.Checkpointer(tmp_path)
+    with pytest.warns(checkpoint.CheckpointWarning, match="step 2"):
+        state, _, _ = reader.restore(lambda extras: abstract(make_state(0, rows=extras["rows"])))
+    same(state, make_state(1, rows=8))
+
+    def refuse(extras):
+        raise ValueError(f"config: rows was {extras['rows']}")
+
+    with pytest.raises(ValueError, match="rows was 16"):
+        reader.restore(refuse)
+
+
+def test_another_state_is_a_mismatch_not_a_corruption(tmp_path):
+    write(tmp_path, [1, 2])
+    reader = checkpoint.Checkpointer(tmp_path)
+    with pytest.raises(ValueError, match=r"like: .*step 2(?s:.)*params/policy/w: saved .*8, 4.*wanted .*9, 4"):
+        reader.restore(abstract(make_state(0, rows=9)))
+    state = abstract(make_state(0))
+    with pytest.raises(ValueError, match="reference: not saved"):
+        reader.restore(state.replace(reference=jax.ShapeDtypeStruct((), jnp.float32)))
+    with pytest.raises(ValueError, match=r"draw: saved .*int32.* wanted .*uint32"):
+        reader.restore(state.replace(draw=jax.ShapeDtypeStruct((), jnp.uint32)))
+    with pytest.raises(ValueError, match=r"pool/token: saved .* not wanted"):
+        reader.restore(state.replace(pool={name: state.pool[name] for name in ("empty", "noise")}))
+
+
+def test_bad_arguments_are_refused(tmp_path):
+    for options in ({"max_to_keep": 0}, {"save_interval": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}: got 0"):
+            checkpoint.Checkpointer(tmp_path, **options)
+    saver, state = checkpoint.Checkpointer(tmp_path / "run"), make_state(1)
+    with pytest.raises(ValueError, match="extras: "):
+        saver.save(1, state, {"tokenizer": b"raw"})
+    with pytest.raises(ValueError, match=r"metrics: got \['reward'\], must hold 'accuracy'"):
+        saver.save(1, state, {}, metrics={"reward": 1.0})
+    with pytest.raises(ValueError, match=r"state: draw is 7"):
+        saver.save(1, state.replace(draw=7), {})
+    with pytest.raises(ValueError, match=r"state: draw is a typed key"):
+        saver.save(1, state.replace(draw=jax.random.key(0)), {})
+    assert not (tmp_path / "run").exists()
+    saver.save(5, state, {})
+    with pytest.raises(ValueError, match="step: got 4, must be above 5"):
+        saver.save(4, state, {})
+    saver.close()
+    with pytest.raises(ValueError, match=r"step: got 2, but .* has steps \[5\]"):
+        checkpoint.Checkpointer(tmp_path / "run").save(2, state, {})
+
+
+def test_digest_sees_bits_places_and_every_dtype():
+    """By hand: a flip in any element, or two elements exchanged, changes the digest."""
+    values = {
+        "float32": np.array([0.0, 1.0, 2.0, 3.0], np.float32),
+        "bfloat16": jnp.array([0.0, 1.0, 2.0, 3.0], jnp.bfloat16),
+        "uint8": np.array([0, 1, 2, 255], np.uint8),
+        "int32": np.array([[-1, 2], [3, 4]], np.int32),
+        "bool": np.array([True, False]),
+    }
+    for name, value in values.items():
+        value = np.asarray(value)
+        first = checkpoint._digest_by_name({"x": value})
+        swapped = np.ascontiguousarray(value[::-1])
+        assert checkpoint._digest_by_name({"x": swapped}) != first, name
+        for byte in range(value.nbytes if name != "bool" else 0):
+            changed = bytearray(value.tobytes())
+            changed[byte] ^= 1
+            other = np.frombuffer(bytes(changed), value.dtype).reshape(value.shape)
+            assert checkpoint._digest_by_name({"x": other}) != first, (name, byte)
+    zeros = checkpoint._digest_by_name({"x": np.zeros(2, np.float32)})
+    assert checkpoint._digest_by_name({"x": np.array([0.0, -0.0], np.float32)}) != zeros
+
+
+WRITER = """
+import sys
+import jax.numpy as jnp
+from rljax import checkpoint
+like = {"w": jnp.zeros((64, 64)), "step": jnp.int32(0)}
+with checkpoint.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
+    step = 0
+    if saver.latest_step() is not None:
+        state, extras, step = saver.restore(like)
+        assert extras == {"step": step} and int(state["step"]) == step and (state["w"] == step).all()
+    while True:
+        step += 1
+        saver.save(step, {"w": jnp.full((64, 64), float(step)), "step": jnp.int32(step)}, {"step": step})
+        print(step, flush=True)
+"""
+
+
+def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
+    rng = np.random.default_rng(0)
+    like = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    root = pathlib.Path(checkpoint.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    reached = 0
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > reached  # it resumed where the last one was killed
+        process.stdout.readline()
+        time.sleep(float(rng.uniform(0.0, 0.3)))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        reader = checkpoint.Checkpointer(tmp_path)
+        for step in reader.all_steps():
+            state, extras, _ = reader.restore(like, step)
+            assert extras == {"step": step} and int(state["step"]) == step
+            np.testing.assert_array_equal(np.asarray(state["w"]), np.full((64, 64), step, np.float32))
+        assert reader.all_steps()
+        reached = reader.all_steps()[-1]

@@ -1,0 +1,306 @@
+"""Questions with worked answers: the jsonl reader, its cache, and the task."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import types
+from rljax.data import gsm8k_builder
+from rljax.data import tokenizer as tokenizers
+from rljax.rewards import mathematics, pool
+from rljax.tasks import HostTask, gsm8k
+
+REAL = pathlib.Path(__file__).parents[1] / ".." / "shared" / "data" / "gsm8k"
+FILES = {"train": "train.jsonl", "heldout": "test.jsonl"}
+
+TRAIN = [
+    ("Ann has 3 pens and buys 4. How many?", "Ann has 3 + 4 = <<3+4=7>>7 pens.\n#### 7"),
+    ("Two dozen eggs. How many?", "2 * 12 = <<2*12=24>>24.\n#### 24"),
+    ("Half of 3,000?", "3,000 / 2 = <<3000/2=1500>>1,500\u2028\n#### 1,500"),  # U+2028 is no end of line in jsonl
+]
+HELDOUT = [("Ann has 9 pens and sells 4. How many?", "9 - 4 = <<9-4=5>>5.\n#### 5")]
+
+
+def write(folder, train=TRAIN, heldout=HELDOUT):
+    folder.mkdir(exist_ok=True)
+    for name, rows in (("train.jsonl", train), ("test.jsonl", heldout)):
+        lines = [json.dumps({"question": q, "answer": a}, ensure_ascii=False) for q, a in rows]
+        (folder / name).write_text("\n".join(lines) + "\n\n")
+    return folder
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "cache"))
+    return write(tmp_path / "set")
+
+
+def characters(task):
+    return tokenizers.train(task.corpus(), model_type="char")
+
+
+# --- the reader ----------------------------------------------------------------------------------
+
+
+def test_rows_keep_their_order_and_text(path):
+    read = gsm8k_builder.sources(path, FILES)
+    for split, rows in (("train", TRAIN), ("heldout", HELDOUT)):
+        found = [(row["question"].decode(), row["answer"].decode()) for row in read[split]]
+        assert found == rows
+
+
+def test_cache_is_used_until_a_file_changes(path, tmp_path):
+    cache = tmp_path / "cache"
+    gsm8k_builder.sources(path, FILES)
+    (first,) = cache.iterdir()  # one folder, and nothing left of the build
+    written = (first / "manifest.json").stat().st_mtime_ns
+    gsm8k_builder.sources(path, FILES)
+    assert [f.name for f in cache.iterdir()] == [first.name]
+    assert (first / "manifest.json").stat().st_mtime_ns == written
+    write(path, train=TRAIN[:2])
+    assert len(gsm8k_builder.sources(path, FILES)["train"]) == 2
+    assert len(list(cache.iterdir())) == 2
+    other = tmp_path / "other"
+    gsm8k_builder.sources(path, FILES, cache=other)  # the argument goes before the variable
+    assert len(list(other.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "a file cut short", "a file gone", "empty"])
+def test_half_built_cache_is_built_again(path, tmp_path, damage):
+    gsm8k_builder.sources(path, FILES)
+    (place,) = (tmp_path / "cache").iterdir()
+    (record,) = place.rglob("*-train.array_record-*")
+    if damage == "no manifest":
+        (place / "manifest.json").unlink()
+        record.write_bytes(b"")
+    elif damage == "a file cut short":
+        record.write_bytes(record.read_bytes()[:-10])
+    elif damage == "a file gone":
+        record.unlink()
+    else:
+        shutil.rmtree(place)
+        place.mkdir()
+    read = gsm8k_builder.sources(path, FILES)["train"]
+    assert [row["question"].decode() for row in read] == [q for q, _ in TRAIN]
+    assert list((tmp_path / "cache").iterdir()) == [place]
+
+
+def test_two_processes_build_at_once_without_tensorflow(path, tmp_path):
+    code = f"""if True:
+        import sys
+        from rljax.data import gsm8k_builder
+        print("ready", flush=True)
+        sys.stdin.readline()
+        read = gsm8k_builder.sources({str(path)!r}, {FILES!r})
+        assert len(read["train"]) == 3 and read["train"][1]["answer"].endswith(b"#### 24")
+        assert "tensorflow" not in sys.modules
+        assert "jax" not in sys.modules
+    """
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for run in runs:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    assert [run.communicate()[0] for run in runs] == ["", ""]  # nothing is printed either
+    assert [run.returncode for run in runs] == [0, 0]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_build_that_comes_second_keeps_the_first_ones(path, tmp_path):
+    gsm8k_builder.sources(path, FILES)
+    (place,) = (tmp_path / "cache").iterdir()
+    (place / "mark").touch()
+    gsm8k_builder._build(place, {"train": TRAIN, "heldout": HELDOUT})
+    assert (place / "mark").exists()
+    assert list((tmp_path / "cache").iterdir()) == [place]
+
+
+def test_missing_files(path):
+    with pytest.raises(FileNotFoundError, match=r"argument path='.*nowhere'.*train.jsonl, test.jsonl"):
+        gsm8k_builder.sources(path / "nowhere", FILES)
+    with pytest.raises(FileNotFoundError, match=r"argument path='.*set'.*'dev.jsonl'"):
+        gsm8k_builder.sources(path, {"heldout": "dev.jsonl"})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"question": "What', "not JSON"),
+        ('["What?", "#### 1"]', "'question'"),
+        ('{"answer": "#### 1"}', "'question' is None"),
+        ('{"question": "What?", "answer": ["#### 1"]}', "'answer' is"),
+        ('{"question": " ", "answer": "#### 1"}', "'question' is ' '"),
+        ('{"question": "What?", "answer": "It is 1."}', "'####'"),
+        ('{"question": "What?", "answer": "It is #### 1 ####"}', "'####'"),
+    ],
+)
+def test_malformed_lines(path, tmp_path, line, words):
+    with (path / "train.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=r"argument path: .*train\.jsonl, line 5: .*" + words):  # 4 is blank
+        gsm8k_builder.sources(path, FILES)
+    assert not list(tmp_path.glob("cache/*"))
+
+
+def test_a_file_without_rows(path):
+    (path / "test.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match=r"test\.jsonl holds no rows"):
+        gsm8k_builder.sources(path, FILES)
+
+
+# --- the task ------------------------------------------------------------------------------------
+
+
+def test_prompts_and_demonstrations(path):
+    task = gsm8k.gsm8k(path, prompt_length=64, completion_length=48)
+    tokenizer = characters(task)
+    bound = task.bind(tokenizer)
+    protocol: HostTask = bound
+    assert protocol.host
+    index = np.array([2, 0, 4], np.int32)  # 4 wraps around to 1
+    prompts = bound.prompts(index, "train")
+    assert isinstance(prompts, types.Prompts)
+    token, mask = bound.demonstrations(index, "train", jax.random.key(0))
+    np.testing.assert_array_equal(prompts.index, np.array([2, 0, 1]))
+    assert prompts.token.shape == prompts.mask.shape == (3, 64)
+    assert token.shape == mask.shape == (3, 48)
+    assert {a.dtype for a in (prompts.token, prompts.index, token)} == {np.dtype(np.int32)}
+    assert {a.dtype for a in (prompts.mask, mask)} == {np.dtype(np.float32)}
+    solutions = {
+        0: " Ann has 3 + 4 = 7 pens.\n#### 7",
+        1: " 2 * 12 = 24.\n#### 24",
+        2: " 3,000 / 2 = 1,500\u2028\n#### 1,500",
+    }
+    for i, row in enumerate((2, 0, 1)):
+        text = f"Question: {TRAIN[row][0]}\nAnswer:"
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text  # the tokenizer loses nothing
+        np.testing.assert_array_equal(prompts.token[i], np.array([tokenizer.pad] * (64 - len(ids)) + ids))
+        np.testing.assert_array_equal(prompts.mask[i], np.array([0] * (64 - len(ids)) + [1] * len(ids)))
+        ids = [*tokenizer.encode(solutions[row]), tokenizer.eos]
+        np.testing.assert_array_equal(token[i], np.array(ids + [tokenizer.pad] * (48 - len(ids))))
+        np.testing.assert_array_equal(mask[i], np.array([1] * len(ids) + [0] * (48 - len(ids))))
+        assert bound.text(row, "train") == task.text(row, "train") == text
+    assert [bound.reference(row, "train") for row in range(3)] == ["7", "24", "1,500"]
+    assert bound.reference(0, "heldout") == "5"
+    assert (bound.size("train"), bound.size("heldout")) == (3, 1)
+
+
+def test_calculator_marks_may_stay(path):
+    task = gsm8k.gsm8k(path, 64, 48, calculator=True)
+    bound = task.bind(characters(task))
+    assert bound.tokens is not None
+    token, _ = bound.demonstrations(np.array([1]), "train")
+    assert characters(task).decode(token[0]) == " 2 * 12 = <<2*12=24>>24.\n#### 24"
+
+
+def test_corpus_holds_no_heldout_text(path):
+    lines = list(gsm8k.gsm8k(path).corpus())
+    assert len(lines) == 6
+    assert not any("sells" in line for line in lines)
+
+
+def test_long_solutions_are_cut_without_end(path):
+    task = gsm8k.gsm8k(path, prompt_length=64, completion_length=22)
+    tokenizer = characters(task)
+    bound = task.bind(tokenizer)
+    token, mask = bound.demonstrations(np.array([0, 1]), "train")
+    assert tokenizer.decode(token[0]) == " Ann has 3 + 4 = 7 pens.\n#### 7"[:22]
+    np.testing.assert_array_equal(mask, np.ones((2, 22), np.float32))
+    assert tokenizer.eos not in token[0]
+    assert token[1, 21] == tokenizer.eos  # 21 characters and the end: just fits
+
+
+def test_overlong_prompts(path):
+    # "Question: " and "\nAnswer:" are 18 characters; the questions have 36, 25 and 14, held out 37
+    task = gsm8k.gsm8k(path, prompt_length=53)
+    tokenizer = characters(task)
+    message = r"prompt_length=53: 1 of 3 train prompts and 1 of 1 heldout prompts .* prompt_length=55 .*overlong='drop'"
+    with pytest.raises(ValueError, match=r"prompt_length=53: all 1 heldout prompts .* shortest has 55 tokens"):
+        task.bind(tokenizer)
+    write(path, heldout=[*HELDOUT, ("Nine?", "#### 9")])
+    with pytest.raises(ValueError, match=message.replace("1 of 1", "1 of 2")):
+        gsm8k.gsm8k(path, prompt_length=53).bind(tokenizer)
+    bound = gsm8k.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer)
+    assert (bound.size("train"), bound.size("heldout")) == (2, 1)
+    assert [bound.reference(i, "train") for i in range(2)] == ["24", "1,500"]  # rows 1 and 2 moved up
+    assert bound.text(0, "heldout") == "Question: Nine?\nAnswer:"
+    prompts = bound.prompts(np.array([0, 1]), "train")
+    assert [tokenizer.decode(row) for row in prompts.token] == [bound.text(i, "train") for i in range(2)]
+    gsm8k.gsm8k(path, prompt_length=55).bind(tokenizer)  # the length that the message asked for
+
+
+def test_characters_the_tokenizer_lacks(path):
+    write(path, heldout=[("Ünder 9?", "#### 9")])
+    task = gsm8k.gsm8k(path)
+    bound = task.bind(characters(task))  # held-out text may hold unknown characters
+    assert characters(task).unk in bound.prompts(np.array([0]), "heldout").token[0]
+    with pytest.raises(ValueError, match=r"tokenizer: lacks characters of 3 rows .* first row 0"):
+        task.bind(tokenizers.train(["Question"], model_type="char"))
+
+
+def test_bad_arguments(path):
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"prompt_length": 0}, "prompt_length=0"),
+        ({"completion_length": 0}, "completion_length=0"),
+        ({"overlong": "cut"}, "overlong='cut': must be 'error' or 'drop'"),
+        ({"heldout": "train.jsonl"}, "heldout='train.jsonl'"),
+    )
+    for arguments, field in cases:
+        with pytest.raises(ValueError, match=field):
+            gsm8k.gsm8k(path, **arguments)
+    task = gsm8k.gsm8k(path)
+    with pytest.raises(ValueError, match="'test'; it has train, heldout"):
+        task.size("test")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="bind"):
+        task.prompts(np.array([0]), "train")
+
+
+def test_another_set_whose_answers_are_bare_numbers(tmp_path):
+    (tmp_path / "test.jsonl").write_text('{"id": 0, "question": "How far?", "answer": 27.0}\n')
+    task = gsm8k._load(
+        "other", tmp_path, {"heldout": "test.jsonl"}, tmp_path / "cache",
+        prompt_length=32, completion_length=16, overlong="error", worked=False,
+    )  # fmt: skip
+    tokenizer = tokenizers.train(["Question: How far?\nAnswer: #### 27"], model_type="char")
+    token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
+    assert tokenizer.decode(token[0]) == " #### 27"
+    assert task.reference(0, "heldout") == "27"
+    with pytest.raises(ValueError, match="'train'; it has heldout"):
+        task.size("train")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")
+def test_the_real_problems(tmp_path):
+    task = gsm8k.gsm8k(REAL, cache=tmp_path)
+    assert (task.size("train"), task.size("heldout")) == (7473, 1319)
+    tokenizer = tokenizers.train(task.corpus(), vocabulary=1024, model_type="bpe")
+    bound = task.bind(tokenizer)  # the default lengths hold every prompt
+    assert bound.size("train") == 7473
+    assert bound.reference(0, "train") == "72"
+    assert "Natalia" in bound.text(0, "train")
+    token, mask = bound.demonstrations(np.arange(7473), "train")
+    whole = [row for row in range(7473) if token[row, int(mask[row].sum()) - 1] == tokenizer.eos]
+    assert len(whole) > 7400
+    completions = [tokenizer.decode(token[row]) for row in whole]
+    with pool.Verifiers(bound.reward, workers=2, parts=bound.parts) as verifiers:
+        scored = verifiers.submit(completions, [bound.reference(row, "train") for row in whole]).result()
+    assert set(scored.outcome.tolist()) == {types.Outcome.CORRECT}
+    assert scored.errors == []
+    for row in range(100):  # a neighbour's solution is right only where the answers agree
+        if float(bound.reference(row, "train").replace(",", "")) != float(
+            bound.reference(row + 1, "train").replace(",", "")
+        ):
+            solution = task._read(row + 1, "train")[1]
+            assert mathematics.numeric_answer(solution, bound.reference(row, "train"))["outcome"] == "wrong"

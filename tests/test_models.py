@@ -1,0 +1,252 @@
+"""The transformer against NumPy written from its definition."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import models
+
+SMALL = models.Architecture(
+    vocabulary=37, layers=2, width=16, heads=4, kv_heads=2, hidden=24, head_size=6, norm_epsilon=1e-3
+)
+
+
+def _model(**changes) -> models.Model:
+    return models.build(dataclasses.replace(SMALL, **changes))
+
+
+def _params(model: models.Model, seed: int = 0):
+    """Random values everywhere, the norms' scales and the scalar head among them."""
+    rng = np.random.default_rng(seed)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(0.3, 0.4, x.shape), jnp.float32), shapes)
+
+
+@functools.cache
+def _jit(model: models.Model, what: str):
+    return jax.jit(getattr(model, what))
+
+
+# --- the oracle -----------------------------------------------------------------------------------
+
+
+def _softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def _norm(x, scale, epsilon):
+    return x / np.sqrt(np.mean(x * x) + epsilon) * scale
+
+
+def _turn(x, position, theta):
+    """Rotate the plane of coordinates (i, i + K/2) by position * theta^(-2i/K)."""
+    half = len(x) // 2
+    out = np.empty_like(x)
+    for i in range(half):
+        angle = position * theta ** (-2 * i / len(x))
+        out[i] = x[i] * np.cos(angle) - x[half + i] * np.sin(angle)
+        out[half + i] = x[i] * np.sin(angle) + x[half + i] * np.cos(angle)
+    return out
+
+
+def _oracle(architecture: models.Architecture, params, tokens) -> np.ndarray:
+    """Hidden states of one unpadded row, token by token and head by head, in float64."""
+    a = architecture
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    x = np.stack([p["embedding"][t] for t in tokens])
+    for n in range(a.layers):
+        w = {name: value[n] for name, value in p["layers"].items()}
+        normed = [_norm(row, w["attention_norm"], a.norm_epsilon) for row in x]
+        added = np.zeros_like(x)
+        for head in range(a.heads):
+            group = head * a.kv_heads // a.heads  # consecutive query heads share a key-value head
+            keys = [_turn(row @ w["key"][:, group], i, a.rope_theta) for i, row in enumerate(normed)]
+            values = [row @ w["value"][:, group] for row in normed]
+            for i, row in enumerate(normed):
+                query = _turn(row @ w["query"][:, head], i, a.rope_theta)
+                weight = _softmax(np.array([query @ keys[j] for j in range(i + 1)]) / np.sqrt(a.head_size))
+                mixed = sum(weight[j] * values[j] for j in range(i + 1))
+                added[i] += mixed @ w["attention_output"][head]
+        x = x + added
+        for i, row in enumerate(x):
+            inner = _norm(row, w["swiglu_norm"], a.norm_epsilon)
+            gate = inner @ w["gate"]
+            x[i] = row + (gate / (1 + np.exp(-gate)) * (inner @ w["up"])) @ w["down"]
+    return np.stack([_norm(row, p["final_norm"], a.norm_epsilon) for row in x])
+
+
+# --- the transformer ---------------------------------------------------------------------------
+
+# Rows padded on the right, the left, both, inside, and not at all.
+MASK = np.array(
+    [[1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 0], [1, 0, 1, 1, 0, 0, 1], [1] * 7], np.float32
+)
+TOKEN = np.random.default_rng(1).integers(0, SMALL.vocabulary, MASK.shape).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"tied": False, "kv_heads": 4}, {"kv_heads": 1, "head_size": None, "rope_theta": 100.0}],
+    ids=["tied", "untied-multi-head", "multi-query"],
+)
+def test_forward_is_the_architecture_whatever_the_padding(changes):
+    model = _model(**changes)
+    params = _params(model)
+    hidden, cache = _jit(model, "apply")(params, TOKEN, MASK)
+    assert cache is None
+    logits = _jit(model, "logits")(params, hidden)
+    unembedding = np.asarray(params["embedding"]).T if model.architecture.tied else np.asarray(params["unembedding"])
+    for row, keep in enumerate(MASK > 0):
+        expected = _oracle(model.architecture, params, TOKEN[row][keep])
+        np.testing.assert_allclose(hidden[row][keep], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(logits[row][keep], expected @ unembedding, rtol=1e-4, atol=1e-4)
+    assert np.all(np.isfinite(hidden))
+
+
+def test_padding_ids_change_nothing():
+    model = _model()
+    params = _params(model)
+    other = np.where(MASK > 0, TOKEN, np.array([[-7], [99], [5], [0], [1]]))
+    hidden, _ = _jit(model, "apply")(params, TOKEN, MASK)
+    changed, _ = _jit(model, "apply")(params, other, MASK)
+    np.testing.assert_array_equal(np.asarray(hidden)[MASK > 0], np.asarray(changed)[MASK > 0])
+
+
+def test_cached_decode_equals_full_forward():
+    model = _model()
+    params = _params(model)
+    mask = np.array([[0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]], np.float32)
+    live = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0]], np.float32)  # rows end at different times
+    token = np.random.default_rng(2).integers(0, SMALL.vocabulary, (3, 7)).astype(np.int32)
+    whole = np.concatenate([mask, live], axis=1)
+    full, _ = _jit(model, "apply")(params, token, whole)
+
+    @jax.jit
+    def decode(params):
+        hidden, cache = model.apply(params, token[:, :4], mask, model.init_cache(3, 9))  # more slots than needed
+
+        def body(carry):
+            cache, out = carry
+            i = cache.length
+            new = jax.lax.dynamic_slice_in_dim(jnp.asarray(token), i, 1, axis=1)
+            hidden, cache = model.apply(params, new, jax.lax.dynamic_slice_in_dim(whole, i, 1, axis=1), cache)
+            return cache, jax.lax.dynamic_update_slice_in_dim(out, hidden, i - 4, axis=1)
+
+        out = jnp.zeros((3, 3, SMALL.width))
+        cache, out = jax.lax.while_loop(lambda carry: carry[0].length < 7, body, (cache, out))
+        return jnp.concatenate([hidden, out], axis=1), cache
+
+    hidden, cache = decode(params)
+    np.testing.assert_allclose(np.asarray(hidden)[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
+    assert cache.length == 7
+    np.testing.assert_array_equal(cache.mask, np.concatenate([whole, np.zeros((3, 2))], axis=1) > 0)
+    assert cache.key.shape == (2, 3, 9, 2, 6)
+
+
+def _loss(model, params, mask):
+    hidden, _ = model.apply(params, TOKEN, mask)
+    return jnp.sum(jnp.where(mask[:, :, None] > 0, jnp.sin(model.logits(params, hidden)), 0.0))
+
+
+@functools.cache
+def _gradient(remat: str):
+    model = _model(remat=remat)
+    empty = MASK.copy()
+    empty[0] = 0  # a row that is all padding
+    return jax.jit(jax.grad(functools.partial(_loss, model)))(_params(model), empty)
+
+
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_remat_keeps_the_gradient(remat):
+    for left, right in zip(jax.tree.leaves(_gradient("none")), jax.tree.leaves(_gradient(remat)), strict=True):
+        assert np.all(np.isfinite(left)) and np.any(left != 0)
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4)
+
+
+def _equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner)
+
+
+def test_bfloat16_computes_close_and_reduces_in_float32():
+    wide, narrow = _model(), _model(dtype="bfloat16")
+    params = _jit(wide, "init")(jax.random.key(3))
+    expected, _ = _jit(wide, "apply")(params, TOKEN, MASK)
+    hidden, _ = _jit(narrow, "apply")(params, TOKEN, MASK)
+    assert hidden.dtype == jnp.bfloat16
+    assert _jit(narrow, "logits")(params, hidden).dtype == jnp.float32
+    # Two layers of a relative error of 2^-9 per rounding, entries of size 1.
+    difference = np.abs(np.asarray(hidden, np.float32) - expected)[MASK > 0]
+    assert 0 < difference.max() < 0.06
+
+    seen = set()
+    jaxpr = jax.make_jaxpr(functools.partial(_loss, narrow))(params, jnp.asarray(MASK)).jaxpr
+    for equation in _equations(jaxpr):
+        if equation.primitive.name in ("dot_general", "reduce_sum", "reduce_max", "exp", "logistic", "rsqrt"):
+            seen.add(equation.primitive.name)
+            assert equation.outvars[0].aval.dtype != jnp.bfloat16, equation
+    assert {"dot_general", "reduce_sum", "exp", "rsqrt"} <= seen
+
+
+@pytest.mark.parametrize("changes", [{}, {"tied": False}, {"output": "scalar"}], ids=str)
+def test_axes_match_parameters(changes):
+    model = _model(**changes)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    names = model.axes
+    flat = jax.tree_util.tree_leaves_with_path(names, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    assert [path for path, _ in flat] == [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for (_, name), leaf in zip(flat, jax.tree.leaves(params), strict=True):
+        assert leaf.dtype == jnp.float32 and len(name) == leaf.ndim
+    assert names["layers"]["query"] == ("layers", "width", "heads", "head_size")
+    assert params["layers"]["query"].shape == (2, 16, 4, 6)
+    assert ("unembedding" in params) == (changes == {"tied": False})
+    assert model == _model(**changes) and hash(model) == hash(_model(**changes))
+
+
+def test_scalar_starts_at_zero():
+    model = _model(output="scalar")
+    params = _jit(model, "init")(jax.random.key(0))
+    hidden = jnp.ones((2, 3, SMALL.width))
+    np.testing.assert_array_equal(model.scalar(params, hidden), np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="output='logits'"):
+        model.logits(params, hidden)
+    with pytest.raises(ValueError, match="output='scalar'"):
+        _model().scalar(params, hidden)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 0}, "layers=0"),
+        ({"width": 2.5}, "width=2.5"),
+        ({"kv_heads": 3}, "heads=4 must be divisible by kv_heads=3"),
+        ({"head_size": 5}, "head_size=5 must be even"),
+        ({"head_size": None, "width": 18}, "width=18 must be divisible by heads=4"),
+        ({"norm_epsilon": 0.0}, "norm_epsilon"),
+        ({"dtype": "float16"}, "float32, bfloat16"),
+        ({"remat": "some"}, "none, full, dots"),
+        ({"output": "both"}, "logits, scalar"),
+    ],
+)
+def test_architecture_refuses(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _model(**changes)
+
+
+def test_apply_refuses_shapes_that_do_not_fit():
+    model = _model()
+    params = _params(model)
+    with pytest.raises(ValueError, match="must share one shape"):
+        model.apply(params, TOKEN, MASK[:, :3])
+    with pytest.raises(ValueError, match="cannot take tokens"):
+        model.apply(params, TOKEN, MASK, model.init_cache(5, 6))
