@@ -10,7 +10,7 @@ def get_config(arg: str = ""):
     """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
     config = configs.default()
     config.name = "quickstart"
-    config.task = "arithmetic(operands=2, digits=2, slip=0.7, noise=0.05)"
+    config.task = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"
     config.algorithm = "grpo(kl=0.0)"
     config.model.layers = 2
     config.model.width = 128
@@ -19,14 +19,14 @@ def get_config(arg: str = ""):
     config.phases = ("warm", "main")
     config.phase.warm = configs.phase(
         algorithm="sft()",
-        steps=300,
+        steps=240,
         prompts=256,
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,
         evaluate="base",
     )
     config.phase.main = configs.phase(
-        steps=120, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
+        steps=100, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
     )
     if arg == "quick":
         config.phase.warm.steps = 4

@@ -14,7 +14,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from rljax import config as configs
@@ -64,6 +64,7 @@ def main(argv: Sequence[str]) -> None:
     """Train, then print where everything is."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)  # the checkpoint library tells of every file otherwise
     config = _CONFIG.value
     try:
         _settings(config, _SET.value)

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import rewards, types
+from rljax import types
 from rljax import program as programs
 from rljax import step as steps
+from rljax.rewards import pool
 
 
 class Journal:
@@ -46,12 +47,13 @@ class Journal:
             )
 
 
-def verifiers(program: programs.Program) -> contextlib.AbstractContextManager[rewards.Verifiers | None]:
+def verifiers(program: programs.Program) -> contextlib.AbstractContextManager[pool.Verifiers | None]:
     """Start the workers of a host task; a device task has none."""
     if not program.task.host:
         return contextlib.nullcontext()
     fields = program.config.verifier
-    return rewards.Verifiers(program.task.reward, workers=fields.workers, timeout=fields.timeout)
+    task: Any = program.task  # a HostTask, as ``host`` says
+    return pool.Verifiers(task.reward, workers=fields.workers, timeout=fields.timeout, parts=task.parts)
 
 
 def texts(program: programs.Program, token: np.ndarray, mask: np.ndarray) -> list[str]:
@@ -64,12 +66,12 @@ def texts(program: programs.Program, token: np.ndarray, mask: np.ndarray) -> lis
 
 def judge(
     program: programs.Program,
-    verifiers: rewards.Verifiers,
+    verifiers: pool.Verifiers,
     index: np.ndarray,
     split: str,
     token: np.ndarray,
     mask: np.ndarray,
-) -> rewards.Pending:
+) -> pool.Pending:
     """Hand rows to the workers; returns at once."""
     references = [program.task.reference(int(i), split) for i in index]
     return verifiers.submit(texts(program, token, mask), references)
@@ -79,7 +81,7 @@ def rollout(
     program: programs.Program,
     step: steps.Step,
     state: types.TrainState,
-    verifiers: rewards.Verifiers,
+    verifiers: pool.Verifiers,
     journal: Journal,
     chunks: int,
 ) -> types.Rollout:
@@ -108,7 +110,7 @@ def rollout(
 
 
 def _judged(
-    program: programs.Program, rows: Sequence[types.Rollout], verifiers: rewards.Verifiers
+    program: programs.Program, rows: Sequence[types.Rollout], verifiers: pool.Verifiers
 ) -> types.Verdict:
     """Score chunk after chunk as the devices finish them."""
     pending = []

@@ -42,7 +42,7 @@ def default() -> ConfigDict:
                 "tied": True,
                 "rope_theta": 10_000.0,
                 "dtype": "float32",  # of the computation; parameters and reductions are float32
-                "remat": "none",  # "none", "full" or "dots"
+                "remat": "full",  # "none", "full" or "dots"; "full" is the smallest, and the fastest on CPU
             },
             "sampler": {
                 "temperature": 1.0,

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import rich.console
 import rich.table
-from absl import app, flags
+from absl import app, flags, logging
 
-from rljax import checkpoint, collect, passk, rewards, sampling, types
+from rljax import checkpoint, collect, passk, sampling, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax.data import tokenizer as tokenizers
+from rljax.rewards import pool
 
 ROWS = 4096  # sampled at a time
 _KEY = 1_000_003  # stream of the root key for evaluation: the same draws at every step, so that runs compare
@@ -40,7 +41,7 @@ def evaluate(
     samples: int,
     ks: Sequence[int] = (),
     split: str = "heldout",
-    verifiers: rewards.Verifiers | None = None,
+    verifiers: pool.Verifiers | None = None,
     examples: int = 4,
 ) -> dict[str, Any]:
     """Sample every prompt ``samples`` times at the run's temperature, and once greedily; judge all.
@@ -163,6 +164,7 @@ def main(argv: Sequence[str]) -> None:
     """Evaluate a checkpoint and print the table and one JSON line."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
     program, params, step = load(f.workdir, f.task, f.step)
     with collect.verifiers(program) as workers:

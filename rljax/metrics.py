@@ -10,7 +10,9 @@ the checkpoint of step k is saved, else a kill in between loses it.
 
 import argparse
 import contextlib
+import datetime
 import json
+import operator
 import os
 import pathlib
 import time
@@ -30,14 +32,11 @@ WIDTH = 100
 """Columns a progress line may take."""
 
 
-# --- files -------------------------------------------------------------------------------------
-
-
 class StepLog:
     """An append-only file of JSON records, one a line, each with an integer "step".
 
     A line counts once its newline is there: a torn last line, left by a kill, is not read and goes
-    with the next append or cut. Floats are written with as many digits as give them back exactly.
+    with the next append or cut. Floats are written so that they read back exactly.
     """
 
     def __init__(self, path: Path):
@@ -66,19 +65,14 @@ class StepLog:
         Raises:
             ValueError: a line other than a torn last one is not such a record.
         """
-        if not self._path.exists():
-            return []
         return [self._parse(i, line) for i, line in enumerate(self._whole_lines().split(b"\n")[:-1], start=1)]
 
     def cut(self, step: int) -> None:
         """Drop every record of a later step, and a torn last line; the file changes whole or not at all."""
         self.close()
-        if not self._path.exists():
-            return
         lines = self._whole_lines().split(b"\n")[:-1]
-        kept = [line for i, line in enumerate(lines, start=1) if self._parse(i, line)["step"] <= step]
-        content = b"".join(line + b"\n" for line in kept)
-        if len(content) < self._path.stat().st_size:
+        content = b"".join(x + b"\n" for i, x in enumerate(lines, start=1) if self._parse(i, x)["step"] <= step)
+        if self._path.exists() and len(content) < self._path.stat().st_size:
             temporary = self._path.with_name(self._path.name + ".cut")
             with temporary.open("wb") as file:
                 file.write(content)
@@ -93,26 +87,24 @@ class StepLog:
             self._file = None
 
     def _whole_lines(self) -> bytes:
-        content = self._path.read_bytes()
+        content = self._path.read_bytes() if self._path.exists() else b""
         return content[: content.rfind(b"\n") + 1]
 
     def _parse(self, number: int, line: bytes) -> Record:
         try:
             record = json.loads(line)
-            if not isinstance(record["step"], int):
-                raise TypeError('"step" is no integer')
+            operator.index(record["step"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self._path}: line {number} is not a record with a step: {line[:80]!r}") from error
         return record
 
 
 def _line(name: str, record: Mapping[str, Any]) -> str:
-    if not isinstance(record.get("step"), int | np.integer):
-        raise ValueError(f"{name}: a record needs an integer 'step', got {record.get('step')!r}")
     try:
+        operator.index(record["step"])
         return json.dumps(record, ensure_ascii=False, default=_plain) + "\n"
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: must hold only what JSON can ({error})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: a record needs an integer 'step' and only what JSON can hold: {error!r}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -124,10 +116,10 @@ def _plain(value: Any) -> Any:
 
 def _number(name: str, value: Any) -> int | float:
     array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+    number = array.item() if array.size == 1 else None
+    if not isinstance(number, int | float):
         raise ValueError(f"{name}: got {value!r}, must be one number")
-    number = array.item()
-    return int(number) if isinstance(number, bool) else number
+    return number
 
 
 class Logger:
@@ -185,7 +177,7 @@ class Logger:
         self._append("evaluations", record)
         if self._board is not None:
             for k, row in record.get("pass_at_k", {}).items():
-                self._board.add_scalar(f"evaluation/pass@{k}", row[0], record["step"])
+                self._board.add_scalar(f"evaluation/pass_at_{k}", row[0], record["step"])
             if "greedy" in record:
                 self._board.add_scalar("evaluation/greedy", record["greedy"][0], record["step"])
 
@@ -199,10 +191,8 @@ class Logger:
 
     def close(self) -> None:
         """Close the files."""
-        for log in self._logs.values():
-            log.close()
-        if self._board is not None:
-            self._board.close()
+        for file in (*self._logs.values(), *([self._board] if self._board is not None else [])):
+            file.close()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         if name in self._logs:
@@ -222,18 +212,15 @@ class Logger:
                 self._board.add_scalar(prefix + key, value, step)
 
 
-# --- the live line -----------------------------------------------------------------------------
-
-
 class Progress(contextlib.AbstractContextManager):
     """One line that says where the run is: live in a terminal or notebook, else printed now and then.
 
     Args:
         total: steps of the whole run.
         quiet: show nothing.
-        console: where to; the standard output by default.
-        interval: least seconds between two lines where the output is no terminal.
-        clock: seconds, for tests.
+        console: where to; standard output by default.
+        interval: least seconds between two printed lines.
+        clock: gives seconds.
     """
 
     def __init__(
@@ -267,8 +254,7 @@ class Progress(contextlib.AbstractContextManager):
             return
         now = self._clock()
         if phase != self._phase:
-            if self._phase:
-                self._keep()
+            self.close()
             self._phase, self._start = phase, (now, step)
         if now - self._start[0] < 0.1:  # steps come in bunches; the first bunch waited for the compiler
             self._start = (self._start[0], step)
@@ -280,9 +266,12 @@ class Progress(contextlib.AbstractContextManager):
             self._show()
 
     def close(self) -> None:
-        """Leave the last line standing."""
-        if not self._quiet and self._line:
-            self._keep()
+        """Leave the latest line standing; a later one goes under it."""
+        if self._shown != self._line:
+            self._show()
+        if self._live is not None:
+            self._live.stop()
+        self._live = self._display = None
 
     def _show(self) -> None:
         self._shown = self._line
@@ -301,14 +290,6 @@ class Progress(contextlib.AbstractContextManager):
                 self._display = display.display(bundle, raw=True, display_id=True)
             else:
                 self._display.update(bundle, raw=True)
-
-    def _keep(self) -> None:
-        """Show the latest line if it is not yet shown, and begin a new one under it."""
-        if self._shown != self._line:
-            self._show()
-        if self._live is not None:
-            self._live.stop()
-        self._live = self._display = None
 
 
 _LABELS = (
@@ -334,9 +315,7 @@ def progress_line(
         if tokens_per_second is not None:
             parts.append(f"{_short(tokens_per_second)} tok/s")
         if seconds_left is not None:
-            minutes, seconds = divmod(round(seconds_left), 60)
-            hours, minutes = divmod(minutes, 60)
-            parts.append(f"{hours}:{minutes:02}:{seconds:02} left")
+            parts.append(f"{datetime.timedelta(seconds=round(seconds_left))} left")
         line = "  ".join(parts)
         if len(line) <= WIDTH:
             return line
@@ -351,8 +330,6 @@ def _short(value: float) -> str:
     return f"{value:.0f}"
 
 
-# --- reading rollouts --------------------------------------------------------------------------
-
 _COLOURS = {"correct": "green", "wrong": "red"}
 
 
@@ -365,11 +342,7 @@ def show_rollouts(
 ) -> None:
     """Print dumped rollouts: prompt, completion, reward and its parts, advantage, outcome, finish.
 
-    Args:
-        source: a work directory, a ``rollouts.jsonl``, or the records.
-        step: which step's; None for the newest dumped.
-        count: how many at most.
-        console: where to; the standard output by default.
+    ``source`` is a work directory, a ``rollouts.jsonl`` or the records; ``step`` None is the newest dumped.
 
     Raises:
         FileNotFoundError: no such file.
@@ -389,24 +362,20 @@ def show_rollouts(
         shown = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
         raise ValueError(f"step: got {step}, rollouts were dumped at steps {shown}")
     step = steps[-1] if step is None else step
-    chosen = [record for record in records if record["step"] == step]
+    chosen = [_panel(record) for record in records if record["step"] == step]
     console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} dumped rollouts", highlight=False)
-    for record in chosen[:count]:
-        console.print(_panel(record))
+    console.print(*chosen[:count], sep="")
 
 
 def _panel(record: Mapping[str, Any]) -> rich.panel.Panel:
-    outcome = str(record.get("outcome", ""))
-    facts = [outcome, f"reward {record['reward']:g}"] if "reward" in record else [outcome]
+    outcome = record.get("outcome", "unjudged")
+    facts = [outcome, f"reward {record['reward']:g}"]
     facts += [f"{name} {value:g}" for name, value in record.get("parts", {}).items()]
     facts += [f"advantage {record['advantage']:+.3f}"] if "advantage" in record else []
     facts += [f"finish {record['finish']}"] if "finish" in record else []
-    body = rich.text.Text()
-    body.append(_printable(str(record.get("prompt", ""))), style="dim")
-    body.append(_printable(str(record.get("completion", ""))), style="bold")
-    colour = _COLOURS.get(outcome, "yellow")
-    title = rich.text.Text("  ".join(fact for fact in facts if fact))
-    return rich.panel.Panel(body, title=title, title_align="left", border_style=colour)
+    text = (_printable(record["prompt"]), "dim"), (_printable(record["completion"]), "bold")
+    title, colour = rich.text.Text("  ".join(facts)), _COLOURS.get(outcome, "yellow")
+    return rich.panel.Panel(rich.text.Text.assemble(*text), title=title, title_align="left", border_style=colour)
 
 
 def _printable(text: str) -> str:

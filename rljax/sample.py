@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
 from rljax import collect, evaluate, sampling, types
 from rljax import program as programs
@@ -54,6 +54,7 @@ def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and complete prompts."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
     program, params, step = evaluate.load(f.workdir, step=f.step)
     print(f"step {step}; a prompt of this run looks like {program.task.text(0, 'heldout')!r}")

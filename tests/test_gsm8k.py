@@ -50,8 +50,9 @@ def characters(task):
 
 
 def test_rows_keep_their_order_and_text(path):
-    read = gsm8k_builder.sources(path, FILES)
-    for split, rows in (("train", TRAIN), ("heldout", HELDOUT)):
+    train = TRAIN + [(f"What is {i} + 1?", f"#### {i + 1}") for i in range(40)]  # too many to fall in order by chance
+    read = gsm8k_builder.sources(write(path, train=train), FILES)
+    for split, rows in (("train", train), ("heldout", HELDOUT)):
         found = [(row["question"].decode(), row["answer"].decode()) for row in read[split]]
         assert found == rows
 

@@ -215,13 +215,13 @@ def test_axes_match_parameters(changes):
 
 def test_scalar_starts_at_zero():
     model = _model(output="scalar")
-    params = _jit(model, "init")(jax.random.key(0))
+    head = jax.jit(lambda key: model.init(key)["scalar"])(jax.random.key(0))
     hidden = jnp.ones((2, 3, SMALL.width))
-    np.testing.assert_array_equal(model.scalar(params, hidden), np.zeros((2, 3)))
+    np.testing.assert_array_equal(model.scalar({"scalar": head}, hidden), np.zeros((2, 3)))
     with pytest.raises(ValueError, match="output='logits'"):
-        model.logits(params, hidden)
+        model.logits({}, hidden)
     with pytest.raises(ValueError, match="output='scalar'"):
-        _model().scalar(params, hidden)
+        _model().scalar({}, hidden)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import functools
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -66,7 +66,7 @@ class Tokenizer:
         """Split text into token ids; adds no prefix, no bos and no eos."""
         return self._processor.encode(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Join token ids to text, leaving out pad, bos and eos wherever they stand."""
         silent = (self.pad, self.bos, self.eos)
         return self._processor.decode([i for i in map(int, ids) if i not in silent])

@@ -9,6 +9,7 @@ pure functions over plain dictionaries (``init``, ``apply``, ``logits``, ``scala
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -167,6 +168,35 @@ def _einsum(spec: str, left: Array, right: Array, dtype: str) -> Array:
     return jnp.einsum(spec, left.astype(dtype), right.astype(dtype), preferred_element_type=jnp.float32)
 
 
+@jax.custom_vjp
+def _matmul(x: Array, weight: Array) -> Array:
+    return jnp.matmul(x, weight, preferred_element_type=jnp.float32)
+
+
+def _matmul_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    gradient = gradient.astype(x.dtype)
+    by_x = jnp.matmul(gradient, weight.T, preferred_element_type=jnp.float32).astype(x.dtype)
+    by_weight = jnp.matmul(x.T, gradient, preferred_element_type=jnp.float32).astype(weight.dtype)
+    return by_x, by_weight
+
+
+_matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_backward)
+
+
+def _project(x: Array, weight: Array, dtype: str, contracted: int = 1) -> Array:
+    """Multiply the last ``contracted`` dimensions of ``x`` into the first of ``weight``, in ``dtype``; float32 out.
+
+    Everything goes through one matrix product of [tokens, in] and [in, out] with a gradient of its own:
+    jax's would put the output's gradient first in the weight's, and XLA's CPU backend then fuses the elementwise
+    work behind it into a transposition that walks memory across the grain (95 ms for 8 at [13312, 384]).
+    """
+    lead, out = x.shape[: x.ndim - contracted], weight.shape[contracted:]
+    inner = math.prod(weight.shape[:contracted])
+    flat = _matmul(x.astype(dtype).reshape(-1, inner), weight.astype(dtype).reshape(inner, -1))
+    return flat.reshape(*lead, *out)
+
+
 def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
     """Return x / sqrt(mean(x^2) + epsilon) * scale over the last dimension, in float32, cast back to x's dtype."""
     wide = x.astype(jnp.float32)
@@ -248,7 +278,7 @@ class _Layer(nn.Module):
 
         def project(name: str, heads: int, axis: str) -> Array:
             weight = self.weight(name, ("width", axis, "head_size"), (a.width, heads, a.size), a.width)
-            return _einsum("bsd,dhk->bshk", x, weight, dtype)
+            return _project(x, weight, dtype)
 
         query = _rotate(project("query", a.heads, "heads"), shared.cosine, shared.sine).astype(dtype)
         key = _rotate(project("key", a.kv_heads, "kv_heads"), shared.cosine, shared.sine).astype(dtype)
@@ -271,7 +301,7 @@ class _Layer(nn.Module):
             a.heads * a.size,
             (2 * a.layers) ** -0.5,
         )
-        return _einsum("bshk,hkd->bsd", mixed, out, dtype).astype(dtype), keys, values
+        return _project(mixed, out, dtype, contracted=2).astype(dtype), keys, values
 
     def swiglu(self, x: Array) -> Array:
         """(silu(x gate) * (x up)) down."""
@@ -279,9 +309,9 @@ class _Layer(nn.Module):
         gate = self.weight("gate", ("width", "hidden"), (a.width, a.hidden), a.width)
         up = self.weight("up", ("width", "hidden"), (a.width, a.hidden), a.width)
         down = self.weight("down", ("hidden", "width"), (a.hidden, a.width), a.hidden, (2 * a.layers) ** -0.5)
-        inner = jax.nn.silu(_einsum("bsd,df->bsf", x, gate, a.dtype)) * _einsum("bsd,df->bsf", x, up, a.dtype)
+        inner = jax.nn.silu(_project(x, gate, a.dtype)) * _project(x, up, a.dtype)
         inner = self.constrain(inner.astype(a.dtype), ("rows", "positions", "hidden"))
-        return _einsum("bsf,fd->bsd", inner, down, a.dtype).astype(a.dtype)
+        return _project(inner, down, a.dtype).astype(a.dtype)
 
 
 class _Decoder(nn.Module):

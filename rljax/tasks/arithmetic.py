@@ -6,9 +6,9 @@ so the working, the answer and the mistakes agree for every operator.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,20 +41,14 @@ class Arithmetic:
     completion_length: int
     tokenizer: tokenizers.Tokenizer | None = None
 
-    name: ClassVar[str] = "arithmetic"
-    host: ClassVar[bool] = False
+    name: str = dataclasses.field(default="arithmetic", init=False)
+    host: bool = dataclasses.field(default=False, init=False)
 
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts with demonstrations."""
         yield self._alphabet
-
-        def lines(index: jax.Array) -> jax.Array:
-            digit, operator = self._problem(index, "train")
-            demonstration = self._demonstrate(digit, operator, index, jax.random.key(0))
-            return jnp.concatenate([self._prompt(digit, operator), demonstration], axis=1)
-
         index = jnp.arange(min(_CORPUS_ROWS, self.size("train")), dtype=jnp.int32)
-        yield from characters.strings(jax.jit(lines)(index))
+        yield from characters.strings(_corpus(self, index))
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Arithmetic":
         """Return a copy that knows its tokens; ValueError if the tokenizer lacks a character."""
@@ -68,9 +62,9 @@ class Arithmetic:
 
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
         """Build prompts: index [P] to token and mask [P, L]."""
+        ids = jnp.asarray(self._ids)
         code = characters.pack(self._prompt(*self._problem(index, split)), self.prompt_length, pad="left")
-        token = jnp.asarray(self._ids)[code]
-        return types.Prompts(token=token, mask=(code != 0).astype(jnp.float32), index=index)
+        return types.Prompts(token=ids[code], mask=(code != 0).astype(jnp.float32), index=index)
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
         """Complete prompts ``index`` [P] with the slips and noise of the settings: token and mask [P, T].
@@ -105,7 +99,7 @@ class Arithmetic:
 
     def text(self, index: int, split: Split) -> str:
         """Write prompt ``index`` as text."""
-        return characters.strings(self._prompt(*self._problem(jnp.asarray([index], jnp.int32), split)))[0]
+        return characters.strings(_codes(self, jnp.asarray([index], jnp.int32), split))[0]
 
     @property
     def _alphabet(self) -> str:
@@ -269,6 +263,17 @@ def arithmetic(
         prompt_length=characters.budget("prompt_length", prompt_length, operands * (digits + 1)),
         completion_length=characters.budget("completion_length", completion_length, chain + answer),
     )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _codes(task: Arithmetic, index: jax.Array, split: Split) -> jax.Array:
+    return task._prompt(*task._problem(index, split))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _corpus(task: Arithmetic, index: jax.Array) -> jax.Array:
+    problem = task._problem(index, "train")
+    return jnp.concatenate([task._prompt(*problem), task._demonstrate(*problem, index, jax.random.key(0))], axis=1)
 
 
 def _held_out(space: int, heldout: float) -> int:

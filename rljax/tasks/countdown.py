@@ -5,9 +5,9 @@ target can be reached. The splits hold different sets of numbers, hence no promp
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,20 +38,14 @@ class Countdown:
     completion_length: int
     tokenizer: tokenizers.Tokenizer | None = None
 
-    name: ClassVar[str] = "countdown"
-    host: ClassVar[bool] = False
+    name: str = dataclasses.field(default="countdown", init=False)
+    host: bool = dataclasses.field(default=False, init=False)
 
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts with demonstrations."""
         yield self._alphabet
-
-        def lines(index: jax.Array) -> jax.Array:
-            given, target, tree = self._problem(index, "train")
-            demonstration = self._demonstrate(given, tree, index, jax.random.key(0))
-            return jnp.concatenate([self._prompt(given, target), demonstration], axis=1)
-
         index = jnp.arange(min(_CORPUS_ROWS, self.size("train")), dtype=jnp.int32)
-        yield from characters.strings(jax.jit(lines)(index))
+        yield from characters.strings(_corpus(self, index))
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Countdown":
         """Return a copy that knows its tokens; ValueError if the tokenizer lacks a character."""
@@ -70,10 +64,10 @@ class Countdown:
 
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
         """Build prompts: index [P] to token and mask [P, L]."""
+        ids = jnp.asarray(self._ids)
         given, target, _ = self._problem(index, split)
         code = characters.pack(self._prompt(given, target), self.prompt_length, pad="left")
-        token = jnp.asarray(self._ids)[code]
-        return types.Prompts(token=token, mask=(code != 0).astype(jnp.float32), index=index)
+        return types.Prompts(token=ids[code], mask=(code != 0).astype(jnp.float32), index=index)
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
         """Complete prompts ``index`` [P]: token and mask [P, T].
@@ -112,8 +106,7 @@ class Countdown:
 
     def text(self, index: int, split: Split) -> str:
         """Write prompt ``index`` as text."""
-        given, target, _ = self._problem(jnp.asarray([index], jnp.int32), split)
-        return characters.strings(self._prompt(given, target))[0]
+        return characters.strings(_codes(self, jnp.asarray([index], jnp.int32), split))[0]
 
     @property
     def _alphabet(self) -> str:
@@ -246,6 +239,19 @@ def countdown(
         prompt_length=characters.budget("prompt_length", prompt_length, prompt),
         completion_length=characters.budget("completion_length", completion_length, answer),
     )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _codes(task: Countdown, index: jax.Array, split: Split) -> jax.Array:
+    given, target, _ = task._problem(index, split)
+    return task._prompt(given, target)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _corpus(task: Countdown, index: jax.Array) -> jax.Array:
+    given, target, tree = task._problem(index, "train")
+    demonstration = task._demonstrate(given, tree, index, jax.random.key(0))
+    return jnp.concatenate([task._prompt(given, target), demonstration], axis=1)
 
 
 def _unrank(rank: jax.Array, numbers: int, highest: int) -> jax.Array:
