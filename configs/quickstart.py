@@ -14,19 +14,19 @@ def get_config(arg: str = ""):
     config.algorithm = "grpo(kl=0.0)"
     config.model.layers = 2
     config.model.width = 128
-    config.batch.prompts = 32
-    config.batch.samples = 16
+    config.batch.prompts = 64
+    config.batch.samples = 8
     config.phases = ("warm", "main")
     config.phase.warm = configs.phase(
         algorithm="sft()",
-        steps=240,
+        steps=300,
         prompts=256,
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,
         evaluate="base",
     )
     config.phase.main = configs.phase(
-        steps=100, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
+        steps=120, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
     )
     if arg == "quick":
         config.phase.warm.steps = 4

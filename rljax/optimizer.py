@@ -34,7 +34,7 @@ def apply(
       parameters, optimizer state, the gradient's global norm before clipping, and whether the update was made.
       A skipped update leaves parameters and optimizer state, its step count included, as they were.
     """
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(norm) & jnp.isfinite(loss)
     updates, moved = optimizer.update(gradient, state, params)
 

@@ -6,6 +6,7 @@ Everything a run, an evaluation and a prompt typed by a person share.
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Sequence
 
 import jax
 
@@ -103,15 +104,21 @@ class Program:
         return jax.jit(lambda index, token, mask: self.task.verify(index, "heldout", token, mask))
 
 
-def build(config: configs.ConfigDict, tokenizer: tokenizers.Tokenizer | None = None) -> Program:
+def build(
+    config: configs.ConfigDict,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Program:
     """Make a config ready to run; without a tokenizer, load or train the one it asks for.
+
+    ``devices`` None means all there are.
 
     Raises:
       ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, or a mesh that does not
         fit the devices.
     """
     resolved = configs.resolve(config)
-    mesh = sharding.make_mesh(config.mesh.to_dict())
+    mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     for phase in resolved.phases:
         sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
     if tokenizer is None:

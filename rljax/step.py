@@ -153,7 +153,7 @@ def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
 
 
 def _demonstrate(plan: Plan, step: types.Array, position, prompts: types.Prompts, key: types.Key) -> types.Rollout:
-    """Take the task's demonstrations as rows: right by decree, written by somebody else."""
+    """Take the task's demonstrations as rows: no verifier has seen them, somebody else wrote them."""
     key = jax.random.fold_in(jax.random.fold_in(key, _DEMONSTRATIONS), step)
     token, mask = plan.task.demonstrations(prompts.index, "train", key)
     rows = _blank(plan, position, prompts.index, jnp.asarray(prompts.token), jnp.asarray(prompts.mask))
@@ -161,8 +161,7 @@ def _demonstrate(plan: Plan, step: types.Array, position, prompts: types.Prompts
     return rows.replace(
         mask=mask,
         action=types.Action(token=jnp.asarray(token, jnp.int32)),
-        reward=jnp.ones_like(rows.reward),
-        outcome=jnp.full_like(rows.index, types.Outcome.CORRECT),
+        reward=jnp.ones_like(rows.reward),  # what a demonstration is taken for
         on_policy=jnp.zeros_like(rows.reward),
     )
 
@@ -304,30 +303,30 @@ def _optimise(plan: Plan, number: int, state: types.TrainState, rollout: types.R
     return state, metrics
 
 
-def _rollout_metrics(rollout: types.Rollout) -> dict[str, types.Array]:
-    """Describe the rows a step trains on, before the loss."""
+def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
+    """Describe the rows a step trains on, before the loss; rewards only where a verifier gave them."""
     valid = ops.valid_rows(rollout)
-    length = jnp.sum(rollout.mask, axis=1)
-    reward = ops.row_reward(rollout)
     metrics = {
-        "reward": ops.masked_mean(rollout.reward, valid),
-        "reward_std": ops.masked_std(reward, valid),
-        "length": ops.masked_mean(length, valid),
+        "length": ops.masked_mean(jnp.sum(rollout.mask, axis=1), valid),
         "valid_rows": jnp.sum(valid),
-        "flat_groups": ops.masked_mean((ops.group_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
     }
-    if rollout.outcome is not None:
+    if judged:
+        reward = ops.row_reward(rollout)
         metrics |= {
-            f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome
+            "reward": ops.masked_mean(rollout.reward, valid),
+            "reward_std": ops.masked_std(reward, valid),
+            "flat_groups": ops.masked_mean((ops.group_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
+            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, valid),
         }
-        metrics["accuracy"] = ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, valid)
+        metrics |= {f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome}
+        metrics |= {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
     if rollout.finish is not None:
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, valid)
     if rollout.entropy is not None:
         metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
     if rollout.advantage is not None:
         metrics["advantage_abs"] = ops.masked_mean(jnp.abs(rollout.advantage), rollout.mask)
-    return metrics | {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
+    return metrics
 
 
 def _update(plan: Plan, state: types.TrainState, rollout: types.Rollout, key: types.Key):
@@ -338,7 +337,7 @@ def _update(plan: Plan, state: types.TrainState, rollout: types.Rollout, key: ty
     rollout = sharding.constrain(rollout, plan.mesh)
     rollout = _complete(plan, state, rollout)
     rollout, inner = losses.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
-    metrics = _rollout_metrics(rollout)
+    metrics = _rollout_metrics(rollout, judged=source.origin == "policy")
     before = state
     state = state.replace(algorithm=inner, pool=pool)
     skipped = jnp.zeros(())

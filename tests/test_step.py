@@ -1,0 +1,266 @@
+"""The step: every kind of transform runs in it, and no way of splitting the work changes what is computed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import types
+from tests import tiny
+
+def start(program):
+    (step,) = program.steps
+    return step, step.begin(None, program.key)
+
+
+def copy(state):
+    return jax.tree.map(jnp.copy, state)
+
+
+def mixed(step, state, key):
+    """Return a rollout whose rewards differ within groups, whatever the policy can do yet."""
+    rollout = step.rollout(state, key)
+    reward = (jnp.arange(rollout.reward.shape[0]) % 3 == 0) * 1.0
+    return rollout.replace(reward=reward)
+
+
+def close(a, b, tolerance=1e-5):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance, rtol=0), a, b)
+
+
+def updated(program, **replace):
+    """Update once, from the same rollout whatever the program's mesh and splits are."""
+    reference = tiny.program(program.config.algorithm)
+    step, state = start(reference)
+    rollout = jax.device_get(mixed(step, state, reference.key)).replace(**replace)
+    step, state = start(program)
+    state, metrics = step.update(state, rollout, program.key)
+    metrics.pop("rows")
+    return jax.device_get(state), jax.device_get(metrics)
+
+
+def test_fused_equals_rollout_then_update():
+    program = tiny.program()
+    step, state = start(program)
+    fused, fused_metrics = step.fused(copy(state), program.key)
+    split, metrics = step.update(copy(state), step.rollout(state, program.key), program.key)
+    close(fused.params, split.params)
+    assert int(fused.draw) == 8 and int(fused.step) == 1
+    fused_metrics.pop("rows"), metrics.pop("rows")
+    close(fused_metrics, metrics)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"learner__microbatches": 4},
+        {"mesh__fsdp": 8},
+        {"mesh__data": 4, "mesh__fsdp": 2, "learner__microbatches": 2},
+        {"model__remat": "none"},
+    ],
+    ids=str,
+)
+def test_no_split_of_the_work_changes_the_update(fields):
+    whole, metrics = updated(tiny.program("grpo()"))
+    split, others = updated(tiny.program("grpo()", **fields))
+    close(whole.params, split.params)
+    for name in ("loss", "gradient_norm", "reward", "kl", "ratio"):
+        np.testing.assert_allclose(others[name], metrics[name], atol=1e-5)
+
+
+def test_parameters_and_optimizer_state_are_sharded_over_fsdp():
+    program = tiny.program("grpo()", mesh__fsdp=8)
+    step, state = start(program)
+    assert state.params["policy"]["embedding"].addressable_shards[0].data.size * 8 == (
+        state.params["policy"]["embedding"].size
+    )
+    sharded = [x for x in jax.tree.leaves(state.opt_state) if not x.sharding.is_fully_replicated]
+    assert len(sharded) >= 2 * 8  # both moments of the eight matrices
+    after, _ = step.fused(state, program.key)
+    jax.tree.map(lambda x, s: None if x.sharding.is_equivalent_to(s, x.ndim) else pytest.fail(f"{s}"), after, step.sharding)
+
+
+def test_several_minibatches_and_epochs_move_further_and_use_the_proximal_policy():
+    one, _ = updated(tiny.program())
+    program = tiny.program(learner__epochs=2, learner__minibatches=2)
+    many, metrics = updated(program)
+    assert metrics["proximal_kl"] > 0  # later minibatches are off-policy with respect to the first
+    (count,) = {int(x) for x in jax.tree.leaves(many.opt_state) if x.ndim == 0}
+    assert count == 4
+    assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True))
+
+
+def test_a_minibatch_step_equals_two_updates_by_hand():
+    """Two minibatches with row-local losses are two updates of half the rows each."""
+    program = tiny.program("reinforce()", learner__minibatches=2)
+    step, state = start(program)
+    rollout = mixed(step, state, program.key)
+    both, _ = step.update(copy(state), rollout, program.key)
+    half = tiny.program("reinforce()", batch__prompts=4)
+    (small,), moving = half.steps, state
+    for rows in (slice(0, 16), slice(16, 32)):
+        moving, _ = small.update(copy(moving), jax.tree.map(lambda x, r=rows: x[r], rollout), program.key)
+    close(both.params, moving.params, 1e-6)
+
+
+def test_a_non_finite_update_is_skipped_and_counted():
+    program = tiny.program("rloo()")
+    step, state = start(program)
+    before = jax.device_get(state)
+    rollout = mixed(step, state, program.key)
+    poisoned = rollout.replace(reward=rollout.reward.at[0].set(jnp.nan))
+    state, metrics = step.update(state, poisoned, program.key)
+    jax.tree.map(np.testing.assert_array_equal, before.params, jax.device_get(state.params))
+    jax.tree.map(np.testing.assert_array_equal, before.opt_state, jax.device_get(state.opt_state))
+    assert (int(state.skipped), int(state.skipped_total), int(state.step), int(state.draw)) == (1, 1, 1, 8)
+    assert metrics["skipped"] == 1
+    state, _ = step.update(state, rollout, program.key)
+    assert (int(state.skipped), int(state.skipped_total)) == (0, 1)
+
+
+def test_the_same_state_and_key_replay_bit_for_bit():
+    program = tiny.program()
+    step, state = start(program)
+    a, b = (step.fused(copy(state), program.key) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_rows_draw_does_not_depend_on_the_batch_or_the_mesh():
+    step, state = start(tiny.program())
+    key = tiny.program().key
+    whole = step.rollout(state, key)
+    other, other_state = start(tiny.program(mesh__data=8))
+    np.testing.assert_array_equal(whole.action.token, other.rollout(other_state, key).action.token)
+    few, few_state = start(tiny.program(batch__prompts=2))
+    np.testing.assert_array_equal(whole.action.token[:8], few.rollout(few_state, key).action.token)
+
+
+# --- every kind of piece, in the step ------------------------------------------------------------
+
+
+def run(algorithm, steps=2, **fields):
+    program = tiny.program(algorithm, **fields)
+    step, state = start(program)
+    for _ in range(steps):
+        state, metrics = step.fused(state, program.key)
+    return program, state, {k: float(v) for k, v in metrics.items() if k != "rows"}
+
+
+def test_ppo_trains_a_critic_of_its_own():
+    program, state, metrics = run("ppo(kl=0.01, critic_optimizer='sgd(learning_rate=0.1)')")
+    step, fresh = start(program)
+    assert np.any(np.asarray(state.params["value"]["scalar"]) != np.asarray(fresh.params["value"]["scalar"]))
+    assert metrics["value/loss"] > 0 and metrics["value/skipped"] == 0
+    assert len(state.opt_state) == 2
+
+
+def test_exact_and_estimated_divergences_vanish_at_the_reference_and_grow_from_it():
+    for kind in ("reverse_kl", "forward_kl", "js", "k3"):
+        program = tiny.program("reinforce()", seam__penalty=f"kl({kind!r}, 0.1)")
+        step, state = start(program)
+        state, first = step.fused(state, program.key)
+        _, second = step.fused(state, program.key)
+        np.testing.assert_allclose(first["kl"], 0, atol=1e-6)
+        assert second["kl"] > 1e-9
+
+
+def test_live_rejection_sees_the_minibatch():
+    _, _, metrics = run("rloo()", seam__prepare="reject('k3', 0.5)")
+    assert metrics["sampler_gap"] < 1e-4
+    _, _, none = run("rloo()", seam__prepare="reject('abs', 0.0)", steps=1)
+    assert np.isfinite(none["loss"])
+
+
+def test_replay_mixes_rows_of_the_step_before():
+    program = tiny.program("rloo()", seam__source="replay(0.5)")
+    step, state = start(program)
+    state, first = step.fused(state, program.key)
+    kept = state.pool["rollout"]
+    state, second = step.fused(state, program.key)
+    rows = second["rows"]  # fresh rows come first; the replayed ones are the last half
+    assert np.all(np.asarray(rows.on_policy) == 1)
+    assert bool(state.pool["filled"]) and np.all(np.asarray(kept.version) == 0)
+    # one version later the replayed half has a sampler gap; the first step had none
+    assert second["sampler_gap"] > 10 * first["sampler_gap"]
+
+
+def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
+    program, state, metrics = run("dapo(oversample=3)", steps=1)
+    assert int(state.draw) == 24
+    step, fresh = start(program)
+    source = program.steps[0].plan.algorithm.source
+    rollout = step.rollout(fresh, program.key)
+    reward = jnp.zeros_like(rollout.reward).at[jnp.array([50, 90])].set(1.0)  # groups 12 and 22 have spread
+    chosen, _ = source.select(rollout.replace(reward=reward), (), 32, program.key)
+    assert chosen.group[:8].tolist() == [12] * 4 + [22] * 4
+    assert chosen.valid.tolist() == [1.0] * 8 + [0.0] * 24
+    assert 0 <= metrics["valid_rows"] <= 32
+
+
+def test_references_follow_and_reset():
+    _, state, _ = run("grpo()", seam__after="ema_reference(0.5)")
+    _, still, _ = run("grpo()")
+    _, reset, _ = run("grpo()", seam__after="reset_reference(2)")
+    policy, follow, fixed = (np.asarray(x["embedding"]) for x in (state.params["policy"], state.reference, still.reference))
+    assert np.abs(follow - policy).max() > 0 and np.abs(follow - fixed).max() > 0
+    jax.tree.map(np.testing.assert_array_equal, reset.reference, reset.params["policy"])
+
+
+def test_schedules_and_adaptive_coefficients_are_state():
+    _, state, _ = run("reinforce()", seam__penalty="kl('k3', adaptive_kl(0.1, 0.5, 100)) | entropy(linear(0.1, 0.0, 4))")
+    kl, entropy = state.algorithm["objectives"][0]["loss"][-2:]
+    # the divergence is far below its target: twice the largest step down, 20 % of 32 rows in a horizon of 100
+    np.testing.assert_allclose(kl[0]["coefficient"], 0.1 * (1 - 0.2 * 32 / 100) ** 2, rtol=1e-5)
+    assert int(entropy[0]["coefficient"]) == 2
+
+
+def test_weights_touch_the_policy_term_and_leave_penalties_alone():
+    base = {"seam__penalty": "entropy(0.1)"}
+    _, _, plain = run("rloo()", steps=1, **base)
+    _, _, none = run("rloo()", steps=1, seam__weight="by_sign(0.0, 0.0)", **base)
+    assert none["loss/policy"] == 0
+    np.testing.assert_allclose(none["loss/entropy"], plain["loss/entropy"], rtol=1e-6)
+
+
+def test_where_and_chain_branch_inside_a_seam():
+    seam = "where('positive', unclipped(), chain(reinforce()))"
+    _, _, branched = run("rloo()", steps=1, seam__ratio="token()", seam__surrogate=seam)
+    assert np.isfinite(branched["loss"])
+
+
+def test_an_objective_may_run_every_other_step():
+    import dataclasses
+
+    from rljax import step as steps
+
+    program = tiny.program("ppo(kl=0.0)")
+    plan = program.steps[0].plan
+    policy, critic = plan.algorithm.objectives
+    rare = dataclasses.replace(plan.algorithm, objectives=(policy, dataclasses.replace(critic, every=2)))
+    step = steps.make_step(dataclasses.replace(plan, algorithm=rare))
+    state = step.begin(None, program.key)
+    counts = []
+    for _ in range(3):
+        state, _ = step.fused(state, program.key)
+        counts.append([int(x) for x in jax.tree.leaves(state.opt_state[1]) if x.ndim == 0][0])
+    assert counts == [1, 1, 2]
+
+
+@pytest.mark.parametrize("filters", [{"sampler__top_k": 4}, {"sampler__top_p": 0.7, "sampler__temperature": 0.8}])
+def test_rescoring_under_the_kept_support_closes_the_gap(filters):
+    _, _, same = run("grpo()", steps=1, sampler__rescore="kept", **filters)
+    _, _, raw = run("grpo()", steps=1, **filters)
+    assert same["sampler_gap"] < 1e-5 < 1e-2 < raw["sampler_gap"]
+
+
+def test_invalid_rows_do_not_count():
+    program = tiny.program("rloo()")
+    step, state = start(program)
+    rollout = mixed(step, state, program.key)
+    verdict = types.Verdict(reward=rollout.reward, outcome=jnp.full(32, types.Outcome.WRONG).at[3].set(types.Outcome.CRASHED))
+    from rljax import step as steps
+
+    judged = steps.judged(rollout, verdict)
+    assert judged.valid.tolist() == [1, 1, 1, 0] + [1] * 28 and judged.reward[3] == 0
+    _, metrics = step.update(state, judged, program.key)
+    assert metrics["valid_rows"] == 31 and metrics["outcome/crashed"] == 1 / 32

@@ -1,0 +1,35 @@
+"""The smallest run that is still one: a one-layer policy on one-digit sums."""
+
+import functools
+import math
+
+import jax
+
+from rljax import config as configs
+from rljax import program as programs
+
+
+def config(algorithm="grpo(kl=0.0)", **fields):
+    """Return a config of 8 prompts x 4 samples and 2 + 2 steps; ``fields`` are dotted, with __ for the dot."""
+    c = configs.default()
+    c.name = "tiny"
+    c.task = "arithmetic(operands=2, digits=1, working=False, noise=0.3)"
+    c.algorithm = algorithm
+    c.model.update({"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 64})
+    c.batch.update({"prompts": 8, "samples": 4})
+    c.phases = ("warm", "main")
+    c.phase.warm = configs.phase(algorithm="sft()", steps=2, prompts=16, evaluate="base", warmup=1)
+    c.phase.main = configs.phase(steps=2, evaluate="result", warmup=1)
+    c.evaluation.update({"prompts": 4, "samples": 4, "final_prompts": 8, "final_samples": 4})
+    c.checkpoint.every = 1
+    c.log.update({"rollouts": 1, "rollout_rows": 4})
+    for name, value in fields.items():
+        configs.override(c, name.replace("__", "."), value)
+    return c
+
+
+@functools.cache
+def program(algorithm="grpo(kl=0.0)", **fields):
+    """Return the program of a one-phase config, on one device unless ``mesh__...`` fields ask for more."""
+    c = config(algorithm, phases=("main",), **{"mesh__data": 1, **fields})
+    return programs.build(c, devices=jax.devices()[: math.prod(c.mesh.values())])
