@@ -27,13 +27,16 @@ _HOME = {
     "train": "loop",
 }
 _ALIAS = {"default_config": "default", "get_config": "load", "make_program": "build"}
+_MODULES = ("algorithms", "config", "evaluate", "plots", "sample", "tasks", "transforms", "types")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"rljax.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rljax' has no attribute {name!r}")
     return getattr(importlib.import_module(f"rljax.{_HOME[name]}"), _ALIAS.get(name, name))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_MODULES})

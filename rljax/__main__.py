@@ -18,6 +18,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from rljax import config as configs
+from rljax import data
 
 
 def _shipped(argv: Sequence[str]) -> list[str]:
@@ -73,12 +74,16 @@ def main(argv: Sequence[str]) -> None:
         _fail(error)
     workdir = pathlib.Path(_WORKDIR.value or default_workdir(config))
 
-    from rljax import evaluate, loop  # after the checks: a mistake shows at once
+    import jax
 
+    from rljax import checkpoint, evaluate, loop  # after the checks: a mistake shows at once
+
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     print(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
-    except ValueError as error:
+    except (ValueError, loop.NonFinite, checkpoint.CheckpointError) as error:
         _fail(error)
     except loop.Interrupted as interrupted:
         command = " ".join(["python -m rljax", *sys.argv[1:]])

@@ -6,32 +6,37 @@ what is allowed.
 """
 
 import dataclasses
-import functools
 import importlib.util
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import ml_collections
 import optax
 
-from rljax import algorithms, losses, models, parse, sampling, tasks, transforms, types
+from rljax import losses, models, parse, sampling, seams, tasks, transforms, types
 from rljax import optimizer as optimizers
-from rljax.transforms import schedule
 
-ConfigDict = ml_collections.ConfigDict
+if TYPE_CHECKING:
+
+    class ConfigDict(Any):
+        """A ConfigDict whose fields a type checker takes as they come."""
+
+else:
+    ConfigDict = ml_collections.ConfigDict
 
 
 def default() -> ConfigDict:
     """Return every field with its default value; a config file changes some of them."""
-    seams = {seam: "" for seam in transforms.SEAMS}
     return ConfigDict(
         {
             "name": "run",
             "seed": 0,
             "task": "arithmetic()",
             "algorithm": "grpo()",
-            "seam": seams,  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
+            "seam": dict.fromkeys(
+                transforms.SEAMS, ""
+            ),  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
             "tokenizer": {"kind": "char", "vocabulary": 0, "path": ""},  # path: a SentencePiece model to load instead
             "model": {
                 "layers": 2,
@@ -144,62 +149,6 @@ def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.Gr
     return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
 
 
-@functools.cache
-def _seam_registry(seam: str) -> dict[str, Callable[..., Any]]:
-    schedules = {n: f for n, f in vars(schedule).items() if getattr(f, "is_piece", False)}
-    return {**transforms.pieces("reduce"), **schedules, **transforms.pieces(seam)}
-
-
-def _algorithm_registry() -> dict[str, Callable[..., Any]]:
-    return {**_seam_registry("reduce"), **algorithms.TABLE}
-
-
-def _edit(seam: str, text: str, current: tuple) -> tuple:
-    """Apply a seam's field to the pieces a recipe has there."""
-    text = text.strip()
-    if not text:
-        return current
-    append = text.startswith("+")
-    registry = {**_seam_registry(seam), "where": transforms.where, "chain": transforms.chain}
-    new = parse.many(text[1:] if append else text, registry, f"config.seam.{seam}")
-    kinds = (types.Transform, types.Source)
-    wrong = next((p for p in new if not isinstance(p, kinds) or p.seam != seam), None)
-    if wrong is not None:
-        raise ValueError(f"config.seam.{seam}={text!r}: {getattr(wrong, 'spec', wrong)} does not belong to this seam.")
-    return (*current, *new) if append else tuple(new)
-
-
-def with_seams(algorithm: types.Algorithm, seams: ConfigDict) -> types.Algorithm:
-    """Return the algorithm with each seam's field applied to its first objective."""
-    edit = {seam: functools.partial(_edit, seam, seams[seam]) for seam in transforms.SEAMS}
-    policy, *others = algorithm.objectives
-    rollout = [
-        piece
-        for seam in ("reward", "advantage")
-        for piece in edit[seam](tuple(p for p in algorithm.rollout if p.seam == seam))
-    ]
-    loss = [
-        piece
-        for seam in transforms.LOSS_SEAMS
-        for piece in edit[seam](tuple(p for p in policy.loss if p.seam == seam))
-    ]
-    sources = edit["source"]((algorithm.source,))
-    reductions = edit["reduce"]((policy.reduce,))
-    for seam, found in (("source", sources), ("reduce", reductions)):
-        if len(found) != 1:
-            raise ValueError(f"config.seam.{seam}={seams[seam]!r}: exactly one piece, got {len(found)}.")
-    policy = dataclasses.replace(
-        policy, loss=tuple(loss), prepare=edit["prepare"](policy.prepare), reduce=reductions[0]
-    )
-    return dataclasses.replace(
-        algorithm,
-        source=sources[0],
-        rollout=tuple(rollout),
-        objectives=(policy, *others),
-        after=edit["after"](algorithm.after),
-    )
-
-
 def describe(algorithm: types.Algorithm) -> str:
     """Write an algorithm out seam by seam, every default filled in."""
     lines = [algorithm.spec or "algorithm", f"  source     {algorithm.source.spec or 'task()'}"]
@@ -218,17 +167,13 @@ def _phase(config: ConfigDict, name: str, first: int) -> Phase:
         raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
     fields, field = config.phase[name], f"config.phase.{name}"
     if fields.algorithm:
-        algorithm = parse.one(fields.algorithm, _algorithm_registry(), f"{field}.algorithm")
+        algorithm = seams.algorithm(fields.algorithm, f"{field}.algorithm")
     else:
-        algorithm = parse.one(config.algorithm, _algorithm_registry(), "config.algorithm")
-        if isinstance(algorithm, types.Algorithm):
-            algorithm = with_seams(algorithm, config.seam)
-    if not isinstance(algorithm, types.Algorithm):
-        where = f"{field}.algorithm" if fields.algorithm else "config.algorithm"
-        raise ValueError(f"{where}: not an algorithm. It must return types.Algorithm.")
+        algorithm = seams.edited(seams.algorithm(config.algorithm, "config.algorithm"), config.seam)
+    _at_least(0, {f"{field}.{k}": fields[k] for k in ("prompts", "samples", "warmup")})
     prompts, samples = fields.prompts or config.batch.prompts, fields.samples or config.batch.samples
     samples = 1 if algorithm.source.origin == "demonstrations" and not fields.samples else samples
-    _positive({f"{field}.steps": fields.steps, "batch.prompts": prompts, "batch.samples": samples})
+    _at_least(1, {f"{field}.steps": fields.steps, "batch.prompts": prompts, "batch.samples": samples})
     if losses.needs(algorithm).siblings and samples < 2:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
@@ -255,10 +200,10 @@ def _phase(config: ConfigDict, name: str, first: int) -> Phase:
     )
 
 
-def _positive(fields: dict[str, Any]) -> None:
+def _at_least(low: int, fields: dict[str, Any]) -> None:
     for field, value in fields.items():
-        if value < 1:
-            raise ValueError(f"{field if field.startswith('config') else f'config.{field}'}={value}: at least 1.")
+        if value < low:
+            raise ValueError(f"config.{field.removeprefix('config.')}={value}: at least {low}.")
 
 
 def _split(config: ConfigDict, algorithm: types.Algorithm, prompts: int, samples: int, name: str) -> None:
@@ -273,7 +218,9 @@ def _split(config: ConfigDict, algorithm: types.Algorithm, prompts: int, samples
             )
 
 
-def architecture(config: ConfigDict, vocabulary: int, output: str = "logits") -> models.Architecture:
+def architecture(
+    config: ConfigDict, vocabulary: int, output: Literal["logits", "scalar"] = "logits"
+) -> models.Architecture:
     """Return the model's architecture for a tokenizer's vocabulary."""
     try:
         return models.Architecture(vocabulary=vocabulary, output=output, **config.model.to_dict())
@@ -288,12 +235,18 @@ def resolve(config: ConfigDict) -> Resolved:
       ValueError: names the field, what was given and what is allowed.
     """
     _known(config, default())
-    _positive(
-        {f"learner.{k}": config.learner[k] for k in ("epochs", "minibatches", "microbatches", "max_skipped")}
-        | {f"log.{k}": config.log[k] for k in ("every",)}
-        | {f"checkpoint.{k}": config.checkpoint[k] for k in ("every", "max_to_keep")}
-        | {"verifier.chunks": config.verifier.chunks}
-    )
+    counts = {
+        "learner": ("epochs", "minibatches", "microbatches", "max_skipped"),
+        "verifier": ("workers", "chunks"),
+        "evaluation": ("prompts", "samples", "final_prompts", "final_samples"),
+        "checkpoint": ("every", "max_to_keep"),
+        "log": ("every",),
+    }
+    optional = {"learner": ("clip_norm",), "evaluation": ("every",), "log": ("rollouts", "rollout_rows")}
+    for low, table in ((1, counts), (0, optional)):
+        _at_least(low, {f"{part}.{field}": config[part][field] for part, fields in table.items() for field in fields})
+    if config.verifier.timeout <= 0:
+        raise ValueError(f"config.verifier.timeout={config.verifier.timeout}: more than 0 seconds.")
     architecture(config, vocabulary=1)
     task = parse.one(config.task, tasks.TASKS, "config.task")
     rescore = config.sampler.rescore
@@ -318,6 +271,8 @@ def _known(config: ConfigDict, schema: ConfigDict, path: str = "config") -> None
             raise ValueError(f"{path}.{field}: unknown field.{parse.nearest(field, schema.keys())}")
         elif isinstance(schema[field], ConfigDict):
             _known(value, schema[field], f"{path}.{field}")
+        elif type(value) is not type(schema[field]) and not (type(value) is int and type(schema[field]) is float):
+            raise ValueError(f"{path}.{field}={value!r}: must be of type {type(schema[field]).__name__}.")
 
 
 # --- configs by name, and edits ----------------------------------------------------------------
@@ -361,17 +316,23 @@ def override(config: ConfigDict, field: str, value: Any) -> None:
     """
     head, _, argument = field.rpartition(".")
     target: Any = config
-    try:
-        for name in filter(None, head.split(".")):
-            target = target[name]
-    except (KeyError, TypeError):
-        raise ValueError(f"config.{field}: unknown field.{parse.nearest(field, config.keys())}") from None
+    for name in filter(None, head.split(".")):
+        target = _child(target, name, field)
     if isinstance(target, str):
         override(config, head, parse.with_argument(target, argument, value, f"config.{head}"))
         return
-    if argument not in target:
-        raise ValueError(f"config.{field}: unknown field.{parse.nearest(argument, target.keys())}")
-    target[argument] = value
+    _child(target, argument, field)
+    try:
+        target[argument] = value
+    except TypeError as error:
+        raise ValueError(f"config.{field}={value!r}: must be of type {type(target[argument]).__name__}.") from error
+
+
+def _child(parent: Any, name: str, field: str) -> Any:
+    if not isinstance(parent, ConfigDict) or name not in parent:
+        valid = parse.nearest(name, parent.keys()) if isinstance(parent, ConfigDict) else ""
+        raise ValueError(f"config.{field}: unknown field.{valid}")
+    return parent[name]
 
 
 def flatten(config: ConfigDict | dict, prefix: str = "config") -> dict[str, Any]:
@@ -397,16 +358,15 @@ def from_dict(fields: dict[str, Any]) -> ConfigDict:
             return {k: restore(v) for k, v in value.items()}
         return tuple(value) if isinstance(value, list) else value
 
-    config = default()
-    stored = ConfigDict(restore(fields))
-    phases = {n: phase(**p) for n, p in stored.pop("phase", ConfigDict()).items()} if "phase" in stored else {}
+    schema, stored = default().to_dict(), restore(fields)
     for key, value in stored.items():
-        if isinstance(value, ConfigDict) and key in config:
-            config[key].update(value)
+        if key == "phase":
+            schema[key] = {name: phase(**p) for name, p in value.items()}
+        elif isinstance(value, dict):
+            schema[key] = {**schema.get(key, {}), **value}
         else:
-            config[key] = value
-    config.phase = ConfigDict(phases)
-    return config
+            schema[key] = value
+    return ConfigDict(schema)
 
 
 def differences(a: ConfigDict, b: ConfigDict) -> list[str]:

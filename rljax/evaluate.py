@@ -1,6 +1,6 @@
 """Evaluation: unbiased pass@k and greedy accuracy on held-out prompts.
 
-    python -m rljax.evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+python -m rljax.evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
 """
 
 import base64

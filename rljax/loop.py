@@ -316,5 +316,6 @@ def _phase(
             run.save(state, number, accuracy)
         run.step = number
         if term.is_set() and number < run.program.resolved.steps:
-            raise Interrupted(f"SIGTERM: saved step {number} of {run.program.resolved.steps}.")
+            saved = "saved" if run.saver is not None else "not saved (no work directory)"
+            raise Interrupted(f"SIGTERM: stopped after step {number} of {run.program.resolved.steps}, {saved}.")
     return state

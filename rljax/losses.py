@@ -50,9 +50,7 @@ def init(algorithm: types.Algorithm) -> types.State:
     """Return the states of all pieces."""
     return {
         "rollout": _rollout(algorithm).init(),
-        "objectives": tuple(
-            {"prepare": _prepare(o).init(), "loss": _loss(o).init()} for o in algorithm.objectives
-        ),
+        "objectives": tuple({"prepare": _prepare(o).init(), "loss": _loss(o).init()} for o in algorithm.objectives),
         "after": _after(algorithm).init(),
     }
 

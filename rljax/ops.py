@@ -44,6 +44,13 @@ def group_std(x: Array, ids: Array, valid: Array, ddof: int = 0) -> Array:
     return jnp.sqrt(segment_total(deviation**2, ids) / jnp.maximum(count - ddof, 1.0))
 
 
+def given(array: Array | None, missing: str) -> Array:
+    """Return an optional field of a record; ValueError with ``missing`` when it is absent."""
+    if array is None:
+        raise ValueError(missing)
+    return array
+
+
 def valid_rows(rollout: types.Rollout) -> Array:
     """Return [B], 1 on rows that count."""
     return jnp.ones_like(rollout.reward) if rollout.valid is None else rollout.valid
@@ -116,5 +123,3 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     if estimator == "abs":
         return jnp.abs(log_ratio)
     raise ValueError(f"estimator={estimator!r}: choose one of {', '.join(ESTIMATORS)}")
-
-

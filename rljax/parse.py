@@ -14,6 +14,7 @@ import ast
 import difflib
 import importlib
 import inspect
+import sys
 import types as builtin_types
 import typing
 from collections.abc import Callable, Mapping
@@ -57,19 +58,22 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     module, _, attribute = known.partition(":") if known else name.rpartition(".")
     if not module:
         raise ValueError(f"{field}: unknown name {name!r}.{nearest(name, registry)}")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{field}: {name!r} is in Python's standard library, which has nothing for a config to call.")
     try:
         found = importlib.import_module(module)
     except ImportError as error:
         raise ValueError(f"{field}: {name!r} cannot be imported ({error}).") from error
     if not callable(getattr(found, attribute, None)):
-        public = [n for n, f in vars(found).items() if callable(f) and not n.startswith("_")]
+        own = {n: f for n, f in vars(found).items() if getattr(f, "__module__", None) == module}
+        public = [n for n, f in own.items() if callable(f) and not n.startswith("_")]
         raise ValueError(f"{field}: module {module!r} has no function {attribute!r}.{nearest(attribute, public)}")
     return getattr(found, attribute)
 
 
 def _value(node: ast.expr, registry: Registry, field: str) -> Any:
     if isinstance(node, ast.Call):
-        return _call(node, registry, field)
+        return _call(node, registry, field, registry)
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_value(x, registry, field) for x in node.elts)
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
@@ -80,27 +84,31 @@ def _value(node: ast.expr, registry: Registry, field: str) -> Any:
         raise ValueError(f"{field}: {ast.unparse(node)!r} is neither a literal nor a call.") from None
 
 
+def _outside(value: Any, valid: types.Range) -> str | None:
+    """Return None when ``value`` is a number in the range, or one that moves, else what is allowed."""
+    if isinstance(value, types.Controller):
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if number and value in valid else f"a number in {valid}"
+
+
 def _matches(value: Any, hint: Any) -> str | None:
     """Return None when ``value`` fits the annotation, else what is allowed."""
     if hint is Any or hint is inspect.Parameter.empty:
         return None
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        base, *ranges = arguments
+        base, *marks = arguments
         problem = _matches(value, base)
-        if problem:
-            return problem
-        for r in ranges:
-            if isinstance(r, types.Range) and isinstance(value, int | float) and value not in r:
-                return f"a number in {r}"
-        return None
+        ranges = [m for m in marks if isinstance(m, types.Range)]
+        return problem or next((p for r in ranges if (p := _outside(value, r))), None)
     if origin in (typing.Union, builtin_types.UnionType):
         problems = [_matches(value, a) for a in arguments]
         return None if None in problems else " or ".join(dict.fromkeys(p for p in problems if p))
     if origin is typing.Literal:
         return None if value in arguments else f"one of {', '.join(map(repr, arguments))}"
     if origin is tuple:
-        return None if isinstance(value, tuple) else "a tuple"
+        return _matches_tuple(value, arguments)
     if hint is float:
         return None if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
     if hint is int:
@@ -112,18 +120,29 @@ def _matches(value: Any, hint: Any) -> str | None:
     return None
 
 
-def _call(node: ast.expr, registry: Registry, field: str) -> Any:
+def _matches_tuple(value: Any, hints: tuple[Any, ...]) -> str | None:
+    if not isinstance(value, tuple):
+        return "a tuple"
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(value) != len(hints):
+        return f"a tuple of {len(hints)}"
+    problem = next((p for v, h in zip(value, hints, strict=True) if (p := _matches(v, h))), None)
+    return problem and f"a tuple with each item {problem}"
+
+
+def _call(node: ast.expr, registry: Registry, field: str, nested: Registry) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     name = _dotted(call.func)
     if name is None:
         raise ValueError(f"{field}: {ast.unparse(node)!r} is not a call to a name.")
     function = lookup(name, registry, field)
-    args = [_value(a, registry, field) for a in call.args]
+    args = [_value(a, nested, field) for a in call.args]
     kwargs = {}
     for keyword in call.keywords:
         if keyword.arg is None:
             raise ValueError(f"{field}: {name}(**...) is not supported; write the arguments out.")
-        kwargs[keyword.arg] = _value(keyword.value, registry, field)
+        kwargs[keyword.arg] = _value(keyword.value, nested, field)
     return invoke(function, name, args, kwargs, field)
 
 
@@ -138,7 +157,7 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise ValueError(f"{field}: {name}{signature}: {error}.") from None
+        raise ValueError(f"{field}: {name}({', '.join(signature.parameters)}): {error}.") from None
     try:
         hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
     except (NameError, TypeError):
@@ -147,16 +166,19 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
         problem = _matches(value, hints.get(argument, Any))
         if problem:
             raise ValueError(f"{field}: {name}({argument}={value!r}): {argument} must be {problem}.")
-    return function(*bound.args, **bound.kwargs)
+    try:
+        return function(*bound.args, **bound.kwargs)
+    except (TypeError, ValueError, OSError) as error:
+        raise ValueError(f"{field}: {name}(): {error}") from error
 
 
-def one(text: str, registry: Registry, field: str) -> Any:
-    """Build what a single call describes."""
-    return _call(_tree(text, field), registry, field)
+def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:
+    """Build what a single call describes. Calls among its arguments are looked up in ``nested``, if given."""
+    return _call(_tree(text, field), registry, field, registry if nested is None else nested)
 
 
-def many(text: str, registry: Registry, field: str) -> list[Any]:
-    """Build what ``a() | b()`` describes, in order; "none" is the empty list."""
+def many(text: str, registry: Registry, field: str, nested: Registry | None = None) -> list[Any]:
+    """Build what ``a() | b()`` describes, in order; "none" is the empty list. ``nested`` as in ``one``."""
     if text.strip() == "none":
         return []
 
@@ -165,7 +187,8 @@ def many(text: str, registry: Registry, field: str) -> list[Any]:
             return [*flatten(node.left), *flatten(node.right)]
         return [node]
 
-    return [_call(node, registry, field) for node in flatten(_tree(text, field))]
+    nested = registry if nested is None else nested
+    return [_call(node, registry, field, nested) for node in flatten(_tree(text, field))]
 
 
 def with_argument(text: str, argument: str, value: Any, field: str) -> str:

@@ -12,6 +12,7 @@ import jax
 
 from rljax import config as configs
 from rljax import models, sampling, sharding, tasks, types
+from rljax import plan as plans
 from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
 
@@ -58,12 +59,12 @@ class Program:
             )
         return tuple(made)
 
-    def _plan(self, phase: configs.Phase) -> step_lib.Plan:
+    def _plan(self, phase: configs.Phase) -> plans.Plan:
         learner = self.config.learner
-        return step_lib.Plan(
+        return plans.Plan(
             algorithm=phase.algorithm,
             optimizers=phase.optimizers,
-            models={m: self.policy if m == "policy" else self.model(m) for m in step_lib.modules(phase.algorithm)},
+            models={m: self.policy if m == "policy" else self.model(m) for m in plans.modules(phase.algorithm)},
             task=self.task,
             stop=(self.tokenizer.eos,),
             pad=self.tokenizer.pad,

@@ -41,7 +41,7 @@ def complete(
     token[0, length - len(ids) :] = ids
     mask = (np.arange(length) >= length - len(ids)).astype(np.float32)[None]
     prompts = types.Prompts(token=jax.numpy.asarray(token), mask=jax.numpy.asarray(mask), index=jax.numpy.zeros(1, int))
-    keys = sampling.row_keys(jax.random.key(seed), 0, np.zeros(samples, np.int32), np.arange(samples, dtype=np.int32))
+    keys = sampling.row_keys(jax.random.key(seed), 0, jax.numpy.zeros(samples, int), jax.numpy.arange(samples))
     out = program.generate(params, prompts, keys, samples, sampling.build(temperature, 0, 1.0, 0.0))
     token, mask, logp, finish = jax.device_get((out.token, out.mask, out.raw_logp, out.finish))
     return [

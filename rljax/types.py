@@ -44,8 +44,7 @@ class Finish(enum.IntEnum):
     STOP = 1
 
 
-@flax.struct.dataclass
-class Context:
+class Context(flax.struct.PyTreeNode):
     """What stands before the completion, left-padded. Opaque to the mathematics."""
 
     token: Array  # [B, L] int32, the prompt the row was sampled under
@@ -54,16 +53,14 @@ class Context:
     train_mask: Array | None = None  # [B, L]
 
 
-@flax.struct.dataclass
-class Action:
+class Action(flax.struct.PyTreeNode):
     """What was emitted, right-padded. Opaque to the mathematics; tokens today."""
 
     token: Array  # [B, T] int32
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, bit v % 32 of word v // 32: was v in the sampled support
 
 
-@flax.struct.dataclass
-class Rollout:
+class Rollout(flax.struct.PyTreeNode):
     """A batch of rows with everything known about them before the loss. Carries no gradient.
 
     Only ``mask``, ``reward`` and ``group`` are always there; an absent field is None.
@@ -107,8 +104,7 @@ class Rollout:
     extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, ...] by piece
 
 
-@flax.struct.dataclass
-class Scores:
+class Scores(flax.struct.PyTreeNode):
     """What the model says of the rows, differentiable. ``Needs`` names what is filled beyond ``logp``."""
 
     logp: Array | None = None  # [B, T] under the distribution sampled (tempered; filtered when re-scored so)
@@ -121,8 +117,7 @@ class Scores:
     reward: Array | None = None  # [B] of a learned reward model
 
 
-@flax.struct.dataclass
-class Loss:
+class Loss(flax.struct.PyTreeNode):
     """What a loss chain builds up: named per-token terms, not yet reduced."""
 
     log_ratio: Array | None = None  # [B, T], written by the ratio seam
@@ -130,8 +125,7 @@ class Loss:
     metrics: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] each, averaged over the mask
 
 
-@flax.struct.dataclass
-class Prompts:
+class Prompts(flax.struct.PyTreeNode):
     """A batch of prompts, left-padded to the task's prompt length."""
 
     token: Array  # [P, L] int32
@@ -139,8 +133,7 @@ class Prompts:
     index: Array  # [P] int32, index in the task's split
 
 
-@flax.struct.dataclass
-class Verdict:
+class Verdict(flax.struct.PyTreeNode):
     """A verifier's answer for each row."""
 
     reward: Array  # [B] float32
@@ -148,8 +141,7 @@ class Verdict:
     parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B] float32 each
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """All that a run is, beside its config and the root key made of its seed. All of it is checkpointed."""
 
     step: Array  # int32, updates finished
@@ -166,7 +158,7 @@ class TrainState:
 # --- what a piece asks for ---------------------------------------------------------------------
 
 Block = Literal["row", "rollout", "group"]
-_BLOCKS: tuple[Block, ...] = ("row", "rollout", "group")
+_BLOCKS: dict[Block, int] = {"row": 0, "rollout": 1, "group": 2}  # each holds the one before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +186,7 @@ class Needs:
         return Needs(
             **flags,
             divergence=self.divergence | other.divergence,
-            block=max(self.block, other.block, key=_BLOCKS.index),
+            block=max(self.block, other.block, key=lambda block: _BLOCKS[block]),
         )
 
 
@@ -336,8 +328,10 @@ class Range:
         return f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
 
 
-Number = float | Controller
-Positive = Annotated[float | Controller, Range(0, open_low=True)]
-NonNegative = Annotated[float | Controller, Range(0)]
-Fraction = Annotated[float | Controller, Range(0, 1)]
+# A number of a piece may be a Python number, a traced scalar or a Controller: Any to a type checker, while
+# the parser admits numbers within the range, and Controllers.
+Number = Annotated[Any, Range()]
+Positive = Annotated[Any, Range(0, open_low=True)]
+NonNegative = Annotated[Any, Range(0)]
+Fraction = Annotated[Any, Range(0, 1)]
 Count = Annotated[int, Range(1)]

@@ -1,20 +1,21 @@
 """Strictness for every test: eight devices, no silent rank promotion, our own warnings are errors."""
 
 import os
-import pathlib
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
-import jax
+from rljax import data
 
-_CACHE = pathlib.Path(os.environ.get("RLJAX_CACHE", pathlib.Path.home() / ".cache" / "rljax")) / "xla-tests"
+# subprocesses of tests read these too
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data.cache_folder() / "xla-tests"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+import jax
 
 
 def pytest_configure(config):
     """Set what jax must know before the first computation."""
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    jax.config.update("jax_compilation_cache_dir", str(_CACHE))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     config.addinivalue_line("markers", "full: slow; run before an issue is closed with pytest -m full")
     config.addinivalue_line("filterwarnings", "error:::rljax")

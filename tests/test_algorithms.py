@@ -208,7 +208,9 @@ def test_psr_and_nsr_add_up_to_w_reinforce_under_a_sum():
     def total(name, **arguments):
         a = algorithms.TABLE[name](entropy=0.0, **arguments)
         o = a.objectives[0]
-        summed = algorithms.compose(advantage=a.rollout, loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare)
+        summed = algorithms.compose(
+            advantage=a.rollout, loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare
+        )
         return loss(summed, rollout, scores)[0]
 
     np.testing.assert_allclose(total("psr") + total("nsr"), total("w_reinforce", positive=1.0), rtol=1e-5)

@@ -18,6 +18,8 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
+from rljax import data
+
 _NAME = "question_answer"  # what tfds calls the class below
 _VERSION = "1.0.0"
 _MANIFEST = "manifest.json"
@@ -83,19 +85,12 @@ def sources(
             raise FileNotFoundError(f"task argument path={str(path)!r}: no file {name!r} there (the {split} split)")
         content[split] = (folder / name).read_bytes()
         digest.update(hashlib.sha256(content[split]).digest())
-    place = _cache_folder(cache) / f"{_NAME}-{digest.hexdigest()[:16]}"
+    place = data.cache_folder(cache) / f"{_NAME}-{digest.hexdigest()[:16]}"
     if not _complete(place):
         rows = {split: _rows(folder / files[split], content[split], worked) for split in files}
         _build(place, rows)
     built: Any = tfds.builder_from_directory(str(place / _NAME / _VERSION))
     return {split: built.as_data_source(split) for split in files}
-
-
-def _cache_folder(cache: str | os.PathLike[str] | None) -> pathlib.Path:
-    if cache is None:
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        cache = os.environ.get("RLJAX_CACHE") or os.path.join(home, "rljax")
-    return pathlib.Path(cache).expanduser()
 
 
 def _rows(file: pathlib.Path, content: bytes, worked: bool) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import core
 
 from rljax import types
 
@@ -38,7 +39,6 @@ SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weig
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
 
 T = TypeVar("T", bound=types.Transform)
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def describe(value: Any) -> str:
@@ -46,7 +46,7 @@ def describe(value: Any) -> str:
     spec = getattr(value, "spec", None)
     if isinstance(spec, str) and spec:
         return spec
-    if isinstance(value, jax.Array) and value.ndim == 0 and not isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.Array) and value.ndim == 0 and not isinstance(value, core.Tracer):
         value = value.item()
     return repr(value)
 
@@ -56,7 +56,7 @@ def call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{k}={describe(v)}' for k, v in arguments.items())})"
 
 
-def piece(constructor: F | None = None, *, seam: str | None = None) -> Any:
+def piece(constructor: Callable[..., Any] | None = None, *, seam: str | None = None) -> Any:
     """Make ``constructor`` a piece of ``seam``, by default the one its module is named after."""
     if constructor is None:
         return functools.partial(piece, seam=seam)
@@ -76,29 +76,37 @@ def piece(constructor: F | None = None, *, seam: str | None = None) -> Any:
     return build
 
 
-def _steered(constructor: Callable[..., T], arguments: Mapping[str, Any], moving: Mapping[str, types.Controller]) -> T:
+def _steered(constructor: Callable[..., Any], arguments: Mapping[str, Any], moving: Mapping[str, types.Controller]):
     """Build a piece whose ``moving`` arguments are read from its state at every use."""
 
-    def at(values: Mapping[str, Any]) -> T:
-        return constructor(**{**arguments, **values})
+    def at(states: Mapping[str, Any]) -> Any:
+        return constructor(**{**arguments, **{k: c.value(states[k]) for k, c in moving.items()}})
 
-    def values(state: Any) -> dict[str, Any]:
-        return {k: c.value(state[k]) for k, c in moving.items()}
+    def steer(part: Callable[[Any], types.Transform]) -> Any:
+        template = part(at({k: c.init() for k, c in moving.items()}))
 
-    template = at(values({k: c.init() for k, c in moving.items()}))
+        def init() -> Any:
+            return {k: c.init() for k, c in moving.items()}, template.init()
 
-    def init() -> Any:
-        return {k: c.init() for k, c in moving.items()}, template.init()
+        def observe(state: Any, metrics: types.Metrics) -> Any:
+            return {k: c.update(state[0][k], metrics) for k, c in moving.items()}, template.observe(state[1], metrics)
 
-    def observe(state: Any, metrics: types.Metrics) -> Any:
-        return {k: c.update(state[0][k], metrics) for k, c in moving.items()}, template.observe(state[1], metrics)
+        def apply(*args: Any) -> Any:
+            *records, (outer, inner), key = args
+            out = part(at(outer)).apply(*records, inner, key)
+            return out if isinstance(template, types.LossTransform) else (out[0], (outer, out[1]))
 
-    def apply(*args: Any) -> Any:
-        *records, (outer, inner), key = args
-        out = at(values(outer)).apply(*records, inner, key)
-        return out if isinstance(template, types.LossTransform) else (out[0], (outer, out[1]))
+        return dataclasses.replace(template, apply=apply, init=init, observe=observe)
 
-    return dataclasses.replace(template, apply=apply, init=init, observe=observe)
+    built = at({k: c.init() for k, c in moving.items()})
+    if not isinstance(built, types.Transform):
+        raise ValueError(f"{constructor.__name__}: {', '.join(moving)} cannot move; only arguments of transforms can")
+    steered = steer(lambda p: p)
+    if isinstance(built, types.LossTransform):
+        # what the piece asks for on the whole minibatch reads the same numbers, from a state of its own
+        own = tuple(steer(lambda p, i=i: p.prepare[i]) for i in range(len(built.prepare)))
+        steered = dataclasses.replace(steered, prepare=own)
+    return steered
 
 
 def stateless(kind: type[T], function: Callable[..., Any], *, needs: types.Needs = types.Needs()) -> T:

@@ -27,6 +27,4 @@ def reset_reference(every: types.Count = 100):
         due = count % every == 0
         return jax.tree.map(lambda r, p: jnp.where(due, p, r), reference, params), count
 
-    return types.AfterTransform(
-        apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True)
-    )
+    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True))

@@ -1,6 +1,7 @@
 """Penalties: add named terms of their own beside the policy term."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -9,54 +10,62 @@ import jax.numpy as jnp
 from rljax import ops, transforms, types
 from rljax.transforms import reduce as reductions
 
+Reduction = types.PrepareTransform | None
 
-def _own(
-    name: str, function, needs: types.Needs, reduction: types.PrepareTransform | None
+
+def _penalty(
+    name: str, term: Callable[..., tuple[types.Array, types.Array]], needs: types.Needs, reduction: Reduction
 ) -> types.LossTransform:
-    built = transforms.stateless(types.LossTransform, function, needs=needs)
-    return dataclasses.replace(built, prepare=() if reduction is None else (reductions.named(name, reduction),))
+    """Add ``term(rollout, scores) -> (term, metric)`` under ``name``; penalties of one name and reduction add up."""
+    key = name if reduction is None else f"{name}/{reduction.spec}"
+
+    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+        value, metric = term(rollout, scores)
+        if key in loss.terms:
+            value = loss.terms[key] + value
+        return loss.replace(
+            terms={**loss.terms, key: value}, metrics={**loss.metrics, name: jax.lax.stop_gradient(metric)}
+        )
+
+    built = transforms.stateless(types.LossTransform, apply, needs=needs)
+    return dataclasses.replace(built, prepare=() if reduction is None else (reductions.named(key, reduction),))
 
 
 @transforms.piece
 def kl(
     estimator: Literal["k1", "k2", "k3", "abs", "reverse_kl", "forward_kl", "js"] = "k3",
     coefficient: types.NonNegative = 1e-3,
-    reduce: types.PrepareTransform | None = None,
+    reduce: Reduction = None,
 ):
     """Penalise divergence from the reference: coefficient k(d), d = logp - ref_logp, unfiltered.
 
     k1, k2, k3, abs are estimators on the sampled tokens (``ops.kl_estimate``; in the loss, k1 has no expected
     gradient, k2 that of reverse KL, k3 that of forward KL); reverse_kl, forward_kl and js are exact over
-    the vocabulary. Source: GRPO (arXiv 2402.03300, eq. 4) for k3. ``reduce`` None: the common reduction.
+    the vocabulary. The metric ``kl`` is the last one's. ``reduce`` None: the common reduction. Source: GRPO
+    (arXiv 2402.03300, eq. 4) for k3.
     """
     exact = estimator in ops.DIVERGENCES
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+    def term(rollout: types.Rollout, scores: types.Scores) -> tuple[types.Array, types.Array]:
         if exact:
             value = scores.divergence[estimator]
         else:
-            if rollout.ref_logp is None:
-                raise ValueError("penalty.kl: the rollout has no ref_logp")
-            logp = scores.logp if scores.raw_logp is None else scores.raw_logp
-            value = ops.kl_estimate(estimator, jnp.where(rollout.mask > 0, logp - rollout.ref_logp, 0.0))
-        return loss.replace(
-            terms={**loss.terms, "kl": coefficient * value},
-            metrics={**loss.metrics, "kl": jax.lax.stop_gradient(value)},
-        )
+            reference = ops.given(rollout.ref_logp, "penalty.kl: the rollout has no ref_logp")
+            logp = ops.given(scores.logp if scores.raw_logp is None else scores.raw_logp, "penalty.kl: no logp")
+            value = ops.kl_estimate(estimator, jnp.where(rollout.mask > 0, logp - reference, 0.0))
+        return coefficient * value, value
 
     needs = types.Needs(divergence=frozenset({estimator})) if exact else types.Needs(reference=True)
-    return _own("kl", apply, needs, reduce)
+    return _penalty("kl", term, needs, reduce)
 
 
 @transforms.piece
-def entropy(coefficient: types.NonNegative = 1e-3, reduce: types.PrepareTransform | None = None):
+def entropy(coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
     """Reward randomness: -coefficient H, the full-vocabulary entropy in nats. ``reduce`` None: the common one."""
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+    def term(rollout: types.Rollout, scores: types.Scores) -> tuple[types.Array, types.Array]:
         del rollout
-        return loss.replace(
-            terms={**loss.terms, "entropy": -coefficient * scores.entropy},
-            metrics={**loss.metrics, "live_entropy": jax.lax.stop_gradient(scores.entropy)},
-        )
+        value = ops.given(scores.entropy, "penalty.entropy: the scores have no entropy")
+        return -coefficient * value, value
 
-    return _own("entropy", apply, types.Needs(entropy=True), reduce)
+    return _penalty("live_entropy", term, types.Needs(entropy=True), reduce)

@@ -9,22 +9,20 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
+from rljax import ops, transforms, types
 
 Anchor = Literal["proximal", "behaviour"]
 
 
 def _difference(rollout: types.Rollout, scores: types.Scores, anchor: Anchor):
-    if scores.logp is None:
-        raise ValueError("ratio: the scores have no logp")
+    logp = ops.given(scores.logp, "ratio: the scores have no logp")
     if anchor == "behaviour":
-        if rollout.behaviour_logp is None:
-            raise ValueError("ratio: anchor='behaviour', but the rollout has no behaviour_logp")
-        denominator = rollout.behaviour_logp
+        missing = "ratio: anchor='behaviour', but the rollout has no behaviour_logp"
+        denominator = ops.given(rollout.behaviour_logp, missing)
     else:
-        denominator = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
+        denominator = logp if rollout.proximal_logp is None else rollout.proximal_logp
     # masked tokens may hold anything, infinities included: they must not reach the exponential
-    return jnp.where(rollout.mask > 0, scores.logp - jax.lax.stop_gradient(denominator), 0.0)
+    return jnp.where(rollout.mask > 0, logp - jax.lax.stop_gradient(denominator), 0.0)
 
 
 def _loss(function, needs: types.Needs) -> types.LossTransform:

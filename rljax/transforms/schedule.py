@@ -23,7 +23,9 @@ def _controller(constructor: Callable[..., types.Controller]) -> Callable[..., t
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         built = constructor(*bound.args, **bound.kwargs)
-        return types.Controller(built.init, built.value, built.update, transforms.call(constructor.__name__, bound.arguments))
+        return types.Controller(
+            built.init, built.value, built.update, transforms.call(constructor.__name__, bound.arguments)
+        )
 
     build.is_piece = True  # type: ignore[attr-defined]
     return build
@@ -55,7 +57,9 @@ def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
 
 
 @_controller
-def adaptive_kl(initial: types.Positive, target: types.Positive, horizon: types.Positive = 10_000.0) -> types.Controller:
+def adaptive_kl(
+    initial: types.Positive, target: types.Positive, horizon: types.Positive = 10_000.0
+) -> types.Controller:
     """Steer a KL coefficient towards a target divergence.
 
     beta <- beta (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon), n = rows of the step

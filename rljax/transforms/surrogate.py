@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
+from rljax import ops, transforms, types
 
 
 def _loss(function, needs: types.Needs = types.Needs()) -> types.LossTransform:
@@ -17,15 +17,16 @@ def _policy(loss: types.Loss, term, **metrics) -> types.Loss:
 
 
 def _advantage(rollout: types.Rollout):
-    if rollout.advantage is None:
-        raise ValueError("surrogate: the rollout has no advantage; give the recipe an advantage piece")
-    return jax.lax.stop_gradient(rollout.advantage)
+    missing = "surrogate: the rollout has no advantage; give the recipe an advantage piece"
+    return jax.lax.stop_gradient(ops.given(rollout.advantage, missing))
 
 
 def _ratio(loss: types.Loss):
-    if loss.log_ratio is None:
-        raise ValueError("surrogate: no ratio; put a ratio piece before it, such as ratio.token()")
-    return jnp.exp(loss.log_ratio)
+    return jnp.exp(ops.given(loss.log_ratio, "surrogate: no ratio; put a ratio piece before it, such as ratio.token()"))
+
+
+def _logp(scores: types.Scores):
+    return ops.given(scores.logp, "surrogate: the scores have no logp")
 
 
 @transforms.piece
@@ -33,7 +34,7 @@ def reinforce():
     """Follow the score function: -A logp (Williams 1992). The reference for all the others."""
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        return _policy(loss, -_advantage(rollout) * scores.logp)
+        return _policy(loss, -_advantage(rollout) * _logp(scores))
 
     return _loss(apply)
 
@@ -51,10 +52,11 @@ def unclipped():
 
 @transforms.piece
 def clip(low: types.NonNegative = 0.2, high: types.NonNegative = 0.2, dual: types.Positive | None = None):
-    """Clip the ratio: max(-A rho, -A clip(rho, 1 - low, 1 + high)); clipped tokens have no gradient.
+    """Take the larger loss of -A rho and -A rho', where rho' is rho held to [1 - low, 1 + high].
 
-    Source: PPO (arXiv 1707.06347, eq. 7); separate bounds: DAPO (arXiv 2503.14476, eq. 10). ``dual`` > 1 bounds
-    the loss of negative advantages by -dual A (arXiv 1912.09729, eq. 5); None leaves it out.
+    Tokens beyond the bound in the direction of A have no gradient. ``dual`` > 1 bounds the loss of negative
+    advantages by -dual A (arXiv 1912.09729, eq. 5); None leaves it out. Source: PPO (arXiv 1707.06347, eq. 7);
+    separate bounds: DAPO (arXiv 2503.14476, eq. 10).
     """
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
@@ -76,7 +78,7 @@ def likelihood():
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
         del rollout
-        return _policy(loss, -scores.logp)
+        return _policy(loss, -_logp(scores))
 
     return _loss(apply)
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
+from rljax import ops, transforms, types
 
 
 def _weigh(loss: types.Loss, weight) -> types.Loss:
@@ -22,10 +22,10 @@ def truncated_importance(cap: types.Positive = 2.0):
     """
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        if rollout.behaviour_logp is None:
-            raise ValueError("weight.truncated_importance: the rollout has no behaviour_logp")
-        proximal = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
-        d = jnp.where(rollout.mask > 0, proximal - rollout.behaviour_logp, 0.0)
+        behaviour = ops.given(rollout.behaviour_logp, "weight.truncated_importance: the rollout has no behaviour_logp")
+        logp = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
+        proximal = ops.given(logp, "weight.truncated_importance: the scores have no logp")
+        d = jnp.where(rollout.mask > 0, proximal - behaviour, 0.0)
         return _weigh(loss, jnp.minimum(jnp.exp(d), cap))
 
     return transforms.stateless(types.LossTransform, apply, needs=types.Needs(proximal=True))

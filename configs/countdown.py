@@ -1,0 +1,38 @@
+"""Reach a target: supervised warm start on demonstrations that often miss it, then GRPO on verified expressions.
+
+Command:   python -m rljax --config configs/countdown.py
+"""
+
+from rljax import config as configs
+
+
+def get_config(arg: str = ""):
+    """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
+    config = configs.default()
+    config.name = "countdown"
+    config.task = "countdown(numbers=3, highest=10, operators='+-*', slip=0.5)"
+    config.algorithm = "grpo(kl=0.0)"
+    config.model.layers = 3
+    config.model.width = 128
+    config.batch.prompts = 64
+    config.batch.samples = 8
+    config.phases = ("warm", "main")
+    config.phase.warm = configs.phase(
+        algorithm="sft()",
+        steps=400,
+        prompts=256,
+        optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
+        warmup=50,
+        evaluate="base",
+    )
+    config.phase.main = configs.phase(
+        steps=150, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
+    )
+    if arg == "quick":
+        config.phase.warm.steps = 4
+        config.phase.main.steps = 3
+        config.evaluation.final_prompts = config.evaluation.prompts = 16
+        config.evaluation.final_samples = config.evaluation.samples = 4
+    elif arg:
+        raise ValueError(f"countdown:{arg}: the only variant is 'quick'.")
+    return config

@@ -1,0 +1,72 @@
+"""What a step is made for: the algorithm, the networks, the task and the sizes."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import optax
+
+from rljax import losses, models, sampling, tasks, types
+from rljax.models import score as scoring
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything a step is made for. Sizes are those of one step."""
+
+    algorithm: types.Algorithm
+    optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
+    models: Mapping[str, models.Model]  # by module; "policy" is always there
+    task: tasks.Task  # bound to its tokenizer
+    stop: tuple[int, ...]
+    pad: int
+    prompts: int
+    samples: int
+    processors: sampling.Processors
+    mesh: jax.sharding.Mesh
+    rescore: bool = False  # renormalise over the support the sampler kept
+    epochs: int = 1
+    minibatches: int = 1
+    microbatches: int = 1
+    peek: int = 0  # rows of each step handed out with its metrics
+
+    @property
+    def rows(self) -> int:
+        """Rows that a step trains on."""
+        return self.prompts * self.samples
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of every log-prob; people's demonstrations have none."""
+        return self.processors.temperature if self.algorithm.source.origin == "policy" else 1.0
+
+
+def modules(algorithm: types.Algorithm) -> tuple[str, ...]:
+    """Return the modules an algorithm trains or reads: "policy" and, where needed, "value" and "reward"."""
+    needs = losses.needs(algorithm)
+    trained = {o.module for o in algorithm.objectives}
+    return ("policy", *(m for m in ("value", "reward") if m in trained or getattr(needs, m)))
+
+
+def score(
+    plan: Plan,
+    module: str,
+    params: types.Tree,
+    rows: types.Rollout,
+    needs: types.Needs,
+    *,
+    kept: bool | None = None,
+    reference: types.Tree | None = None,
+) -> types.Scores:
+    """Score rows with a module of the plan, at its temperature and under its support unless ``kept`` says otherwise."""
+    return scoring.score(
+        plan.models[module],
+        params,
+        rows,
+        needs,
+        temperature=plan.temperature,
+        kept=plan.rescore if kept is None else kept,
+        reference=reference,
+    )
+
+

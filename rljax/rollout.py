@@ -1,0 +1,120 @@
+"""Rollouts: what is drawn next, sampled or demonstrated, and judged."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from rljax import plan as plans
+from rljax import sampling, types
+from rljax.data import shuffle
+
+# streams of the root key; a row's own key is folded from (step, prompt, sample) by sampling.row_keys
+_ROWS, _ORDER, _DEMONSTRATIONS = 0, 1, 2
+
+
+def draw(plan: plans.Plan, draw: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
+    """Return what is drawn next: (position [P] in the run, index [P] in the training split).
+
+    Each epoch is a shuffle of its own; a batch may straddle two.
+    """
+    position = draw + jnp.arange(plan.prompts * plan.algorithm.source.oversample, dtype=jnp.int32)
+    size = plan.task.size("train")
+    epochs = jax.vmap(lambda e: jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, _ORDER), e)))
+    return position, shuffle.permute(position % size, size, epochs(position // size))
+
+
+def sample(
+    plan: plans.Plan,
+    params: types.Tree,
+    step: types.Array,
+    position: types.Array,
+    prompts: types.Prompts,
+    key: types.Key,
+) -> types.Rollout:
+    """Sample the policy; rows of a prompt stand together. The reward is still 0 everywhere."""
+    count, samples = prompts.index.shape[0], plan.samples
+    per_row = functools.partial(jnp.repeat, repeats=samples, axis=0, total_repeat_length=count * samples)
+    sample = jnp.tile(jnp.arange(samples, dtype=jnp.int32), count)
+    keys = sampling.row_keys(jax.random.fold_in(key, _ROWS), step, per_row(prompts.index), sample)
+    out = sampling.generate(
+        plan.models["policy"],
+        params,
+        prompts,
+        keys,
+        samples=samples,
+        length=plan.task.completion_length,
+        stop=plan.stop,
+        pad=plan.pad,
+        processors=plan.processors,
+        keep_support=plan.rescore,
+    )
+    rows = blank(plan, per_row(position), per_row(prompts.index), per_row(prompts.token), per_row(prompts.mask))
+    return rows.replace(
+        mask=out.mask,
+        action=types.Action(token=out.token, kept=out.kept),
+        behaviour_logp=out.behaviour_logp,
+        raw_logp=out.raw_logp,
+        entropy=out.entropy,
+        finish=out.finish,
+        version=jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32),
+        on_policy=jnp.ones_like(rows.reward),
+    )
+
+
+def blank(
+    plan: plans.Plan, position: types.Array, index: types.Array, token: types.Array, mask: types.Array
+) -> types.Rollout:
+    """Return rows of which only the prompt is known: ``position``, ``index`` [B], prompt ``token``, ``mask`` [B, L]."""
+    rows, width = position.shape[0], plan.task.completion_length
+    zero = jnp.zeros((rows,), jnp.int32)
+    return types.Rollout(
+        mask=jnp.zeros((rows, width)),
+        reward=jnp.zeros((rows,)),
+        group=position,
+        context=types.Context(token=token, mask=mask),
+        turn=jnp.zeros((rows, width), jnp.int32),
+        valid=jnp.ones((rows,)),
+        outcome=zero,
+        rollout=jnp.arange(rows, dtype=jnp.int32),
+        agent=zero,
+        domain=zero,
+        index=index,
+    )
+
+
+def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
+    """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid."""
+    broken = (verdict.outcome == types.Outcome.CRASHED) | (verdict.outcome == types.Outcome.TIMED_OUT)
+    return rollout.replace(
+        reward=jnp.where(broken, 0.0, verdict.reward),
+        outcome=verdict.outcome,
+        parts=verdict.parts,
+        valid=jnp.ones_like(verdict.reward) * ~broken,
+    )
+
+
+def demonstrate(plan: plans.Plan, step: types.Array, position, prompts: types.Prompts, key: types.Key) -> types.Rollout:
+    """Take the task's demonstrations as rows: no verifier has seen them, somebody else wrote them."""
+    key = jax.random.fold_in(jax.random.fold_in(key, _DEMONSTRATIONS), step)
+    token, mask = plan.task.demonstrations(prompts.index, "train", key)
+    rows = blank(plan, position, prompts.index, jnp.asarray(prompts.token), jnp.asarray(prompts.mask))
+    mask = jnp.asarray(mask, jnp.float32)
+    return rows.replace(
+        mask=mask,
+        action=types.Action(token=jnp.asarray(token, jnp.int32)),
+        reward=jnp.ones_like(rows.reward),  # what a demonstration is taken for
+        on_policy=jnp.zeros_like(rows.reward),
+    )
+
+
+def example(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.Rollout:
+    """Stand for a rollout in shape: what the source's pool is made for."""
+    count, length = plan.prompts * plan.algorithm.source.oversample, plan.task.prompt_length
+    index = jnp.zeros((count,), jnp.int32)
+    prompts = types.Prompts(token=jnp.zeros((count, length), jnp.int32), mask=jnp.ones((count, length)), index=index)
+    if plan.algorithm.source.origin == "demonstrations":
+        return blank(plan, index, index, prompts.token, prompts.mask)
+    return sample(plan, state.params["policy"], state.step, index, prompts, key)
+
+

@@ -1,0 +1,215 @@
+"""The update: complete the rows, compute advantages, run every objective, move what follows.
+
+Everything is a pure function; micro-batches, minibatches and epochs are scans.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import losses, ops, optimizer, sharding, types
+from rljax import plan as plans
+
+_PIECES = 3  # stream of the root key
+
+
+def _split(tree: types.Tree, parts: int, mesh: jax.sharding.Mesh) -> types.Tree:
+    """Cut row-leading arrays [B, ...] into [parts, B / parts, ...], rows of a block staying together."""
+    split = jax.tree.map(lambda x: x.reshape((parts, x.shape[0] // parts, *x.shape[1:])), tree)
+    return sharding.constrain(split, mesh, leading=1) if parts > 1 else split
+
+
+def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, plan: plans.Plan) -> Any:
+    """Apply ``function`` to the rows, a micro-batch at a time."""
+    if plan.microbatches == 1:
+        return function(rollout)
+    out = jax.lax.map(function, _split(rollout, plan.microbatches, plan.mesh))
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), out)
+
+
+def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
+    """Fill what the algorithm reads beyond the sample: reference, proximal policy and critic."""
+    needs = losses.needs(plan.algorithm)
+    inner = max(_repeats(plan, o) for o in plan.algorithm.objectives)
+    policy = functools.partial(plans.score, plan, "policy", needs=types.Needs())
+
+    def fill(rows: types.Rollout) -> dict[str, types.Array]:
+        found = {}
+        if needs.reference:
+            plain = plans.score(plan, "policy", state.reference, rows, types.Needs(), kept=False)
+            found["ref_logp"] = plain.logp
+        if needs.proximal and inner > 1:
+            found["proximal_logp"] = policy(state.params["policy"], rows).logp
+        if needs.value:
+            found["value"] = plans.score(plan, "value", state.params["value"], rows, types.Needs(value=True)).value
+        return found
+
+    return rollout.replace(**_map_rows(fill, rollout, plan))
+
+
+def _repeats(plan: plans.Plan, o: types.Objective) -> int:
+    """Count the gradient steps an objective takes on one rollout."""
+    return (o.epochs or plan.epochs) * (o.minibatches or plan.minibatches)
+
+
+def _minibatch_gradient(
+    plan: plans.Plan, o: types.Objective, params: types.Tree, reference: types.Tree, rollout: types.Rollout, inner, key
+):
+    """Return (loss, metrics, gradient, state) of one minibatch; micro-batches only add."""
+    needs = losses.objective_needs(o)
+    reference = reference if needs.divergence else None
+    score = functools.partial(plans.score, plan, o.module, needs=needs, reference=reference)
+    live = _map_rows(lambda rows: score(params, rows), rollout, plan) if needs.live else None
+    rollout, inner = losses.prepare(o, rollout, live, inner, key)
+
+    def loss(params: types.Tree, rows: types.Rollout, key: types.Key):
+        scores = score(params, rows)
+        value, metrics = losses.loss(o, rows, scores, inner, key)
+        if scores.logp is not None and rows.behaviour_logp is not None:
+            gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
+            metrics["sampler_gap"] = jnp.sum(jnp.where(rows.mask > 0, gap, 0.0) * rows.coefficient["metric"])
+        return value, metrics
+
+    gradient = jax.value_and_grad(loss, has_aux=True)
+    if plan.microbatches == 1:
+        (value, metrics), grads = gradient(params, rollout, key)
+        return value, metrics, grads, inner
+
+    def add(total, part):
+        i, rows = part
+        return jax.tree.map(jnp.add, total, gradient(params, rows, jax.random.fold_in(key, i))), None
+
+    parts = _split(rollout, plan.microbatches, plan.mesh)
+    first = jax.tree.map(lambda x: x[0], parts)
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, first, key))
+    ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(plan.microbatches), parts))
+    return value, metrics, grads, inner
+
+
+def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
+    """Run one objective: every epoch and minibatch. Returns (state, metrics of it)."""
+    o, tx = plan.algorithm.objectives[number], plan.optimizers[number]
+    minibatches = o.minibatches or plan.minibatches
+    batches = _split(rollout, minibatches, plan.mesh)
+
+    def turn(carry, i: types.Array):
+        params, opt_state, inner = carry
+        rows = jax.tree.map(lambda x: x[i % minibatches], batches)
+        value, metrics, grads, inner = _minibatch_gradient(
+            plan, o, params, state.reference, rows, inner, jax.random.fold_in(key, i)
+        )
+        params, opt_state, norm, finite = optimizer.apply(tx, grads, value, params, opt_state)
+        metrics |= {"loss": value, "gradient_norm": norm, "skipped": 1.0 - finite}
+        return (params, opt_state, inner), metrics
+
+    inner = state.algorithm["objectives"][number]
+    carry = (state.params[o.module], state.opt_state[number], inner)
+    repeats = _repeats(plan, o)
+    if repeats == 1:
+        carry, metrics = turn(carry, jnp.zeros((), jnp.int32))
+        stacked = jax.tree.map(lambda x: x[None], metrics)
+    else:
+        carry, stacked = jax.lax.scan(turn, carry, jnp.arange(repeats))
+    metrics = {name: jnp.mean(x) for name, x in stacked.items()}
+    metrics["skipped"] = jnp.sum(stacked["skipped"])
+    if "sampler_gap" in stacked:  # later minibatches have moved away from the sampler by design
+        metrics["sampler_gap"] = stacked["sampler_gap"][0]
+    params, opt_state, inner = carry
+
+    def put(items: tuple, item: Any) -> tuple:
+        return (*items[:number], item, *items[number + 1 :])
+
+    state = state.replace(
+        params={**state.params, o.module: params},
+        opt_state=put(state.opt_state, opt_state),
+        algorithm={**state.algorithm, "objectives": put(state.algorithm["objectives"], inner)},
+    )
+    return state, metrics
+
+
+def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
+    """Describe the rows a step trains on, before the loss; rewards only where a verifier gave them."""
+    valid = ops.valid_rows(rollout)
+    metrics = {
+        "length": ops.masked_mean(jnp.sum(rollout.mask, axis=1), valid),
+        "valid_rows": jnp.sum(valid),
+    }
+    if judged:
+        reward = ops.row_reward(rollout)
+        metrics |= {
+            "reward": ops.masked_mean(rollout.reward, valid),
+            "reward_std": ops.masked_std(reward, valid),
+            "flat_groups": ops.masked_mean((ops.group_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
+            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, valid),
+        }
+        metrics |= {f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome}
+        metrics |= {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
+    if rollout.finish is not None:
+        metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, valid)
+    if rollout.entropy is not None:
+        metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
+    if rollout.advantage is not None:
+        metrics["advantage_abs"] = ops.masked_mean(jnp.abs(rollout.advantage), rollout.mask)
+    return metrics
+
+
+def update(
+    plan: plans.Plan, state: types.TrainState, rollout: types.Rollout, key: types.Key
+) -> tuple[types.TrainState, dict[str, Any]]:
+    """Update the state from a scored rollout, [prompts * oversample * samples] rows.
+
+    Returns the state and scalar metrics; with ``plan.peek``, also the first rows as they were trained on ("rows").
+    """
+    key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
+    algorithm, source, before = plan.algorithm, plan.algorithm.source, state
+    rollout, pool = source.select(rollout, state.pool, plan.rows, jax.random.fold_in(key, 0))
+    rollout = _complete(plan, state, sharding.constrain(rollout, plan.mesh))
+    rollout, inner = losses.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+    state = state.replace(algorithm=inner, pool=pool)
+    metrics = _rollout_metrics(rollout, judged=source.origin == "policy")
+    skipped = jnp.zeros(())
+    for number, o in enumerate(algorithm.objectives):
+        state, own = _when_due(plan, number, state, rollout, jax.random.fold_in(key, 2 + number))
+        skipped += own["skipped"]
+        metrics |= own if o.module == "policy" else {f"{o.module}/{name}": x for name, x in own.items()}
+    state = _follow(plan, before, state, metrics, skipped, jax.random.fold_in(key, 1000))
+    metrics["skipped_in_row"] = state.skipped
+    if plan.peek:
+        metrics["rows"] = jax.tree.map(lambda x: x[: plan.peek], rollout)
+    return state.replace(draw=state.draw + plan.prompts * source.oversample), metrics
+
+
+def _when_due(plan: plans.Plan, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
+    """Run an objective on the steps it is meant for; on the others its metrics are 0."""
+    every = plan.algorithm.objectives[number].every
+    run = functools.partial(_optimise, plan, number)
+    if every == 1:
+        return run(state, rollout, key)
+    shapes = jax.eval_shape(run, state, rollout, key)[1]
+    idle = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.cond(state.step % every == 0, run, lambda s, *_: (s, idle), state, rollout, key)
+
+
+def _follow(plan: plans.Plan, before, state: types.TrainState, metrics, skipped, key: types.Key) -> types.TrainState:
+    """Move reference, schedules and counters. A step with a skipped update moves the counters only."""
+    finite = skipped == 0
+    reference, inner = losses.after(
+        plan.algorithm, state.reference, state.params["policy"], metrics, state.algorithm, key
+    )
+    inner = losses.observe(plan.algorithm, inner, metrics)
+
+    def keep(new: types.Tree, old: types.Tree) -> types.Tree:
+        return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+
+    return state.replace(
+        step=state.step + 1,
+        reference=keep(reference, before.reference),
+        algorithm=keep(inner, before.algorithm),
+        skipped=jnp.where(finite, 0, state.skipped + 1),
+        skipped_total=state.skipped_total + skipped.astype(jnp.int32),
+    )
+
+

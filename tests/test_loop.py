@@ -1,0 +1,233 @@
+"""The loop as a person meets it: killed, stopped, resumed, mistaken; and from Python without files."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax import checkpoint, evaluate, loop, sample
+from rljax import config as configs
+from tests import tiny
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+CONFIG = """
+from tests import tiny
+
+
+def get_config(arg=""):
+    return tiny.config("grpo(kl=0.01)", phase__warm__steps=30, phase__main__steps=170,
+                       checkpoint__every=10, log__rollouts=20, evaluation__every=50)
+"""
+
+
+def command(module, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    return {
+        "args": [sys.executable, "-m", f"rljax{module}", *arguments],
+        "env": environment,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
+
+
+def run(*arguments, module=""):
+    return subprocess.run(**command(module, *arguments), timeout=240)
+
+
+def stop_at(lines, sign, workdir, *arguments):
+    """Start a run and send it ``sign`` once its metrics have so many lines; return its exit code and output."""
+    process = subprocess.Popen(**command("", *arguments))
+    log, deadline = workdir / "metrics.jsonl", time.time() + 240
+    while time.time() < deadline and process.poll() is None:
+        if log.exists() and log.read_bytes().count(b"\n") >= lines:
+            process.send_signal(sign)
+            break
+        time.sleep(0.002)
+    output, _ = process.communicate(timeout=240)
+    return process.returncode, output
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return (config file, work directory, output) of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "tiny_config.py").write_text(CONFIG)
+    done = run("--config", str(folder / "tiny_config.py"), "--workdir", str(folder / "whole"))
+    assert done.returncode == 0, done.stdout
+    return folder / "tiny_config.py", folder / "whole", done.stdout
+
+
+def parameters(workdir):
+    program, params, step = evaluate.load(str(workdir))
+    return step, jax.device_get(params)
+
+
+def same(one, other):
+    """Hold two work directories to the same records and parameters, bit for bit."""
+    for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl", "algorithm.txt"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    (step, a), (step_too, b) = parameters(one), parameters(other)
+    assert step == step_too == 200
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_run_writes_everything_it_promises(finished):
+    _, workdir, output = finished
+    for name in ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "config.json"):
+        assert (workdir / name).stat().st_size > 0, name
+    assert (workdir / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert (workdir / "passk.png").read_bytes()[:4] == b"\x89PNG"
+    assert list((workdir / "tensorboard").iterdir())
+    assert "scale_by_group(epsilon=1e-06, ddof=1)" in (workdir / "algorithm.txt").read_text()
+    records = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
+    assert [r["step"] for r in records] == list(range(1, 201))
+    assert {r["phase"] for r in records} == {"warm", "main"}
+    assert [e["name"] for e in map(json.loads, (workdir / "evaluations.jsonl").open())] == [
+        "base", "training", "training", "training", "result",
+    ]  # fmt: skip
+    assert "pass@4" in output and "greedy" in output and "sample completions" in output
+    rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
+    assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)
+
+
+def test_killed_twice_and_resumed_it_ends_bit_for_bit_the_same(finished, tmp_path):
+    config, whole, _ = finished
+    arguments = ("--config", str(config), "--workdir", str(tmp_path))
+    for lines in (12, 90):
+        code, output = stop_at(lines, signal.SIGKILL, tmp_path, *arguments)
+        assert code == -signal.SIGKILL, output
+    assert checkpoint.Checkpointer(tmp_path / "checkpoints").latest_step() < 200
+    done = run(*arguments)
+    assert done.returncode == 0, done.stdout
+    same(whole, tmp_path)
+
+
+def test_sigterm_saves_and_exits_with_the_resumable_code(finished, tmp_path):
+    config, whole, _ = finished
+    arguments = ("--config", str(config), "--workdir", str(tmp_path))
+    code, output = stop_at(40, signal.SIGTERM, tmp_path, *arguments)
+    assert code == loop.RESUMABLE == 75
+    assert "To resume, run the same command again" in output and str(config) in output
+    saved = checkpoint.Checkpointer(tmp_path / "checkpoints").latest_step()
+    assert saved == max(json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open())
+    done = run(*arguments)
+    assert done.returncode == 0, done.stdout
+    same(whole, tmp_path)
+
+
+def test_a_corrupt_newest_checkpoint_falls_back_and_replays_the_same(finished, tmp_path):
+    config, whole, _ = finished
+    shutil.copytree(whole, tmp_path / "copy")
+    checkpoints = tmp_path / "copy" / "checkpoints"
+    for file in (checkpoints / "200").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"garbage")
+    done = run("--config", str(config), "--workdir", str(tmp_path / "copy"))
+    assert done.returncode == 0, done.stdout
+    assert "200" in done.stdout and "190" in done.stdout  # both steps are named
+    same(whole, tmp_path / "copy")
+
+
+def test_a_finished_run_says_so_again_and_changes_nothing(finished):
+    config, whole, _ = finished
+    before = (whole / "metrics.jsonl").read_bytes()
+    done = run("--config", str(config), "--workdir", str(whole))
+    assert done.returncode == 0 and "pass@4" in done.stdout
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, tmp_path):
+    _, whole, _ = finished
+    config = configs.from_dict(json.loads((whole / "config.json").read_text()))
+    config.phase.main.steps = 171
+    config.algorithm = "rloo()"
+    with pytest.raises(ValueError, match="another config") as error:
+        loop.train(config, whole)
+    assert "config.algorithm: 'grpo(kl=0.01)' -> 'rloo()'" in str(error.value)
+    assert "config.phase.main.steps: 170 -> 171" in str(error.value)
+    assert "config.seed" not in str(error.value)
+    shutil.copytree(whole, tmp_path / "copy")
+    config.algorithm = "grpo(kl=0.01)"
+    result = loop.train(config, tmp_path / "copy", allow_config_change=True, progress=False)
+    assert int(result.state.step) == 201
+
+
+def test_evaluate_and_sample_from_the_command_line(finished):
+    _, whole, _ = finished
+    done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module=".evaluate")
+    assert done.returncode == 0, done.stdout
+    record = json.loads(done.stdout.strip().splitlines()[-1])
+    assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 200
+    done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module=".sample")
+    assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
+    done = run("--workdir", str(whole), "--prompt", "3+x=", module=".sample")
+    assert done.returncode == 2 and "does not know" in done.stdout
+    done = run(str(whole), "--step", "180", "--count", "2", module=".metrics")
+    assert done.returncode == 0 and "step 180: 2 of 4" in done.stdout and "advantage" in done.stdout
+
+
+def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
+    _, whole, _ = finished
+    program, params, _ = evaluate.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
+    record = evaluate.evaluate(program, params, name="other", step=0, prompts=8, samples=4)
+    assert record["prompts"] == 8 and set(record["pass_at_k"]) == {"1", "2", "4"}
+    with pytest.raises(ValueError, match=r"lacks|missing|character"):
+        evaluate.load(str(whole), "countdown()")
+
+
+def test_mistakes_on_the_command_line_end_with_one_clear_line():
+    for arguments, words in (
+        (("--config", "quickstrat"), "quickstart"),
+        (("--config", "quickstart", "--config.algorithm=gpro()"), "Did you mean 'grpo'"),
+        (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2, done.stdout
+        assert words in done.stdout and "Traceback" not in done.stdout
+
+
+# --- from Python --------------------------------------------------------------------------------
+
+
+def test_train_in_memory_and_use_what_it_returns():
+    result = rljax.train(tiny.config(mesh__data=8), progress=False)
+    assert [r["step"] for r in result.history] == [1, 2, 3, 4]
+    assert [e["name"] for e in result.evaluations] == ["base", "result"]
+    completions = sample.complete(result.program, result.params, "3+4=", samples=2)
+    assert len(completions) == 2 and all(c["logp"] < 0 for c in completions)
+    assert result.learning_curve() is not None and result.passk() is not None
+    with pytest.raises(ValueError, match="prompt_length"):
+        sample.complete(result.program, result.params, "3+4=" * 9)
+
+
+def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path):
+    config = tiny.config("reinforce()", mesh__data=8, learner__max_skipped=2, phase__main__steps=9)
+    config.seam.reward = "affine(inf)"  # 0 * inf is not a number
+    with pytest.raises(loop.NonFinite, match=r"phase 'main'.*max_skipped=2") as error:
+        loop.train(config, tmp_path, progress=False)
+    assert "loss" in str(error.value)
+
+
+def test_phases_hand_over_parameters_and_references():
+    config = tiny.config("grpo()", mesh__data=8)
+    config.phases = ("warm", "main", "again")
+    config.phase.again = configs.phase(steps=1, reference="keep", reset_optimizer=False, warmup=1)
+    result = loop.train(config, progress=False)
+    assert int(result.state.step) == 5
+    reference, policy = result.state.reference["embedding"], result.params["embedding"]
+    first = rljax.train(tiny.config("grpo()", mesh__data=8), progress=False)
+    np.testing.assert_array_equal(reference, first.state.reference["embedding"])  # that of the phase before
+    assert np.any(np.asarray(reference) != np.asarray(policy))
+    counts = {int(x) for x in jax.tree.leaves(result.state.opt_state) if x.ndim == 0}
+    assert counts == {3}  # the optimizer went on counting

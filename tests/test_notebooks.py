@@ -1,0 +1,77 @@
+"""The notebook runs from top to bottom in a kernel of its own, as a reader runs it."""
+
+import base64
+import io
+import os
+import pathlib
+
+import jax
+import matplotlib.image
+import nbclient
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PATH = ROOT / "notebooks" / "first_run.ipynb"
+
+
+def read():
+    return nbformat.read(PATH, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """Execute the notebook in quick mode, on one device, and return its code cells and directory."""
+    workdir = tmp_path_factory.mktemp("notebook")
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
+        "RLJAX_QUICK": "1",
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+    notebook = read()
+    client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(workdir)}})
+    client.execute(env=environment)
+    return [cell for cell in notebook.cells if cell.cell_type == "code"], workdir
+
+
+def outputs(cell, kind):
+    return [o.data[kind] for o in cell.outputs if kind in o.get("data", {})]
+
+
+def text(cell):
+    return "".join(o.get("text", "") for o in cell.outputs) + "".join(outputs(cell, "text/plain"))
+
+
+def test_it_is_valid_and_committed_without_outputs():
+    notebook = read()
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == [] and cell.execution_count is None
+
+
+def test_every_cell_runs_and_draws_its_figures(executed):
+    cells, workdir = executed
+    assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
+    assert not [o for c in cells for o in c.outputs if o.output_type == "error"]
+    for call in ("result.learning_curve(", "result.passk(", "plots.passk("):
+        (cell,) = [c for c in cells if call in c.source]
+        (png,) = outputs(cell, "image/png")
+        picture = matplotlib.image.imread(io.BytesIO(base64.b64decode(png)))
+        height, width, _ = picture.shape
+        assert min(height, width) > 300
+        assert picture[..., :3].std() > 0.05  # neither blank nor uniform
+    assert list(workdir.iterdir()) == []  # nothing is written without a work directory
+
+
+def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
+    cells, _ = executed
+    printed = {c.source: text(c) for c in cells}
+    (table,) = [t for source, t in printed.items() if "evaluate.table" in source]
+    assert "pass@1" in table and "greedy" in table and "base" in table and "result" in table
+    described = [t for source, t in printed.items() if "config.describe" in source]
+    assert "grpo(" in described[0] and "w_reinforce(positive=0.1" in described[1]
+    (completions,) = [t for source, t in printed.items() if "sample.complete" in source]
+    assert completions.count("'logp'") == 4
