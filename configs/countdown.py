@@ -10,16 +10,16 @@ def get_config(arg: str = ""):
     """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
     config = configs.default()
     config.name = "countdown"
-    config.task = "countdown(numbers=3, highest=10, operators='+-*', slip=0.5)"
+    config.task = "countdown(numbers=3, highest=15, operators='+-', slip=0.3)"
     config.algorithm = "grpo(kl=0.0)"
-    config.model.layers = 3
+    config.model.layers = 2
     config.model.width = 128
-    config.batch.prompts = 64
-    config.batch.samples = 8
+    config.batch.prompts = 32
+    config.batch.samples = 16
     config.phases = ("warm", "main")
     config.phase.warm = configs.phase(
         algorithm="sft()",
-        steps=400,
+        steps=180,
         prompts=256,
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,

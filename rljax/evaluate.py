@@ -4,6 +4,7 @@ python -m rljax.evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [-
 """
 
 import base64
+import contextlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import rich.console
 import rich.table
+import rich.text
 from absl import app, flags, logging
 
 from rljax import checkpoint, collect, passk, sampling, types
@@ -48,6 +50,7 @@ def evaluate(
 
     Returns a record: ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts,
     ``greedy`` [accuracy, low, high] with a Wilson interval, mean length, and a few completions.
+    ``verifiers`` None starts the workers of a host task for this evaluation alone.
 
     Raises:
       ValueError: a k above the number of samples, or more prompts than the split has.
@@ -58,8 +61,10 @@ def evaluate(
     if max(ks) > samples:
         raise ValueError(f"k={max(ks)}: at most the number of samples, {samples}.")
     index = np.arange(prompts, dtype=np.int32)
-    sampled = _judge(program, params, index, samples, program.resolved.processors, split, verifiers)
-    greedy = _judge(program, params, index, 1, sampling.build(0.0, 0, 1.0, 0.0), split, verifiers)
+    with contextlib.ExitStack() as stack:
+        workers = verifiers or stack.enter_context(collect.verifiers(program))
+        sampled = _judge(program, params, index, samples, program.resolved.processors, split, workers)
+        greedy = _judge(program, params, index, 1, sampling.build(0.0, 0, 1.0, 0.0), split, workers)
     correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
     per_prompt = passk.pass_at_k(correct, samples, ks)
@@ -101,7 +106,7 @@ def _judge(program, params, index, samples, processors, split, verifiers) -> dic
         token, mask = jax.device_get((out.token, out.mask))
         if program.task.host:
             assert verifiers is not None
-            verdict = collect.judge(program, verifiers, rows, split, token, mask).result()
+            verdict = collect.verdict([collect.judge(program, verifiers, rows, split, token, mask)], "an evaluation")
         else:
             verdict = jax.device_get(program.verify(jnp.asarray(rows), out.token, out.mask))
         found.append((verdict.outcome, verdict.reward, token, mask))
@@ -134,10 +139,8 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
     for e in evaluations[-1:]:
         console.print(f"sample completions ({e['name']}):")
         for x in e["examples"]:
-            console.print(
-                f"  {x['prompt']}[bold]{rich.markup.escape(x['completion'])}[/]  {x['outcome']}, reward {x['reward']:g}",
-                highlight=False,
-            )
+            parts = f"  {x['prompt']}", (x["completion"], "bold"), f"  {x['outcome']}, reward {x['reward']:g}"
+            console.print(rich.text.Text.assemble(*parts))  # no markup: a text may hold brackets
 
 
 def load(workdir: str, task: str = "", step: int | None = None) -> tuple[programs.Program, types.Tree, int]:

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -259,6 +260,7 @@ def train(
     *,
     allow_config_change: bool = False,
     progress: bool = True,
+    devices: Sequence[jax.Device] | None = None,
 ) -> Result:
     """Run a config's phases from the start, or from the newest checkpoint of its work directory.
 
@@ -267,6 +269,7 @@ def train(
       workdir: where everything is written; None keeps all in memory and cannot be resumed.
       allow_config_change: continue a work directory whose config differs.
       progress: show a live line.
+      devices: what the mesh is laid over; None for all there are.
 
     Raises:
       ValueError: anything wrong with the config, before any device work.
@@ -274,7 +277,7 @@ def train(
       NonFinite: too many updates in a row were not finite.
     """
     directory, tokenizer = _open_directory(config, workdir, allow_config_change)
-    program = programs.build(config, tokenizer)
+    program = programs.build(config, tokenizer, devices)
     with contextlib.ExitStack() as stack:
         workers = stack.enter_context(collect.verifiers(program))
         term = stack.enter_context(_sigterm())

@@ -1,8 +1,10 @@
 """The config language, what resolving checks, and the errors it gives: nothing here compiles."""
 
 import json
+import os
 import pathlib
 import subprocess
+import sys
 
 import jax
 import pytest
@@ -162,7 +164,7 @@ def test_an_unknown_field_anywhere_is_refused(path, field, hint):
         target[field] = 1
     with pytest.raises(ValueError, match=rf"config\.{'.'.join((*path, field))}: unknown field\. Did you mean '{hint}'"):
         configs.resolve(config)
-    with pytest.raises(ValueError, match="phase: unknown field 'step'. Did you mean 'steps'"):
+    with pytest.raises(ValueError, match=r"phase: unknown field 'step'. Did you mean 'steps'"):
         configs.phase(step=1)
 
 
@@ -192,7 +194,7 @@ def test_rows_that_do_not_divide_over_the_mesh_are_refused():
     with pytest.raises(ValueError, match=r"config\.batch\.prompts \* samples \(phase 'main'\)=6: .*divisible by 8"):
         program.build(config, devices=jax.devices())
     config.mesh.update({"data": 3})
-    with pytest.raises(ValueError, match="mesh data=3.* does not fit 8 devices"):
+    with pytest.raises(ValueError, match=r"mesh data=3.* does not fit 8 devices"):
         program.build(config, devices=jax.devices())
 
 
@@ -226,7 +228,7 @@ def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"mine\(scale=0\): scale must be a number in \(0, inf\]"):
         main(algorithm="study_of_mine.mine(scale=0)")
     with pytest.raises(
-        ValueError, match="no function 'mime'. Did you mean 'mine'.* Valid: homeless, length, mine, wrong"
+        ValueError, match=r"no function 'mime'. Did you mean 'mine'.* Valid: homeless, length, mine, wrong"
     ):
         main(algorithm="study_of_mine.mime()")
     with pytest.raises(ValueError, match=r"config\.algorithm='study_of_mine\.wrong\(\)': not an algorithm"):
@@ -408,10 +410,7 @@ def test_a_config_survives_json():
     lines = configs.differences(config, again)
     assert "config.model.width: 32 -> 8" in lines and "config.phase.warm.steps: 2 -> None" in lines
     assert configs.from_dict({"seed": 3}).seed == 3  # what an older run did not store gets its default
-    assert (
-        configs.differences(configs.from_dict({}), configs.default()) == ["config.phase.main.algorithm: None -> ''"][:0]
-        or True
-    )
+    assert configs.differences(configs.from_dict({}), configs.default()) == []
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -421,7 +420,7 @@ def test_shipped_configs_resolve(name):
         try:
             configs.resolve(config)
         except ValueError as error:
-            if "gsm8k" not in name:
+            if "gsm8k" not in name or "is not a folder" not in str(error):
                 raise
             pytest.skip(f"the problems are not here: {error}")
 
@@ -446,11 +445,7 @@ def test_every_task_of_the_table_can_be_imported():
 
 
 def test_resolving_starts_no_device():
-    code = (
-        "import sys; sys.path.insert(0, '.')\n"
-        "from rljax import config\n"
-        "config.resolve(config.default())\n"
-        "from jax._src import xla_bridge\n"
-        "assert not xla_bridge.backends_are_initialized()\n"
-    )
-    assert subprocess.run(["true"]).returncode == 0 and code
+    code = "from rljax import config; config.resolve(config.default()); print('resolved'); import jax; jax.devices()"
+    env = {**os.environ, "JAX_PLATFORMS": "nowhere"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert ran.stdout == "resolved\n" and "nowhere" in ran.stderr  # what asks for a device fails, after resolving

@@ -18,6 +18,7 @@ from rljax import checkpoint, evaluate, loop, sample
 from rljax import config as configs
 from tests import tiny
 
+ONE = jax.devices()[:1]
 ROOT = pathlib.Path(__file__).parent.parent
 
 CONFIG = """
@@ -159,7 +160,7 @@ def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, 
     assert "config.seed" not in str(error.value)
     shutil.copytree(whole, tmp_path / "copy")
     config.algorithm = "grpo(kl=0.01)"
-    result = loop.train(config, tmp_path / "copy", allow_config_change=True, progress=False)
+    result = loop.train(config, tmp_path / "copy", allow_config_change=True, progress=False, devices=ONE)
     assert int(result.state.step) == 201
 
 
@@ -189,7 +190,7 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
 def test_mistakes_on_the_command_line_end_with_one_clear_line():
     for arguments, words in (
         (("--config", "quickstrat"), "quickstart"),
-        (("--config", "quickstart", "--config.algorithm=gpro()"), "Did you mean 'grpo'"),
+        (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
         (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
     ):
         done = run(*arguments)
@@ -201,7 +202,7 @@ def test_mistakes_on_the_command_line_end_with_one_clear_line():
 
 
 def test_train_in_memory_and_use_what_it_returns():
-    result = rljax.train(tiny.config(mesh__data=8), progress=False)
+    result = rljax.train(tiny.config(), progress=False, devices=ONE)
     assert [r["step"] for r in result.history] == [1, 2, 3, 4]
     assert [e["name"] for e in result.evaluations] == ["base", "result"]
     completions = sample.complete(result.program, result.params, "3+4=", samples=2)
@@ -212,21 +213,21 @@ def test_train_in_memory_and_use_what_it_returns():
 
 
 def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path):
-    config = tiny.config("reinforce()", mesh__data=8, learner__max_skipped=2, phase__main__steps=9)
+    config = tiny.config("reinforce()", learner__max_skipped=2, phase__main__steps=9)
     config.seam.reward = "affine(inf)"  # 0 * inf is not a number
     with pytest.raises(loop.NonFinite, match=r"phase 'main'.*max_skipped=2") as error:
-        loop.train(config, tmp_path, progress=False)
+        loop.train(config, tmp_path, progress=False, devices=ONE)
     assert "loss" in str(error.value)
 
 
 def test_phases_hand_over_parameters_and_references():
-    config = tiny.config("grpo()", mesh__data=8)
+    config = tiny.config("grpo()")
     config.phases = ("warm", "main", "again")
     config.phase.again = configs.phase(steps=1, reference="keep", reset_optimizer=False, warmup=1)
-    result = loop.train(config, progress=False)
+    result = loop.train(config, progress=False, devices=ONE)
     assert int(result.state.step) == 5
     reference, policy = result.state.reference["embedding"], result.params["embedding"]
-    first = rljax.train(tiny.config("grpo()", mesh__data=8), progress=False)
+    first = rljax.train(tiny.config("grpo()"), progress=False, devices=ONE)
     np.testing.assert_array_equal(reference, first.state.reference["embedding"])  # that of the phase before
     assert np.any(np.asarray(reference) != np.asarray(policy))
     counts = {int(x) for x in jax.tree.leaves(result.state.opt_state) if x.ndim == 0}

@@ -114,7 +114,7 @@ def sign_weighted(positive: types.Number = 1.0, negative: types.Number = 1.0):
     """
 
     def apply(r: types.Rollout) -> types.Rollout:
-        row = positive * (r.reward == 1.0) - negative * (r.reward == 0.0)
+        row = jnp.where(r.reward == 1.0, positive, 0.0) - jnp.where(r.reward == 0.0, negative, 0.0)
         return _set(r, row[:, None] * jnp.ones_like(r.mask))
 
     return _rollout(apply)

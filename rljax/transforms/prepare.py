@@ -17,7 +17,7 @@ def keep(predicate: transforms.Predicate):
 
     def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
         del scores
-        return rollout.replace(mask=rollout.mask * transforms.PREDICATES[predicate](rollout))
+        return rollout.replace(mask=jnp.where(transforms.PREDICATES[predicate](rollout), rollout.mask, 0.0))
 
     return transforms.stateless(types.PrepareTransform, apply)
 
@@ -30,7 +30,8 @@ def drop_truncated():
         del scores
         if rollout.finish is None:
             raise ValueError("prepare.drop_truncated: the rollout has no finish reason")
-        return rollout.replace(mask=rollout.mask * (rollout.finish != types.Finish.LENGTH)[:, None])
+        truncated = (rollout.finish == types.Finish.LENGTH)[:, None]
+        return rollout.replace(mask=jnp.where(truncated, 0.0, rollout.mask))
 
     return transforms.stateless(types.PrepareTransform, apply)
 
@@ -47,8 +48,7 @@ def reject(estimator: Literal["k2", "k3", "abs"] = "k3", bound: types.NonNegativ
         if scores is None or scores.logp is None or rollout.behaviour_logp is None:
             raise ValueError("prepare.reject: needs live scores and behaviour_logp")
         divergence = ops.kl_estimate(estimator, rollout.behaviour_logp - scores.logp)
-        kept = divergence <= bound
-        dropped = jnp.where(rollout.mask > 0, 1.0 - kept, 0.0)
-        return rollout.replace(mask=rollout.mask * kept, extra={**rollout.extra, "rejected": dropped})
+        mask = jnp.where(divergence <= bound, rollout.mask, 0.0)
+        return rollout.replace(mask=mask, extra={**rollout.extra, "rejected": rollout.mask - mask})
 
     return transforms.stateless(types.PrepareTransform, apply, needs=types.Needs(live=True))

@@ -31,7 +31,7 @@ def named(name: str, reduction: types.PrepareTransform) -> types.PrepareTransfor
 
 
 def _trained_rows(mask):
-    return jnp.maximum(jnp.sum(jnp.any(mask > 0, axis=1)), 1)
+    return jnp.maximum(jnp.sum(jnp.any(mask > 0, axis=1).astype(mask.dtype)), 1.0)
 
 
 @transforms.piece

@@ -1,0 +1,62 @@
+"""An algorithm of a study's own is built by its dotted path and is a composition like any other."""
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import algorithms
+from rljax import config as configs
+from tests import test_algorithms as battery
+
+PIECES = "experiments.example_pieces.pieces"
+
+
+def resolved(**fields):
+    c = configs.load("quickstart", "quick")
+    for field, value in fields.items():
+        configs.override(c, field.replace("__", "."), value)
+    return configs.resolve(c).phases[-1].algorithm
+
+
+def value_and_gradient(algorithm):
+    rollout, scores = battery.records(battery.arrays())
+    return jax.value_and_grad(lambda logp: battery.loss(algorithm, rollout, scores.replace(logp=logp))[0])(scores.logp)
+
+
+def test_a_dotted_path_builds_the_algorithm_and_its_loss_is_finite():
+    algorithm = resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)")
+    assert "surrogate tapered(power=0.5)" in configs.describe(algorithm)
+    value, gradient = value_and_gradient(algorithm)
+    assert np.isfinite(value) and value != 0
+    assert np.all(np.isfinite(gradient)) and np.any(gradient != 0)
+    assert "tapered_rloo" not in algorithms.TABLE  # it is a study's, not the library's
+
+
+def test_the_piece_replaces_the_surrogate_of_a_recipe():
+    own = resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)")
+    edited = resolved(algorithm="rloo()", seam__surrogate=f"{PIECES}.tapered(power=0.5)")
+    assert edited.objectives[0].loss[0].spec == own.objectives[0].loss[0].spec
+    for a, b in zip(value_and_gradient(edited), value_and_gradient(own), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_its_argument_may_be_a_schedule():
+    algorithm = resolved(algorithm="rloo()", seam__surrogate=f"{PIECES}.tapered(linear(0.0, 1.0, 100))")
+    # a schedule stands at its first value, 0, before the first step, where the piece is that of rloo
+    np.testing.assert_allclose(value_and_gradient(algorithm)[1], value_and_gradient(algorithms.rloo())[1], rtol=1e-6)
+
+
+def test_it_belongs_to_its_seam_only():
+    with pytest.raises(ValueError, match=r"config\.seam\.penalty.*tapered.*belongs to seam 'surrogate'"):
+        resolved(algorithm="rloo()", seam__penalty=f"{PIECES}.tapered()")
+
+
+def test_wrong_tokens_are_pushed_by_their_probability_to_the_power():
+    d = battery.arrays()
+    # d/dlogp of -A sg(p^power) logp is -A p^power; with one right row in the group a wrong row has A < 0
+    factor = np.where(d["reward"][:, None] == 0, np.exp(0.5 * d["logp"]), 1.0)
+    gradient = value_and_gradient(resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)"))[1]
+    plain = value_and_gradient(algorithms.rloo())[1]
+    wrong = np.where(d["reward"][:, None] == 0, plain, 0)
+    assert np.any(wrong > 0) and np.any(factor < 0.9)  # there is something to taper
+    np.testing.assert_allclose(gradient, factor * plain, rtol=1e-5, atol=1e-8)
