@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
 
     from rljax import checkpoint, evaluate, loop  # after the checks: a mistake shows at once
 
-    if not jax.config.jax_compilation_cache_dir:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     print(f"work directory: {workdir}")
     try:

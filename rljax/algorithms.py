@@ -123,7 +123,7 @@ def dapo(
     low: types.NonNegative = 0.2,
     high: types.NonNegative = 0.28,
     oversample: types.Count = 2,
-    overlong: tuple[int, int] | None = None,
+    overlong: tuple[types.Count, types.Count] | None = None,
 ):
     """GRPO with a raised upper clip, token mean, dynamic sampling and soft overlong punishment; no KL.
 

@@ -18,7 +18,7 @@ import rich.table
 import rich.text
 from absl import app, flags, logging
 
-from rljax import checkpoint, collect, passk, sampling, types
+from rljax import checkpoint, collect, passk, sampling, tasks, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax.data import tokenizer as tokenizers
@@ -42,7 +42,7 @@ def evaluate(
     prompts: int,
     samples: int,
     ks: Sequence[int] = (),
-    split: str = "heldout",
+    split: tasks.Split = "heldout",
     verifiers: pool.Verifiers | None = None,
     examples: int = 4,
 ) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
             config.task = task
         program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
         shape = program.steps[0].shape.params["policy"]
-        params, extras, step = saved.restore_params({"policy": shape}, step)
-    return program, params["policy"], step
+        params, _, found = saved.restore_params({"policy": shape}, step)
+    return program, params["policy"], found
 
 
 def main(argv: Sequence[str]) -> None:

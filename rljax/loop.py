@@ -153,7 +153,8 @@ class _Run:
             self.saver.close()
 
 
-def _dump(program: programs.Program, step: int, rows: types.Rollout) -> list[dict[str, Any]]:
+def _dump(program: programs.Program, step: int, rows: Any) -> list[dict[str, Any]]:
+    """Write a few rows, a Rollout of NumPy arrays, as a person reads them."""
     texts = collect.texts(program, rows.action.token, rows.mask)
     out = []
     for i, text in enumerate(texts):
@@ -164,8 +165,9 @@ def _dump(program: programs.Program, step: int, rows: types.Rollout) -> list[dic
             "completion": text,
             "reward": float(rows.reward[i]),
             "parts": {k: float(v[i]) for k, v in rows.parts.items()},
-            "outcome": types.Outcome(int(rows.outcome[i])).name.lower(),
         }
+        if rows.outcome is not None and rows.on_policy is not None and rows.on_policy[i]:
+            record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
         if rows.advantage is not None:
             record["advantage"] = float(rows.advantage[i].sum()) / length
         if rows.finish is not None:
@@ -260,7 +262,7 @@ def train(
     *,
     allow_config_change: bool = False,
     progress: bool = True,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Result:
     """Run a config's phases from the start, or from the newest checkpoint of its work directory.
 
@@ -289,6 +291,7 @@ def train(
                 continue
             if run.step == phase.first:
                 state = step.begin(state, program.key)
+            assert state is not None
             state = _phase(run, phase, step, state, workers, term)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)

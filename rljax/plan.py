@@ -68,5 +68,3 @@ def score(
         kept=plan.rescore if kept is None else kept,
         reference=reference,
     )
-
-

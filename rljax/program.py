@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -102,13 +103,15 @@ class Program:
     @functools.cached_property
     def verify(self):
         """Compiled device verifier of held-out rows: ``(index, token, mask) -> Verdict``."""
-        return jax.jit(lambda index, token, mask: self.task.verify(index, "heldout", token, mask))
+        task = self.task
+        assert tasks.scored_on_device(task)
+        return jax.jit(lambda index, token, mask: task.verify(index, "heldout", token, mask))
 
 
 def build(
     config: configs.ConfigDict,
     tokenizer: tokenizers.Tokenizer | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Program:
     """Make a config ready to run; without a tokenizer, load or train the one it asks for.
 

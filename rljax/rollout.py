@@ -116,5 +116,3 @@ def example(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.
     if plan.algorithm.source.origin == "demonstrations":
         return blank(plan, index, index, prompts.token, prompts.mask)
     return sample(plan, state.params["policy"], state.step, index, prompts, key)
-
-

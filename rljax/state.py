@@ -1,6 +1,7 @@
 """The train state: how a phase begins, and how it is laid out over a mesh."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,10 +71,8 @@ def begin(
 def layout(plan: plans.Plan, state: types.TrainState) -> types.TrainState:
     """Lay parameters, reference and optimizer state out by the table of rules; pools by row; the rest replicated."""
     mesh = plan.mesh
-    whole = sharding.replicated(mesh)
-    params = {
-        m: sharding.param_sharding(mesh, plan.models[m].axes, tree) for m, tree in state.params.items()
-    }
+    whole: Any = sharding.replicated(mesh)
+    params = {m: sharding.param_sharding(mesh, plan.models[m].axes, tree) for m, tree in state.params.items()}
     return types.TrainState(
         step=whole,
         draw=whole,
@@ -88,5 +87,3 @@ def layout(plan: plans.Plan, state: types.TrainState) -> types.TrainState:
         skipped=whole,
         skipped_total=whole,
     )
-
-

@@ -12,7 +12,7 @@ import jax
 
 from rljax import plan as plans
 from rljax import rollout as rollouts
-from rljax import sharding, types
+from rljax import sharding, tasks, types
 from rljax import state as states
 from rljax import update as updates
 
@@ -54,10 +54,10 @@ def make_step(
         if demonstrated:
             return rollouts.demonstrate(plan, step, position, prompts, key)
         rollout = rollouts.sample(plan, params, step, position, prompts, key)
-        if not device:
+        if rollout.action is None or rollout.index is None or not tasks.scored_on_device(plan.task):
             return rollout
-        token, index = rollout.action.token, rollout.index
-        return rollouts.judged(rollout, plan.task.verify(index, "train", token, rollout.mask))
+        verdict = plan.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
+        return rollouts.judged(rollout, verdict)
 
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
         position, index = rollouts.draw(plan, state.draw, key)

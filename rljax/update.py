@@ -211,5 +211,3 @@ def _follow(plan: plans.Plan, before, state: types.TrainState, metrics, skipped,
         skipped=jnp.where(finite, 0, state.skipped + 1),
         skipped_total=state.skipped_total + skipped.astype(jnp.int32),
     )
-
-

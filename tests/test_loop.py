@@ -70,7 +70,7 @@ def finished(tmp_path_factory):
 
 
 def parameters(workdir):
-    program, params, step = evaluate.load(str(workdir))
+    _, params, step = evaluate.load(str(workdir))
     return step, jax.device_get(params)
 
 

@@ -10,6 +10,7 @@ from rljax import step as steps
 from rljax import types
 from tests import tiny
 
+
 def start(program):
     (step,) = program.steps
     return step, step.begin(None, program.key)
@@ -79,7 +80,9 @@ def test_parameters_and_optimizer_state_are_sharded_over_fsdp():
     sharded = [x for x in jax.tree.leaves(state.opt_state) if not x.sharding.is_fully_replicated]
     assert len(sharded) >= 2 * 8  # both moments of the eight matrices
     after, _ = step.fused(state, program.key)
-    jax.tree.map(lambda x, s: None if x.sharding.is_equivalent_to(s, x.ndim) else pytest.fail(f"{s}"), after, step.sharding)
+    jax.tree.map(
+        lambda x, s: None if x.sharding.is_equivalent_to(s, x.ndim) else pytest.fail(f"{s}"), after, step.sharding
+    )
 
 
 def test_several_minibatches_and_epochs_move_further_and_use_the_proximal_policy():
@@ -150,7 +153,7 @@ def run(algorithm, steps=2, **fields):
 
 def test_ppo_trains_a_critic_of_its_own():
     program, state, metrics = run("ppo(kl=0.01, critic_optimizer='sgd(learning_rate=0.1)')")
-    step, fresh = start(program)
+    _, fresh = start(program)
     assert np.any(np.asarray(state.params["value"]["scalar"]) != np.asarray(fresh.params["value"]["scalar"]))
     assert metrics["value/loss"] > 0 and metrics["value/skipped"] == 0
     assert len(state.opt_state) == 2
@@ -185,7 +188,9 @@ def test_replay_mixes_rows_of_the_step_before():
     state, second = step.fused(state, program.key)
     source = step.plan.algorithm.source
     mixed, _ = source.select(fresh, {"rollout": before, "filled": jnp.ones((), bool)}, 32, program.key)
-    np.testing.assert_array_equal(mixed.action.token, np.concatenate([fresh.action.token[:16], before.action.token[16:]]))
+    np.testing.assert_array_equal(
+        mixed.action.token, np.concatenate([fresh.action.token[:16], before.action.token[16:]])
+    )
     assert mixed.on_policy.tolist() == [1.0] * 16 + [0.0] * 16
     assert mixed.version[0, 0] == 1 and mixed.version[-1, 0] == 0
     # the policy has moved since the replayed half was sampled
@@ -209,13 +214,17 @@ def test_references_follow_and_reset():
     program, state, _ = run("nsr()", seam__after="ema_reference(0.5)")
     _, reset, _ = run("nsr()", seam__after="reset_reference(2)")
     _, still = start(program)
-    policy, follow, fixed = (np.asarray(x["embedding"]) for x in (state.params["policy"], state.reference, still.reference))
+    policy, follow, fixed = (
+        np.asarray(x["embedding"]) for x in (state.params["policy"], state.reference, still.reference)
+    )
     assert np.abs(follow - policy).max() > 0 and np.abs(follow - fixed).max() > 0
     jax.tree.map(np.testing.assert_array_equal, reset.reference, reset.params["policy"])
 
 
 def test_schedules_and_adaptive_coefficients_are_state():
-    _, state, _ = run("reinforce()", seam__penalty="kl('k3', adaptive_kl(0.1, 0.5, 100)) | entropy(linear(0.1, 0.0, 4))")
+    _, state, _ = run(
+        "reinforce()", seam__penalty="kl('k3', adaptive_kl(0.1, 0.5, 100)) | entropy(linear(0.1, 0.0, 4))"
+    )
     kl, entropy = state.algorithm["objectives"][0]["loss"][-2:]
     # the divergence is far below its target: twice the largest step down, 20 % of 32 rows in a horizon of 100
     np.testing.assert_allclose(kl[0]["coefficient"], 0.1 * (1 - 0.2 * 32 / 100) ** 2, rtol=1e-5)
@@ -248,7 +257,7 @@ def test_an_objective_may_run_every_other_step():
     counts = []
     for _ in range(3):
         state, _ = step.fused(state, program.key)
-        counts.append([int(x) for x in jax.tree.leaves(state.opt_state[1]) if x.ndim == 0][0])
+        counts.append(next(int(x) for x in jax.tree.leaves(state.opt_state[1]) if x.ndim == 0))
     assert counts == [1, 1, 2]
 
 
@@ -263,7 +272,9 @@ def test_invalid_rows_do_not_count():
     program = tiny.program("rloo()")
     step, state = start(program)
     rollout = mixed(step, state, program.key)
-    verdict = types.Verdict(reward=rollout.reward, outcome=jnp.full(32, types.Outcome.WRONG).at[3].set(types.Outcome.CRASHED))
+    verdict = types.Verdict(
+        reward=rollout.reward, outcome=jnp.full(32, types.Outcome.WRONG).at[3].set(types.Outcome.CRASHED)
+    )
     judged = rollouts.judged(rollout, verdict)
     assert judged.valid.tolist() == [1, 1, 1, 0] + [1] * 28 and judged.reward[3] == 0
     _, metrics = step.update(state, judged, program.key)

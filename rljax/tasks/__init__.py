@@ -99,6 +99,11 @@ class HostTask(Task, Protocol):
         """
         ...
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the numbers that ``reward`` gives beside the reward."""
+        ...
+
     def reference(self, index: int, split: Split) -> Any:
         """Return what ``reward`` compares the completion of prompt ``index`` with; must pickle."""
         ...

@@ -1,0 +1,341 @@
+"""A task scored by worker processes, end to end: every row judged, crashes counted, scores replayed after a kill."""
+
+import functools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import collect, evaluate, loop, metrics, types
+from rljax import config as configs
+from rljax import program as programs
+from rljax.tasks import gsm8k
+
+ROOT = pathlib.Path(__file__).parent.parent
+ONE = jax.devices()[:1]
+ROWS, WARM, LAST = 32, 3, 7  # rows of a step; the last step of the warm start; of the run
+EVALUATED = 4 * 2 + 4  # completions an evaluation judges: 4 prompts, 2 samples each and a greedy one
+
+# What the workers import. Its moods are files in $HOST_PATH_MOODS, so that equal configs can meet another world.
+JUDGES = """
+    import dataclasses, os, pathlib, signal, zlib
+
+    def judge(text, reference):
+        # One worker, so calls come one after another.
+        moods = pathlib.Path(os.environ["HOST_PATH_MOODS"])
+        with (moods / "calls").open("ab") as calls:
+            calls.write(b".")
+            call = calls.tell()
+
+        def late(mood):
+            return (moods / mood).exists() and call > int((moods / mood).read_text())
+
+        if late("kill"):
+            os.kill(os.getppid(), signal.SIGKILL)
+        luck = zlib.crc32(text.encode())
+        if late("raise") or ((moods / "touchy").exists() and luck % 3 == 0):
+            raise KeyError("no such answer")
+        if (moods / "slow").exists() and call % 2:
+            return {"reward": 0.0, "outcome": "timed_out"}
+        return {"reward": luck % 2, "format": 1.0, "wanted": float(reference)}
+
+    def questions(path):
+        from rljax.tasks import gsm8k
+        task = gsm8k.gsm8k(path, prompt_length=24, completion_length=12)
+        return dataclasses.replace(task, reward=judge, parts=("format", "wanted"))
+"""
+
+
+def lucky(text):
+    return zlib.crc32(text.encode()) % 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with the problems, the module of the judges and a cache."""
+    folder = tmp_path_factory.mktemp("host_path")
+    (folder / "judges_of_test_host_path.py").write_text(textwrap.dedent(JUDGES))
+    names, things = ("Ann", "Ben", "Carla", "Dmitri", "Ewa", "Farid", "Grace"), ("pens", "marbles", "oranges", "books")
+    for file, count in (("train", 40), ("test", 8)):
+        with (folder / f"{file}.jsonl").open("w") as lines:
+            for i in range(count):
+                a, b, name, thing = i + 2, 3 * i % 17 + 1, names[i % 7], things[i % 4]
+                question = f"{name} has {a} {thing} and buys {b} more. How many {thing} are there?"
+                working = f"{name} has {a} + {b} = {a + b} {thing} now.\n" if i % 4 == 0 else ""
+                lines.write(json.dumps({"question": question, "answer": f"{working}#### {a + b}"}) + "\n")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RLJAX_CACHE", str(folder / "cache"))
+    patch.syspath_prepend(folder)
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture
+def moods(folder, tmp_path, monkeypatch):
+    """Return an empty folder of moods, which the workers started from here on look at."""
+    monkeypatch.setenv("HOST_PATH_MOODS", str(tmp_path / "moods"))
+    (tmp_path / "moods").mkdir()
+    return tmp_path / "moods"
+
+
+def config(folder, **fields):
+    """Return the shipped config in its quick variant on the small problems, with one worker."""
+    c = configs.load(str(ROOT / "configs" / "gsm8k.py"), "quick")
+    c.task = f"judges_of_test_host_path.questions(path={str(folder)!r})"
+    c.phase.warm.steps, c.phase.main.steps = WARM, LAST - WARM
+    c.checkpoint.every = 5
+    c.log.rollouts = 1
+    c.verifier.workers = 1
+    for name, value in fields.items():
+        configs.override(c, name.replace("__", "."), value)
+    return c
+
+
+def train(c, workdir=None):
+    return loop.train(c, workdir, progress=False, devices=ONE)
+
+
+@functools.cache
+def program(folder):
+    return programs.build(config(folder), devices=ONE)
+
+
+def read(workdir, name):
+    return [json.loads(line) for line in (workdir / f"{name}.jsonl").open()]
+
+
+def calls(moods):
+    return (moods / "calls").stat().st_size
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """Return (work directory, result, calls of the judge) of a run that nothing disturbed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOST_PATH_MOODS", str(folder))
+        result = train(config(folder), folder / "whole")
+    return folder / "whole", result, calls(folder)
+
+
+def test_every_completion_is_scored(whole):
+    workdir, result, count = whole
+    verdicts, steps = read(workdir, "verdicts"), read(workdir, "metrics")
+    assert [v["step"] for v in verdicts] == [4, 5, 6, 7]  # demonstrations are not judged
+    assert all(len(v["reward"]) == len(v["outcome"]) == ROWS for v in verdicts)
+    assert count == 4 * ROWS + 2 * EVALUATED
+    for verdict, step in zip(verdicts, steps[WARM:], strict=True):
+        assert step["valid_rows"] == ROWS
+        assert sum(step[f"outcome/{o.name.lower()}"] for o in types.Outcome) == pytest.approx(1.0)
+        assert step["reward"] == pytest.approx(np.mean(verdict["reward"]))
+        assert step["outcome/correct"] == pytest.approx(np.mean(np.equal(verdict["outcome"], types.Outcome.CORRECT)))
+    assert all("reward" not in step for step in steps[:WARM])
+    assert 0 < np.mean([v["reward"] for v in verdicts]) < 1  # else the test below sees nothing
+    assert [e["name"] for e in result.evaluations] == ["base", "result"]
+
+
+def test_each_row_is_judged_by_its_own_text_and_its_own_answer(whole):
+    rollouts = [r for r in read(whole[0], "rollouts") if r["step"] > WARM]
+    assert len(rollouts) == 4 * 8
+    for row in rollouts:
+        words = row["prompt"].split()
+        assert row["parts"] == {"format": 1.0, "wanted": float(words[3]) + float(words[7])}  # Ann has 3 pens and buys 4
+        assert row["reward"] == lucky(row["completion"])
+        assert row["outcome"] == ("correct" if row["reward"] else "wrong")
+
+
+def test_chunks_change_no_row(folder, moods):
+    p = program(folder)
+    step = p.steps[1]
+    state = p.steps[0].begin(None, p.key)
+    with collect.verifiers(p) as workers:
+        one, two = (
+            collect.rollout(p, step, state, workers, collect.Journal(None, 0), chunks=chunks) for chunks in (1, 2)
+        )
+    assert calls(moods) == 2 * ROWS
+    np.testing.assert_array_equal(one.action.token, two.action.token)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), one, two)
+    np.testing.assert_array_equal(two.rollout, np.arange(ROWS))
+    np.testing.assert_array_equal(two.group, np.repeat(np.arange(8), 4))
+    completions = collect.texts(p, *jax.device_get((two.action.token, two.mask)))
+    np.testing.assert_array_equal(two.reward, [lucky(text) for text in completions])
+
+
+def test_demonstrations_end_where_the_budget_lets_them(folder):
+    p = program(folder)
+    state = p.steps[0].begin(None, p.key)
+    rows = collect.rollout(p, p.steps[0], state, None, collect.Journal(None, 0), chunks=2)
+    length = rows.mask.sum(axis=1).astype(int)
+    last = rows.action.token[np.arange(16), length - 1]
+    for index, n, token in zip(rows.index, length, last, strict=True):
+        worked = index % 4 == 0  # those solutions have more tokens than the budget of 12
+        assert (n == 12) == worked
+        assert (token == p.tokenizer.eos) == (not worked)
+    assert {0, 1} <= {int(i) % 4 for i in rows.index}  # both were seen
+    np.testing.assert_array_equal(rows.on_policy, 0)
+
+
+# --- verifiers that fail --------------------------------------------------------------------------
+
+
+def test_crashed_rows_are_invalid_counted_and_told(folder, moods):
+    (moods / "touchy").touch()
+    with pytest.warns(collect.VerifierWarning, match=r"(?s)crashed on \d+ of 32 rows of step [12].*no such answer"):
+        result = train(config(folder, phases=("main",), phase__main__steps=2, phase__main__evaluate=""))
+    p = result.program
+    step, state = p.steps[0], p.steps[0].begin(None, p.key)
+    with collect.verifiers(p) as workers, pytest.warns(collect.VerifierWarning):
+        rows = collect.rollout(p, step, state, workers, collect.Journal(None, 0), chunks=2)
+    completions = collect.texts(p, *jax.device_get((rows.action.token, rows.mask)))
+    crashed = np.array([zlib.crc32(text.encode()) % 3 == 0 for text in completions])
+    assert 0 < crashed.sum() < ROWS
+    np.testing.assert_array_equal(rows.valid, ~crashed)
+    np.testing.assert_array_equal(rows.outcome == types.Outcome.CRASHED, crashed)
+    np.testing.assert_array_equal(rows.reward, [lucky(t) * (not c) for t, c in zip(completions, crashed, strict=True)])
+    assert [h["step"] for h in result.history] == [1, 2]  # the run went on
+    first = result.history[0]  # the same step as the rows above
+    assert first["valid_rows"] == ROWS - crashed.sum()
+    assert first["outcome/crashed"] == pytest.approx(crashed.mean())
+    assert first["reward"] == pytest.approx(
+        np.mean([lucky(t) for t, c in zip(completions, crashed, strict=True) if not c])
+    )
+
+
+def test_a_verifier_that_crashes_on_every_row_ends_the_run_with_its_traceback(folder, moods):
+    (moods / "raise").write_text("0")
+    with pytest.raises(RuntimeError, match=r"(?s)32 of 32 rows of step 1.*Traceback.*KeyError: 'no such answer'"):
+        train(config(folder, phases=("main",)))
+
+
+def test_an_evaluation_that_crashes_on_every_row_is_no_zero(folder, moods):
+    (moods / "raise").write_text("0")
+    p = program(folder)
+    params = p.steps[0].begin(None, p.key).params["policy"]
+    with pytest.raises(RuntimeError, match=r"(?s)8 of 8 rows of an evaluation.*no such answer"):
+        evaluate.evaluate(p, params, name="x", step=0, prompts=4, samples=2)
+
+
+# --- killed and resumed ---------------------------------------------------------------------------
+
+
+def same(one, other):
+    for name in ("metrics", "verdicts", "evaluations", "rollouts"):
+        assert (one / f"{name}.jsonl").read_bytes() == (other / f"{name}.jsonl").read_bytes(), name
+
+
+SCRIPT = """
+import sys, pathlib
+from tests import test_host_path as t
+t.train(t.config(pathlib.Path(sys.argv[1])), sys.argv[2])
+"""
+
+
+def test_killed_it_ends_bit_for_bit_as_if_nothing_had_been(whole, folder, moods, tmp_path):
+    # Killed by its own judge in step 7: step 6 is journalled, the newest checkpoint is step 5's.
+    (moods / "kill").write_text(str(EVALUATED + 3 * ROWS + 7))
+    path = os.pathsep.join((str(ROOT), str(folder)))
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert [v["step"] for v in read(tmp_path / "run", "verdicts")] == [4, 5, 6]
+    (moods / "kill").unlink()
+    before = calls(moods)
+    result = train(config(folder), tmp_path / "run")
+    assert (
+        calls(moods) - before == ROWS + EVALUATED
+    )  # step 7 and the last evaluation; what was journalled is not judged
+    same(whole[0], tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, whole[1].state, result.state)
+
+
+def test_time_outs_are_replayed_as_they_happened(folder, moods, tmp_path):
+    # Every other call times out; in step 7 the judge breaks down, before the checkpoint of step 6 that never comes.
+    (moods / "slow").touch()
+    (moods / "raise").write_text(str(EVALUATED + 3 * ROWS))
+    with pytest.raises(RuntimeError, match="no such answer"):
+        train(config(folder), tmp_path / "run")
+    before = read(tmp_path / "run", "verdicts")
+    assert [v["step"] for v in before] == [4, 5, 6]
+    (moods / "slow").unlink()
+    (moods / "raise").unlink()
+    result = train(config(folder), tmp_path / "run")  # from step 5, in a world where nothing times out
+    seen = {h["step"]: (h["outcome/timed_out"], h["valid_rows"]) for h in result.history[WARM:]}
+    assert seen == {4: (0.5, 16), 5: (0.5, 16), 6: (0.5, 16), 7: (0.0, 32)}
+    assert read(tmp_path / "run", "verdicts")[:3] == before
+
+
+def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
+    def rows(token):
+        token = np.full((2, 3), token, np.int32)
+        zero = jnp.zeros(2)
+        return types.Rollout(
+            mask=jnp.ones((2, 3)),
+            reward=zero,
+            group=zero,
+            index=jnp.arange(2),
+            action=types.Action(token=jnp.asarray(token)),
+        )
+
+    path = tmp_path / "verdicts.jsonl"
+    verdict = types.Verdict(reward=np.float32([0.1, 1]), outcome=np.int32([3, 1]), parts={"format": np.float32([0, 1])})
+    journal = collect.Journal(metrics.StepLog(path), 0)
+    for step in (1, 2, 3):
+        assert journal.replay(step, [rows(step)]) is None
+        journal.record(step, [rows(step)], verdict)
+    again = collect.Journal(metrics.StepLog(path), 1)
+    assert again.replay(1, [rows(1)]) is None  # the checkpoint has it already
+    found = again.replay(2, [rows(2)])
+    jax.tree.map(np.testing.assert_array_equal, found, verdict)
+    assert found.reward.dtype == jnp.float32
+    assert again.replay(3, [rows(9)]) is None  # the same step of another run
+    again.record(3, [rows(9)], verdict)
+    assert [r["step"] for r in read(tmp_path, "verdicts")] == [1, 2, 3]
+    resumed = collect.Journal(metrics.StepLog(path), 2)
+    assert resumed.replay(3, [rows(9)]) is not None
+
+
+# --- around it ------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moods):
+    command = [sys.executable, "-m", "rljax.evaluate", "--workdir", str(whole[0]), "--prompts", "4", "--samples", "2"]
+    path = os.pathsep.join((str(ROOT), str(folder)))
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": ""}, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    record, stored = json.loads(done.stdout.splitlines()[-1]), whole[1].evaluations[-1]
+    assert calls(moods) == EVALUATED
+    assert record["step"] == LAST
+    assert {k: record[k] for k in ("pass_at_k", "greedy", "length")} == {
+        k: stored[k] for k in ("pass_at_k", "greedy", "length")
+    }
+
+
+def test_a_path_that_is_not_there_is_named():
+    c = configs.load(str(ROOT / "configs" / "gsm8k.py"))
+    configs.override(c, "task.path", "nowhere")
+    with pytest.raises((FileNotFoundError, ValueError), match=r"path='nowhere'.*train\.jsonl, test\.jsonl"):
+        programs.build(c)
+
+
+def test_the_shipped_config_is_for_the_set_it_names():
+    c = configs.load(str(ROOT / "configs" / "gsm8k.py"))
+    assert (c.tokenizer.kind, c.tokenizer.vocabulary) == ("bpe", 1024)
+    assert c.phases == ("warm", "main") and c.phase.warm.algorithm == "sft()" and c.algorithm.startswith("grpo(")
+    assert gsm8k.Questions.__dataclass_fields__["reward"].default.__name__ == "numeric_answer"
+    with pytest.raises(ValueError, match="only variant is 'quick'"):
+        configs.load(str(ROOT / "configs" / "gsm8k.py"), "fast")
