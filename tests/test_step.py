@@ -59,7 +59,6 @@ def test_fused_equals_rollout_then_update():
         {"learner__microbatches": 4},
         {"mesh__fsdp": 8},
         {"mesh__data": 4, "mesh__fsdp": 2, "learner__microbatches": 2},
-        {"model__remat": "none"},
     ],
     ids=str,
 )
@@ -159,24 +158,18 @@ def test_ppo_trains_a_critic_of_its_own():
     assert len(state.opt_state) == 2
 
 
-def test_penalties_of_one_name_add_up():
-    each = [run("nsr()", seam__penalty=f"kl({k!r}, 0.1)")[2] for k in ("js", "k3")]
-    assert all(m["kl"] > 1e-9 for m in each)  # the policy has left its reference
-    _, _, first = run("nsr()", seam__penalty="kl('js', 0.1)", steps=1)
-    np.testing.assert_allclose(first["kl"], 0, atol=1e-6)
+def test_exact_and_estimated_divergences_vanish_at_the_reference_and_grow_from_it():
     program = tiny.program("nsr()", seam__penalty="kl('js', 0.1) | kl('k3', 0.1)")
     step, state = start(program)
-    state, _ = step.fused(state, program.key)
-    _, both = step.fused(state, program.key)
-    # the two runs parted after the first step by what the penalties' gradients differ, which is 0 at the reference
-    np.testing.assert_allclose(both["loss/kl"], sum(m["loss/kl"] for m in each), rtol=0.05)
+    state, first = step.fused(state, program.key)
+    _, second = step.fused(state, program.key)
+    np.testing.assert_allclose([first["kl"], first["loss/kl"]], 0, atol=1e-6)
+    assert second["loss/kl"] > 0.1 * second["kl"] > 1e-9  # both penalties count; the metric is the last one's
 
 
 def test_live_rejection_sees_the_minibatch():
-    _, _, metrics = run("rloo()", seam__prepare="reject('k3', 0.5)")
-    assert metrics["sampler_gap"] < 1e-4
-    _, _, none = run("rloo()", seam__prepare="reject('abs', 0.0)", steps=1)
-    assert np.isfinite(none["loss"])
+    _, _, none = run("rloo()", seam__prepare="reject('abs', -0.0)", steps=1)
+    assert none["sampler_gap"] < 1e-4 and np.isfinite(none["loss"])
 
 
 def test_replay_mixes_rows_of_the_step_before():
@@ -211,14 +204,15 @@ def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
 
 
 def test_references_follow_and_reset():
-    program, state, _ = run("nsr()", seam__after="ema_reference(0.5)")
-    _, reset, _ = run("nsr()", seam__after="reset_reference(2)")
-    _, still = start(program)
-    policy, follow, fixed = (
-        np.asarray(x["embedding"]) for x in (state.params["policy"], state.reference, still.reference)
-    )
-    assert np.abs(follow - policy).max() > 0 and np.abs(follow - fixed).max() > 0
-    jax.tree.map(np.testing.assert_array_equal, reset.reference, reset.params["policy"])
+    program = tiny.program("nsr()", seam__after="ema_reference(0.5) | reset_reference(2)")
+    step, state = start(program)
+    first = np.asarray(state.params["policy"]["embedding"])
+    state, _ = step.fused(state, program.key)
+    policy, reference = (np.asarray(x["embedding"]) for x in (state.params["policy"], state.reference))
+    np.testing.assert_allclose(reference, 0.5 * first + 0.5 * policy, rtol=1e-5)
+    assert np.abs(policy - first).max() > 1e-4
+    state, _ = step.fused(state, program.key)
+    jax.tree.map(np.testing.assert_array_equal, state.reference, state.params["policy"])
 
 
 def test_schedules_and_adaptive_coefficients_are_state():
@@ -232,11 +226,9 @@ def test_schedules_and_adaptive_coefficients_are_state():
 
 
 def test_weights_touch_the_policy_term_and_leave_penalties_alone():
-    base = {"seam__penalty": "entropy(0.1)"}
-    _, _, plain = run("rloo()", steps=1, **base)
-    _, _, none = run("rloo()", steps=1, seam__weight="by_sign(0.0, 0.0)", **base)
+    _, _, none = run("rloo()", steps=1, seam__weight="by_sign(0.0, 0.0)", seam__penalty="entropy(0.1)")
     assert none["loss/policy"] == 0
-    np.testing.assert_allclose(none["loss/live_entropy"], plain["loss/live_entropy"], rtol=1e-6)
+    assert none["loss/live_entropy"] < 0
 
 
 def test_where_and_chain_branch_inside_a_seam():
@@ -261,8 +253,8 @@ def test_an_objective_may_run_every_other_step():
     assert counts == [1, 1, 2]
 
 
-@pytest.mark.parametrize("filters", [{"sampler__top_k": 4}, {"sampler__top_p": 0.7, "sampler__temperature": 0.8}])
-def test_rescoring_under_the_kept_support_closes_the_gap(filters):
+def test_rescoring_under_the_kept_support_closes_the_gap():
+    filters = {"sampler__top_p": 0.7, "sampler__temperature": 0.8}
     _, _, same = run("grpo()", steps=1, sampler__rescore="kept", **filters)
     _, _, raw = run("grpo()", steps=1, **filters)
     assert same["sampler_gap"] < 1e-5 < 1e-2 < raw["sampler_gap"]
