@@ -35,6 +35,7 @@ def _shipped(argv: Sequence[str]) -> list[str]:
 
 def _path(value: str) -> str:
     name, colon, argument = value.partition(":")
+    configs.load(name, argument)  # a mistake there shows here, in one line
     return configs.find(name) + colon + argument
 
 

@@ -121,6 +121,7 @@ def build(
       ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, or a mesh that does not
         fit the devices.
     """
+    config = config.copy_and_resolve_references()  # the caller may go on changing theirs
     resolved = configs.resolve(config)
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     for phase in resolved.phases:

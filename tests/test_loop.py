@@ -190,6 +190,7 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
 def test_mistakes_on_the_command_line_end_with_one_clear_line():
     for arguments, words in (
         (("--config", "quickstrat"), "quickstart"),
+        (("--config", "quickstart:quik"), "the only variant is 'quick'"),
         (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
         (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
     ):
