@@ -3,15 +3,16 @@
 Command:   python -m rljax --config configs/gsm8k.py --config.task="gsm8k(path='DIR')"
            DIR holds the data set's train.jsonl and test.jsonl (7,473 and 1,319 problems; nothing is downloaded).
 Hardware:  two CPU cores, no accelerator.
-Time:      TIME
+Time:      6 min 17 s measured with other jobs on the same cores; it used 362 CPU seconds, 3 minutes of both.
 Score:     about 0: no pretrained weights are used, and half a million parameters that have read 1,280 worked
-           solutions write their shape ("... #### 13", three completions in four) and hit an answer by luck, 1 to 2
-           in 100. Reward is the verifier's 1 or 0; ``reward/format`` in the metrics is the share it could read.
-           What is shown is the path: text in, every completion judged, killed and resumed without a trace.
+           solutions write their shape ("... #### 13", three completions in four) and hit an answer by luck, 1 in 100
+           (held-out pass@1 of the measured run: 0.0 % before RL, 0.8 % after, of 32 prompts x 4 samples). Reward is
+           the verifier's 1 or 0; ``reward/format`` in the metrics is the share of answers it could read. What is
+           shown is the path: text in, every completion judged, killed and resumed without a trace.
 
 The tokenizer is a BPE model of 1,024 pieces trained on the training problems and solutions. With it the longest
-prompt has 365 tokens and the longest solution 404: no prompt is left out of the task's default 384, and the few
-longer solutions are cut without end-of-sequence. Another tokenizer may need ``prompt_length=`` or
+prompt has 365 tokens and the longest solution 404: no prompt is left out of the task's default 384, and the one
+longer solution is cut, without end-of-sequence. Another tokenizer may need ``prompt_length=`` or
 ``overlong='drop'`` in the task's call.
 """
 

@@ -57,6 +57,17 @@ def _settings(config: configs.ConfigDict, settings: Sequence[str]) -> None:
         configs.override(config, field.removeprefix("config."), literal)
 
 
+def _parse(argv: Sequence[str]) -> Sequence[str]:
+    """Parse flags; an override of a field that is not there is a mistake like any other."""
+    try:
+        return app.parse_flags_with_usage(argv)
+    except AttributeError as error:
+        cause = error.args[0]  # the config library's KeyError, with the nearest name in its second line
+        lines = str(cause.args[0] if isinstance(cause, KeyError) else cause).splitlines()
+        _fail(ValueError(f"--config: no field {'. '.join(lines)}"))
+        raise
+
+
 def default_workdir(config: configs.ConfigDict) -> pathlib.Path:
     """Return runs/<name>-<digest>: the same config finds its run again, another one gets its own."""
     return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(config.to_json().encode()).hexdigest()[:8]}"
@@ -105,4 +116,4 @@ if __name__ == "__main__":
         arguments = _shipped(sys.argv)
     except ValueError as error:
         _fail(error)
-    app.run(main, argv=arguments)
+    app.run(main, argv=arguments, flags_parser=_parse)

@@ -162,7 +162,7 @@ def describe(algorithm: types.Algorithm) -> str:
     return "\n".join(lines)
 
 
-def _phase(config: ConfigDict, name: str, first: int) -> Phase:
+def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase:
     if name not in config.phase:
         raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
     fields, field = config.phase[name], f"config.phase.{name}"
@@ -174,6 +174,11 @@ def _phase(config: ConfigDict, name: str, first: int) -> Phase:
     prompts, samples = fields.prompts or config.batch.prompts, fields.samples or config.batch.samples
     samples = 1 if algorithm.source.origin == "demonstrations" and not fields.samples else samples
     _at_least(1, {f"{field}.steps": fields.steps, "batch.prompts": prompts, "batch.samples": samples})
+    drawn, chunks = prompts * algorithm.source.oversample, config.verifier.chunks
+    if task.host and algorithm.source.origin == "policy" and drawn % chunks:
+        raise ValueError(
+            f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
+        )
     if losses.needs(algorithm).siblings and samples < 2:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
@@ -237,12 +242,17 @@ def resolve(config: ConfigDict) -> Resolved:
     _known(config, default())
     counts = {
         "learner": ("epochs", "minibatches", "microbatches", "max_skipped"),
-        "verifier": ("workers", "chunks"),
+        "verifier": ("chunks",),
         "evaluation": ("prompts", "samples", "final_prompts", "final_samples"),
         "checkpoint": ("every", "max_to_keep"),
         "log": ("every",),
     }
-    optional = {"learner": ("clip_norm",), "evaluation": ("every",), "log": ("rollouts", "rollout_rows")}
+    optional = {
+        "learner": ("clip_norm",),
+        "verifier": ("workers",),  # 0 scores in this process
+        "evaluation": ("every",),
+        "log": ("rollouts", "rollout_rows"),
+    }
     for low, table in ((1, counts), (0, optional)):
         _at_least(low, {f"{part}.{field}": config[part][field] for part, fields in table.items() for field in fields})
     if config.verifier.timeout <= 0:
@@ -259,7 +269,7 @@ def resolve(config: ConfigDict) -> Resolved:
         raise ValueError("config.phases: at least one phase.")
     phases: list[Phase] = []
     for name in config.phases:
-        phases.append(_phase(config, name, phases[-1].last if phases else 0))
+        phases.append(_phase(config, task, name, phases[-1].last if phases else 0))
     return Resolved(task, tuple(phases), processors, rescore == "kept" and processors.filter is not None)
 
 

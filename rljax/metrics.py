@@ -311,7 +311,8 @@ def progress_line(
     line = ""
     for labels in _LABELS:
         parts = [f"{phase[:12]} {step:>{len(str(total))}}/{total}"]
-        parts += [f"{labels[n]} {float(values[n]):{d}}" for n, d in _DIGITS.items() if n in values]
+        shown = _DIGITS if "reward" in values else {"loss": ".3f", **_DIGITS}  # demonstrations have no reward
+        parts += [f"{labels.get(n, n)} {float(values[n]):{d}}" for n, d in shown.items() if n in values]
         if tokens_per_second is not None:
             parts.append(f"{_short(tokens_per_second)} tok/s")
         if seconds_left is not None:

@@ -191,6 +191,7 @@ def test_mistakes_on_the_command_line_end_with_one_clear_line():
     for arguments, words in (
         (("--config", "quickstrat"), "quickstart"),
         (("--config", "quickstart:quik"), "the only variant is 'quick'"),
+        (("--config", "quickstart", "--config.batch.promts=3"), "no field 'promts'. Did you mean \"prompts\""),
         (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
         (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
     ):
