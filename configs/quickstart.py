@@ -1,6 +1,14 @@
 """Learn to carry: supervised warm start on forgetful demonstrations, then GRPO on verified sums.
 
 Command:   python -m rljax --config configs/quickstart.py
+Hardware:  two CPU cores, no accelerator; 1.5 GiB.
+Time:      2 min 40 s, compilation and evaluations included.
+Score:     held-out pass@1 36 % to 96 % and greedy 55 % to 98 %, means of seeds 0, 1 and 2
+           (experiments/quickstart).
+
+A demonstrator works sums column by column, ``37+48=`` as ``7+8=15;3+4+1=8;85``, forgets two carries in five and is
+off in one column of four. The policy that imitates it is right one time in three; the verifier reads only the answer
+behind the last semicolon.
 """
 
 from rljax import config as configs
