@@ -57,7 +57,7 @@ def _settings(config: configs.ConfigDict, settings: Sequence[str]) -> None:
         configs.override(config, field.removeprefix("config."), literal)
 
 
-def _parse(argv: Sequence[str]) -> Sequence[str]:
+def _parse(argv: list[str]) -> list[str]:
     """Parse flags; an override of a field that is not there is a mistake like any other."""
     try:
         return app.parse_flags_with_usage(argv)

@@ -21,7 +21,7 @@ from rljax.rewards import pool
 
 
 class VerifierWarning(UserWarning):
-    """The verifier crashed on some rows. They are invalid, and the run goes on."""
+    """The verifier crashed on some rows, or timed out on all. They are invalid, and the run goes on."""
 
 
 class Journal:
@@ -101,7 +101,7 @@ def judge(
 def verdict(pending: Sequence[pool.Pending], where: str) -> types.Verdict:
     """Wait for the scores of the parts of a batch and join them: NumPy arrays, [B] each.
 
-    Warns where the verifier crashed on some rows (``VerifierWarning``).
+    Warns where the verifier crashed on some rows or timed out on all (``VerifierWarning``).
 
     Raises:
       RuntimeError: it crashed on every row; the first traceback is in the message.
@@ -114,6 +114,9 @@ def verdict(pending: Sequence[pool.Pending], where: str) -> types.Verdict:
         message = f"config.task: the verifier crashed on {crashed} of {outcome.size} rows of {where}. First:\n{first}"
         if crashed == outcome.size:
             raise RuntimeError(message)
+        warnings.warn(message, VerifierWarning, stacklevel=2)
+    if np.all(outcome == types.Outcome.TIMED_OUT):
+        message = f"config.verifier.timeout: the verifier timed out on all {outcome.size} rows of {where}; none counts."
         warnings.warn(message, VerifierWarning, stacklevel=2)
     names = sorted({name for s in scored for name in s.parts})
     return types.Verdict(

@@ -18,6 +18,7 @@ import numpy as np
 from rljax import checkpoint, collect, evaluate, metrics, plots, types
 from rljax import config as configs
 from rljax import program as programs
+from rljax import progress as progress_lib
 from rljax import step as steps
 from rljax.data import tokenizer as tokenizers
 
@@ -88,7 +89,7 @@ class _Run:
         self.logger = metrics.Logger(directory, resume_step=self.step)
         log = metrics.StepLog(directory / "verdicts.jsonl") if directory and program.task.host else None
         self.journal = collect.Journal(log, self.step)
-        self.bar = metrics.Progress(total=program.resolved.steps, quiet=not progress)
+        self.bar = progress_lib.Progress(total=program.resolved.steps, quiet=not progress)
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
 

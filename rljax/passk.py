@@ -57,8 +57,8 @@ def bootstrap(
 
     Prompts are what varies from one benchmark to another, so they are resampled, whole rows of
     ``values`` at a time; the quantiles (1 - level) / 2 and (1 + level) / 2 of the means are returned.
-    Too narrow for few prompts, and of width zero where all prompts agree: for a plain proportion use
-    ``wilson``.
+    Too narrow for few prompts. Where every prompt has 0, or every prompt 1, no resample differs and the
+    ``wilson`` interval of that many successes is given instead.
 
     Args:
         values: [P, K], or [P] for K = 1.
@@ -87,6 +87,9 @@ def bootstrap(
         ]
     )
     low, high = np.quantile(means / prompts, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    for certain in (0, 1):
+        same = np.all(table == certain, axis=0)
+        low[same], high[same] = wilson(prompts * certain, prompts, level=level)
     return low, high
 
 

@@ -45,6 +45,7 @@ FLOORS = {
         "passk": (),
         "plots": (),
         "metrics": (),
+        "progress": (),
         "checkpoint": (),
         "seams": ("parse",),
         "config": ("parse", "seams"),
@@ -52,7 +53,7 @@ FLOORS = {
         "collect": ("metrics", "program"),
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
-        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program"),
+        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
         "__main__": ("checkpoint", "config", "evaluate", "loop"),
     },
 }
@@ -158,3 +159,9 @@ def test_the_top_level_holds_what_the_design_lists():
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split() if not line.startswith("#")]
     found = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
     assert {n for n in found if not any(fnmatch.fnmatch(n, pattern) for pattern in ignored)} == TOP
+
+
+@pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
+def test_ruff_finds_nothing(command):
+    done = subprocess.run([sys.executable, "-m", "ruff", *command, str(ROOT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -75,6 +75,14 @@ def test_bootstrap_is_seeded_and_ordered():
     np.testing.assert_allclose(passk.bootstrap(np.full(9, 0.25)), [[0.25], [0.25]], rtol=1e-12)
 
 
+def test_bootstrap_keeps_a_width_where_all_prompts_fail_or_all_succeed():
+    low, high = passk.bootstrap(np.array([[0.0, 1.0, 0.0]] * 15 + [[0.0, 1.0, 1.0]]))
+    # Wilson at 0 of n: high = z^2 / (n + z^2) = 3.8415 / 19.8415; at n of n the mirror image
+    np.testing.assert_allclose((low[0], high[0]), (0.0, 0.19361), atol=1e-5)
+    np.testing.assert_allclose((low[1], high[1]), (1 - 0.19361, 1.0), atol=1e-5)
+    assert 0 <= low[2] < 1 / 16 < high[2] < 0.25
+
+
 def test_bootstrap_draws_the_same_for_many_prompts_in_chunks():
     # Width of the mean of P uniform values is close to 2 * 1.96 / sqrt(12 P).
     low, high = passk.bootstrap(np.random.default_rng(2).random(20_000), resamples=400)
