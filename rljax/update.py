@@ -34,7 +34,6 @@ def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout)
     """Fill what the algorithm reads beyond the sample: reference, proximal policy and critic."""
     needs = losses.needs(plan.algorithm)
     inner = max(_repeats(plan, o) for o in plan.algorithm.objectives)
-    policy = functools.partial(plans.score, plan, "policy", needs=types.Needs())
 
     def fill(rows: types.Rollout) -> dict[str, types.Array]:
         found = {}
@@ -42,7 +41,7 @@ def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout)
             plain = plans.score(plan, "policy", state.reference, rows, types.Needs(), kept=False)
             found["ref_logp"] = plain.logp
         if needs.proximal and inner > 1:
-            found["proximal_logp"] = policy(state.params["policy"], rows).logp
+            found["proximal_logp"] = plans.score(plan, "policy", state.params["policy"], rows, types.Needs()).logp
         if needs.value:
             found["value"] = plans.score(plan, "value", state.params["value"], rows, types.Needs(value=True)).value
         return found
