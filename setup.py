@@ -37,7 +37,7 @@ setuptools.setup(
         "tensorflow-datasets",
     ],
     extras_require={
-        "test": ["ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "ruff"],
+        "test": ["hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "ruff"],
         "dev": ["pre-commit", "pyright"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],

@@ -20,10 +20,13 @@ _HOME = {
     "Objective": "types",
     "Rollout": "types",
     "Scores": "types",
+    "advantages": "arrays",
     "default_config": "config",
     "get_config": "config",
     "make_program": "program",
     "make_step": "step",
+    "objective": "arrays",
+    "rollout_from_arrays": "arrays",
     "train": "loop",
 }
 _ALIAS = {"default_config": "default", "get_config": "load", "make_program": "build"}

@@ -149,19 +149,6 @@ def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.Gr
     return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
 
 
-def describe(algorithm: types.Algorithm) -> str:
-    """Write an algorithm out seam by seam, every default filled in."""
-    lines = [algorithm.spec or "algorithm", f"  source     {algorithm.source.spec or 'task()'}"]
-    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.rollout]
-    for o in algorithm.objectives:
-        own = {"epochs": o.epochs, "minibatches": o.minibatches, "optimizer": o.optimizer}
-        named = [f"{k}={v!r}" for k, v in own.items() if v is not None]
-        lines.append(" ".join([f"  objective on the {o.module} module", *named]))
-        lines += [f"    {p.seam:<9} {p.spec}" for p in (*o.prepare, *o.loss, o.reduce)]
-    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.after]
-    return "\n".join(lines)
-
-
 def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase:
     if name not in config.phase:
         raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
@@ -179,6 +166,7 @@ def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase
         raise ValueError(
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
+    _inputs(algorithm, task, name)
     if losses.needs(algorithm).siblings and samples < 2:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
@@ -203,6 +191,22 @@ def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase
         reference=fields.reference,
         evaluate=fields.evaluate,
     )
+
+
+def _inputs(algorithm: types.Algorithm, task: tasks.Task, name: str) -> None:
+    """Check that somebody gives the named arrays the algorithm reads."""
+    needs = losses.needs(algorithm)
+    missing = sorted(needs.parts - set(task.parts))
+    if missing:
+        raise ValueError(
+            f"config.algorithm (phase {name!r}): {algorithm.spec} reads parts[{missing[0]!r}], which task "
+            f"{task.name!r} does not report; it reports {', '.join(task.parts) or 'none'}."
+        )
+    if needs.extra:
+        raise ValueError(
+            f"config.algorithm (phase {name!r}): {algorithm.spec} reads extra[{min(needs.extra)!r}], which no source "
+            "gives. rljax.objective takes it on arrays."
+        )
 
 
 def _at_least(low: int, fields: dict[str, Any]) -> None:

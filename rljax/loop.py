@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, collect, evaluate, metrics, plots, types
+from rljax import algorithms, checkpoint, collect, evaluate, metrics, plots, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax import progress as progress_lib
@@ -212,7 +212,7 @@ def _describe(program: programs.Program) -> str:
     """Write out what each phase runs, every default filled in."""
     return "\n\n".join(
         f"phase {p.name}: steps {p.first + 1} to {p.last}, {p.prompts} prompts x {p.samples} samples\n"
-        + configs.describe(p.algorithm)
+        + algorithms.describe(p.algorithm)
         for p in program.resolved.phases
     )
 

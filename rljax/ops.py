@@ -1,5 +1,9 @@
 """Small pure functions the pieces are made of: masks, segments, returns, divergences."""
 
+import math
+import re
+import typing
+
 import jax
 import jax.numpy as jnp
 
@@ -7,10 +11,10 @@ from rljax import types
 
 Array = jax.Array
 
-DIVERGENCES = ("reverse_kl", "forward_kl", "js")
-"""Exact full-vocabulary divergences of the policy against the reference that ``Scores`` can hold."""
+DIVERGENCES = ("reverse_kl", "forward_kl", "js", "hellinger", "total_variation", "alpha_0.5")
+"""Exact full-vocabulary divergences of the policy against the reference that ``Scores`` can hold; alpha_ any number."""
 
-ESTIMATORS = ("k1", "k2", "k3", "abs")
+ESTIMATORS = typing.get_args(types.Estimator)
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
@@ -25,23 +29,81 @@ def masked_std(x: Array, mask: Array, ddof: int = 0) -> Array:
     return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(count - ddof, 1.0))
 
 
+def dense(*keys: Array) -> Array:
+    """Number the distinct tuples of ``keys`` (integer arrays of one shape) 0, 1, ...; give each element its number."""
+    flat = [k.reshape(-1) for k in keys]
+    order = jnp.lexsort(flat)
+    changed = jnp.zeros(flat[0].shape, bool).at[0].set(True)
+    for k in flat:
+        ordered = k[order]
+        changed = changed | (ordered != jnp.roll(ordered, 1))
+    number = jnp.cumsum(changed.at[0].set(True)) - 1
+    return jnp.zeros_like(number).at[order].set(number).reshape(keys[0].shape)
+
+
+def segments(rollout: types.Rollout, key: types.Segments) -> Array:
+    """Return ids of what ``key`` keeps together: [B] of row keys, [B, T] where "turn" or "tag" is among them.
+
+    Raises:
+      ValueError: the rollout lacks a field that the key names.
+    """
+    names = (key,) if isinstance(key, str) else tuple(key)
+    found = []
+    for name in names:
+        if name == "batch":
+            found.append(jnp.zeros_like(rollout.group))
+        elif name == "tag":
+            found.append(given(rollout.extra.get("tag"), "segments: the rollout has no extra['tag']"))
+        else:
+            found.append(given(getattr(rollout, name), f"segments: the rollout has no {name}"))
+    width = rollout.mask.shape
+    if any(f.ndim == 2 for f in found):
+        found = [jnp.broadcast_to(f if f.ndim == 2 else f[:, None], width) for f in found]
+    return found[0] if len(found) == 1 else dense(*found)
+
+
 def segment_total(x: Array, ids: Array) -> Array:
-    """Sum ``x`` [B] over the rows that share an id, given back at every row, [B]. Ids are any integers."""
-    rows = ids.shape[0]
-    _, dense = jnp.unique(ids, return_inverse=True, size=rows)
-    return jax.ops.segment_sum(x, dense, num_segments=rows)[dense]
+    """Sum ``x`` over the elements that share an id, given back at every element. ``ids``: integers, shaped like x."""
+    number = dense(ids).reshape(-1)
+    return jax.ops.segment_sum(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
 
-def group_mean(x: Array, ids: Array, valid: Array) -> Array:
-    """Return, at every row, the mean of ``x`` over the valid rows of its group, [B]; 0 when there are none."""
-    return segment_total(jnp.where(valid > 0, x, 0.0), ids) / jnp.maximum(segment_total(valid, ids), 1.0)
+def segment_max(x: Array, ids: Array) -> Array:
+    """Return the largest ``x`` among the elements that share an id, given back at every element."""
+    number = dense(ids).reshape(-1)
+    return jax.ops.segment_max(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
 
-def group_std(x: Array, ids: Array, valid: Array, ddof: int = 0) -> Array:
-    """Return, at every row, the standard deviation over the valid rows of its group, [B]; 0 for a group of one."""
-    deviation = jnp.where(valid > 0, x - group_mean(x, ids, valid), 0.0)
-    count = segment_total(valid, ids)
-    return jnp.sqrt(segment_total(deviation**2, ids) / jnp.maximum(count - ddof, 1.0))
+def segment_mean(x: Array, ids: Array, weight: Array) -> Array:
+    """Return the weighted mean of ``x`` over each segment, at every element; 0 where nothing has weight."""
+    total = segment_total(jnp.where(weight > 0, x, 0.0) * weight, ids)
+    count = segment_total(weight, ids)
+    return total / jnp.where(count > 0, count, 1.0)
+
+
+def segment_std(x: Array, ids: Array, weight: Array, ddof: int = 0) -> Array:
+    """Return the standard deviation over each segment; 0 where no more than ``ddof`` elements count."""
+    deviation = jnp.where(weight > 0, x - segment_mean(x, ids, weight), 0.0)
+    count = segment_total(weight, ids)
+    square = segment_total(deviation**2 * weight, ids)
+    return jnp.where(count > ddof, jnp.sqrt(square / jnp.maximum(count - ddof, 1e-6)), 0.0)
+
+
+def segment_first(ids: Array, weight: Array) -> Array:
+    """Return 1 on the first element with weight of each segment and 0 elsewhere: what counts a segment once."""
+    rank = jnp.where(weight > 0, jnp.arange(ids.size, 0, -1).reshape(ids.shape), 0)
+    return jnp.where((rank > 0) & (rank == segment_max(rank, ids)), jnp.ones_like(weight), 0.0)
+
+
+def segment_top(x: Array, ids: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Return (largest, second largest, 1 on the first of the largest) of each segment's elements with weight.
+
+    At every element; -inf where there is no such element.
+    """
+    counted = jnp.where(weight > 0, x, -jnp.inf)
+    best = segment_max(counted, ids)
+    leads = segment_first(ids, jnp.where(counted == best, weight, 0.0))
+    return best, segment_max(jnp.where(leads > 0, -jnp.inf, counted), ids), leads
 
 
 def given(array: Array | None, missing: str) -> Array:
@@ -49,6 +111,18 @@ def given(array: Array | None, missing: str) -> Array:
     if array is None:
         raise ValueError(missing)
     return array
+
+
+def part(rollout: types.Rollout, name: str) -> Array:
+    """Return the verifier's number ``name`` of each row, [B]; ValueError with those there are when it is absent."""
+    there = ", ".join(sorted(rollout.parts)) or "none"
+    return given(rollout.parts.get(name), f"the rollout has no part {name!r}; it has {there}")
+
+
+def extra(rollout: types.Rollout, name: str) -> Array:
+    """Return the array ``name`` of ``rollout.extra``; ValueError with those there are when it is absent."""
+    there = ", ".join(sorted(rollout.extra)) or "none"
+    return given(rollout.extra.get(name), f"the rollout has no extra {name!r}; it has {there}")
 
 
 def valid_rows(rollout: types.Rollout) -> Array:
@@ -63,11 +137,32 @@ def row_reward(rollout: types.Rollout) -> Array:
     return rollout.reward + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
 
 
+def length(rollout: types.Rollout) -> Array:
+    """Return [B], the number of trained tokens of each row."""
+    return jnp.sum(rollout.mask, axis=1)
+
+
+def row_mean(x: Array, mask: Array) -> Array:
+    """Return [B, 1], each row's mean of ``x`` [B, T] over its tokens with mask 1; 0 for a row of none."""
+    total = jnp.sum(jnp.where(mask > 0, x, 0.0), axis=1, keepdims=True)
+    return total / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1.0)
+
+
+def row_sum(x: Array, mask: Array) -> Array:
+    """Return [B, 1], each row's sum of ``x`` [B, T] over its tokens with mask 1."""
+    return jnp.sum(jnp.where(mask > 0, x, 0.0), axis=1, keepdims=True)
+
+
 def last_token(mask: Array) -> Array:
     """Return [B, T], 1 on the last position of each row with mask 1; a row of zeros stays so."""
     width = mask.shape[1]
     last = width - 1 - jnp.argmax(mask[:, ::-1], axis=1)
     return jax.nn.one_hot(last, width, dtype=mask.dtype) * mask
+
+
+def first_token(mask: Array) -> Array:
+    """Return [B, T], 1 on the first position of each row with mask 1."""
+    return last_token(mask[:, ::-1])[:, ::-1]
 
 
 def token_rewards(rollout: types.Rollout) -> Array:
@@ -110,9 +205,13 @@ def gae(reward: Array, value: Array, mask: Array, gamma: Array | float, lam: Arr
 def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     """Estimate KL(pi || ref) per token from d = log pi - log ref on samples of pi (Schulman 2020).
 
-    k1 = d, unbiased; k2 = d^2 / 2, biased, its gradient is that of reverse KL;
-    k3 = exp(-d) - 1 + d, unbiased and never negative, its gradient is that of forward KL; abs = |d|.
+    k1 = d, unbiased; k2 = d^2 / 2, biased, its gradient is that of reverse KL; k3 = exp(-d) - 1 + d, unbiased and
+    never negative, its gradient is that of forward KL; abs = |d|. "k1+" and "k3+" have the value of k1 and k3 and
+    the gradient of k2 (straight-through). KL.md beside ``transforms`` measures all of them.
     """
+    if estimator in ("k1+", "k3+"):
+        k2 = kl_estimate("k2", log_ratio)
+        return k2 + jax.lax.stop_gradient(kl_estimate(estimator[:2], log_ratio) - k2)
     if estimator == "k1":
         return log_ratio
     if estimator == "k2":
@@ -123,3 +222,47 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     if estimator == "abs":
         return jnp.abs(log_ratio)
     raise ValueError(f"estimator={estimator!r}: choose one of {', '.join(ESTIMATORS)}")
+
+
+def bernoulli_kl(p: Array, q: Array) -> Array:
+    """Return KL(Bernoulli(p) || Bernoulli(q)) for probabilities strictly between 0 and 1 (held to 1e-7 of the ends)."""
+    p, q = (jnp.clip(x, 1e-7, 1.0 - 1e-7) for x in (p, q))
+    return p * (jnp.log(p) - jnp.log(q)) + (1.0 - p) * (jnp.log1p(-p) - jnp.log1p(-q))
+
+
+def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
+    """Return an exact divergence over the last dimension of two arrays of log-probabilities.
+
+    With p the policy and q the reference: reverse_kl = KL(p || q); forward_kl = KL(q || p); js = (KL(p || m) +
+    KL(q || m)) / 2, m = (p + q) / 2; hellinger = 1 - sum sqrt(p q); total_variation = sum |p - q| / 2; alpha_a =
+    (1 - sum p^a q^(1 - a)) / (a (1 - a)), which is KL(p || q) at a = 1 and KL(q || p) at a = 0 (Amari).
+
+    Raises:
+      ValueError: another name.
+    """
+
+    def kl(left: Array, right: Array) -> Array:
+        return jnp.sum(jnp.exp(left) * (left - right), axis=-1)
+
+    if name == "reverse_kl":
+        return kl(logp, ref_logp)
+    if name == "forward_kl":
+        return kl(ref_logp, logp)
+    if name == "js":
+        middle = jnp.logaddexp(logp, ref_logp) - math.log(2)
+        return 0.5 * (kl(logp, middle) + kl(ref_logp, middle))
+    if name == "hellinger":
+        return 1.0 - jnp.sum(jnp.exp(0.5 * (logp + ref_logp)), axis=-1)
+    if name == "total_variation":
+        return 0.5 * jnp.sum(jnp.abs(jnp.exp(logp) - jnp.exp(ref_logp)), axis=-1)
+    alpha = float(name.removeprefix("alpha_")) if is_divergence(name) else math.nan
+    if alpha in (0.0, 1.0):
+        return divergence("reverse_kl" if alpha else "forward_kl", logp, ref_logp)
+    if math.isnan(alpha):
+        raise ValueError(f"divergence {name!r}: choose from {', '.join(DIVERGENCES)}")
+    return (1.0 - jnp.sum(jnp.exp(alpha * logp + (1.0 - alpha) * ref_logp), axis=-1)) / (alpha * (1.0 - alpha))
+
+
+def is_divergence(name: str) -> bool:
+    """Tell whether ``divergence`` knows a name."""
+    return name in DIVERGENCES or re.fullmatch(r"alpha_-?[0-9.]+(e-?[0-9]+)?", name) is not None

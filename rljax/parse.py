@@ -14,6 +14,7 @@ import ast
 import difflib
 import importlib
 import inspect
+import math
 import sys
 import types as builtin_types
 import typing
@@ -65,8 +66,8 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     except ImportError as error:
         raise ValueError(f"{field}: {name!r} cannot be imported ({error}).") from error
     if not callable(getattr(found, attribute, None)):
-        own = {n: f for n, f in vars(found).items() if getattr(f, "__module__", None) == module}
-        public = [n for n, f in own.items() if callable(f) and not n.startswith("_")]
+        named = {n: getattr(found, n) for n in dir(found) if not n.startswith("_")}
+        public = [n for n, f in named.items() if callable(f) and str(getattr(f, "__module__", "")).startswith(module)]
         raise ValueError(f"{field}: module {module!r} has no function {attribute!r}.{nearest(attribute, public)}")
     return getattr(found, attribute)
 
@@ -78,6 +79,8 @@ def _value(node: ast.expr, registry: Registry, field: str) -> Any:
         return tuple(_value(x, registry, field) for x in node.elts)
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return float(node.id)
+    if ast.unparse(node) == "-inf":
+        return -math.inf
     try:
         return ast.literal_eval(node)
     except ValueError:

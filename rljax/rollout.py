@@ -56,6 +56,7 @@ def sample(
         behaviour_logp=out.behaviour_logp,
         raw_logp=out.raw_logp,
         entropy=out.entropy,
+        square_prob=out.square_prob,
         finish=out.finish,
         version=jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32),
         on_policy=jnp.ones_like(rows.reward),

@@ -24,7 +24,7 @@ def _pieces(seam: str) -> dict[str, Callable[..., Any]]:
 
 def algorithm(text: str, field: str) -> types.Algorithm:
     """Build the algorithm that a call describes: a recipe of the table, or any function that returns one."""
-    built = parse.one(text, algorithms.TABLE, field, nested=_numbers())
+    built = parse.one(text, algorithms.TABLE, field, nested={**transforms.pieces("reduce"), **_numbers()})
     if not isinstance(built, types.Algorithm):
         raise ValueError(f"{field}={text!r}: not an algorithm. It must return types.Algorithm.")
     return built
@@ -37,7 +37,10 @@ def _edit(seam: str, text: str, current: tuple) -> tuple:
         return current
     append = text.startswith("+")
     valid = _pieces(seam)
-    nested = {**transforms.pieces("reduce"), **_numbers(), **valid}
+    within = {
+        n: f for s in transforms.LOSS_SEAMS for n, f in transforms.pieces(s).items() if seam in transforms.LOSS_SEAMS
+    }
+    nested = {**transforms.pieces("reduce"), **_numbers(), **within, **valid}
     new = parse.many(text[1:] if append else text, valid, field, nested=nested)
     for p in new:
         if not isinstance(p, types.Transform | types.Source) or p.seam != seam:

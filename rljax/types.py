@@ -79,6 +79,7 @@ class Rollout(flax.struct.PyTreeNode):
     behaviour_logp: Array | None = None  # under the distribution the sampler drew from
     raw_logp: Array | None = None  # at sampling, tempered but unfiltered
     entropy: Array | None = None  # at sampling, nats, of the unfiltered distribution
+    square_prob: Array | None = None  # at sampling, sum over v of p_v^2 of the unfiltered distribution
     version: Array | None = None  # int32, the policy version (update count) that wrote the token
     turn: Array | None = None  # int32, turn of the conversation, from 0
     token_reward: Array | None = None  # reward paid at a token, beside the row's
@@ -89,7 +90,7 @@ class Rollout(flax.struct.PyTreeNode):
     proximal_logp: Array | None = None  # policy at the start of the update
 
     # per row, [B]
-    parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # named parts of the reward
+    parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # named numbers of the verifier
     outcome: Array | None = None  # int32, an Outcome
     valid: Array | None = None  # float32, 0 where the row must not count at all
     rollout: Array | None = None  # int32, rows of one rollout share it
@@ -101,7 +102,7 @@ class Rollout(flax.struct.PyTreeNode):
 
     # written by prepare transforms on the whole minibatch
     coefficient: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] by term; "common" for the rest
-    extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, ...] by piece
+    extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, ...] named by who reads or writes them
 
 
 class Scores(flax.struct.PyTreeNode):
@@ -121,6 +122,7 @@ class Loss(flax.struct.PyTreeNode):
     """What a loss chain builds up: named per-token terms, not yet reduced."""
 
     log_ratio: Array | None = None  # [B, T], written by the ratio seam
+    proximal_logp: Array | None = None  # [B, T], where the ratio seam puts another in place of the rollout's
     terms: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] each
     metrics: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] each, averaged over the mask
 
@@ -169,25 +171,24 @@ class Needs:
     square_prob: bool = False
     log_normaliser: bool = False
     divergence: frozenset[str] = frozenset()  # names of exact divergences, see ops.DIVERGENCES
+    parts: frozenset[str] = frozenset()  # names of Rollout.parts
+    extra: frozenset[str] = frozenset()  # names of Rollout.extra that no piece of the algorithm writes
     value: bool = False
     reward: bool = False
     reference: bool = False  # Rollout.ref_logp
     proximal: bool = False  # Rollout.proximal_logp when there is more than one gradient step
+    fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
     live: bool = False  # a prepare transform reads scores of the whole minibatch
     siblings: bool = False  # groups of at least two rows
     block: Block = "row"  # what the splitter may not cut
 
     def __or__(self, other: "Needs") -> "Needs":
-        flags = {
-            f.name: getattr(self, f.name) or getattr(other, f.name)
+        union = {
+            f.name: getattr(self, f.name) | getattr(other, f.name)
             for f in dataclasses.fields(self)
-            if f.name not in ("divergence", "block")
+            if f.name != "block"
         }
-        return Needs(
-            **flags,
-            divergence=self.divergence | other.divergence,
-            block=max(self.block, other.block, key=lambda block: _BLOCKS[block]),
-        )
+        return Needs(**union, block=max(self.block, other.block, key=lambda block: _BLOCKS[block]))
 
 
 # --- the kinds of transform --------------------------------------------------------------------
@@ -335,3 +336,17 @@ Positive = Annotated[Any, Range(0, open_low=True)]
 NonNegative = Annotated[Any, Range(0)]
 Fraction = Annotated[Any, Range(0, 1)]
 Count = Annotated[int, Range(1)]
+
+# --- names that arguments of pieces choose from ---
+
+Segment = Literal["batch", "group", "rollout", "agent", "domain", "turn", "tag"]
+Segments = Segment | tuple[Segment, ...]  # rows, or tokens, with equal ids of all of these belong together
+Unit = Literal["row", "rollout", "token"]  # what a statistic counts once
+Anchor = Literal["proximal", "behaviour", "reference", "one"]  # denominator of a ratio; "one" is probability 1
+Estimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]  # of a KL from sampled tokens, see ops.kl_estimate
+Predicate = Literal[
+    "on_policy", "off_policy", "correct", "wrong", "positive", "negative", "nonzero", "kept", "first_turn"
+]  # see transforms.where
+Level = Literal["token", "product", "geometric"]  # of an importance weight: the token's, the row's product or mean
+RejectLevel = Literal["token", "row_sum", "row_mean", "row_max"]
+PromptWeight = Literal["uniform", "failure", "spread"]  # 1, 1 - p, sqrt((1 - p) / p), p the group's success rate

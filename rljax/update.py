@@ -40,7 +40,7 @@ def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout)
         if needs.reference:
             plain = plans.score(plan, "policy", state.reference, rows, types.Needs(), kept=False)
             found["ref_logp"] = plain.logp
-        if needs.proximal and inner > 1:
+        if needs.fixed_proximal or (needs.proximal and inner > 1):
             found["proximal_logp"] = plans.score(plan, "policy", state.params["policy"], rows, types.Needs()).logp
         if needs.value:
             found["value"] = plans.score(plan, "value", state.params["value"], rows, types.Needs(value=True)).value
@@ -141,7 +141,7 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
         metrics |= {
             "reward": ops.masked_mean(rollout.reward, valid),
             "reward_std": ops.masked_std(reward, valid),
-            "flat_groups": ops.masked_mean((ops.group_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
+            "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
             "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, valid),
         }
         metrics |= {f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome}

@@ -1,296 +1,232 @@
-"""The battery: every recipe of the table against its oracle and the invariances a loss must have."""
+"""The battery: every recipe of the table against its oracle and the invariances a loss must have.
+
+Two compiled functions for each call: float32 on the batch as it is, float64 on the same batch made wider, with
+garbage in everything that is masked. Both must equal one oracle, written in float64 loops from the paper.
+"""
 
 import functools
+import importlib
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms, losses, types
-from tests.reference import losses as oracle
+from rljax import algorithms, losses, parse
+from tests import batch
+from tests.batch import B, T
+from tests.reference import dual
 
-# enrolling a recipe is one line: the call to test, where its defaults need company
-CALLS = {name: {} for name in algorithms.TABLE} | {"dr_grpo": {"length": 6}}
 KEY = jax.random.key(0)
-B, T = 12, 6
+WEIGHTS = {"weights": (("format", 1.0), ("exploration", 0.5))}
+
+# Enrolling a recipe is one line where its defaults need company; further calls make caps and masks bind.
+# A recipe of a study has its dotted path for a name, and its oracle beside it in oracle.py.
+CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} | {
+    "experiments.example_pieces.pieces.tapered_rloo": ({"power": 0.5},),
+    "a_3po": ({}, {"cap": 1.1}),
+    "aipo": ({}, {"cap": 1.1}),
+    "areal": ({}, {"cap": 1.1}),
+    "brpo_budget": ({"length": 6},),
+    "cispo": ({}, {"high": 0.05}),
+    "clip_cov": ({"share": 0.1, "bounds": (-10.0, 10.0)},),
+    "cosine_grpo": ({"limit": 6},),
+    "critique_grpo": ({"length": 6},),
+    "deepseek_v32": ({}, {"delta": 0.03}),
+    "delethink": ({}, {"cap": 1.05}),
+    "direct_reward_optimisation": ({"beta": 0.5},),
+    "dppo": ({}, {"low": 0.03, "high": 0.03}),
+    "dppo_kl": ({}, {"low": 0.002, "high": 0.002}),
+    "dr_grpo": ({"length": 6},),
+    "forking_tokens": ({"share": 0.3},),
+    "gdpo": (WEIGHTS,),
+    "gmpo": ({}, {"epsilon": 0.1}),
+    "grpo_tcr": ({"limit": 5, "cache": 3},),
+    "icepop": ({}, {"bounds": (0.95, 1.1)}),
+    "intellect_2": ({}, {"dual": 1.1}),
+    "kl_cov": ({"share": 0.1},),
+    "kpop": ({}, {"bound": 0.005}),
+    "longwriter_zero": (WEIGHTS,),
+    "luffy": ({"length": 6},),
+    "m2po": ({}, {"tau": 0.005}),
+    "pass_at_k": ({"k": 2},),
+    "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
+    "relift": ({"length": 6},),
+    "rl_plus": ({"length": 6},),
+    "rlccf": ({"models": 2},),
+    "seq_mask_tis": ({"bounds": (0.96, 1.03)},),
+    "spo": ({"prompts": 16},),
+    "stable_reinforce": ({}, {"sigmas": 1.0}),
+    "tis": ({}, {"cap": 1.05}),
+    "train_long_think_short": ({"budget": 4.0},),
+    "ulorl": ({}, {"entropy": 2.0}),
+    "vapo": ({}, {"alpha": 1.0}),
+    "vl_cogito": ({"limit": 4},),
+}
+CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
+every_case = pytest.mark.parametrize(("name", "i"), CASES, ids=lambda x: str(x))
+
+# picks the first of equals, or draws: the order of rows matters where it must
+ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "prdp", "grpo_lambda", "clip_cov"}
 
 
-def arrays(seed=0):
-    """Make rows of three groups of unequal size, with gaps in the masks, one invalid row and one empty one."""
-    r = np.random.default_rng(seed)
-    mask = (r.random((B, T)) < 0.75).astype(np.float64)
-    mask[:, 0] = 1
-    mask[4] = 0
-    group = np.array([7, 7, 7, 7, 7, 2, 2, 2, 2, 9, 9, 9])
-    valid = np.ones(B)
-    valid[8] = 0
-    d = {name: -r.random((B, T)) * 2 for name in ("logp", "ref", "raw")}
-    d["proximal"] = d["logp"] + r.normal(size=(B, T)) * 0.15
-    d |= {"value": r.random((B, T)), "entropy": r.random((B, T))}
-    return d | {"mask": mask, "group": group, "valid": valid, "reward": (r.random(B) < 0.5).astype(np.float64)}
-
-
-def records(d):
-    f = functools.partial(jnp.asarray, dtype=jnp.float32)
-    rollout = types.Rollout(
-        mask=f(d["mask"]),
-        reward=f(d["reward"]),
-        group=jnp.asarray(d["group"]),
-        valid=f(d["valid"]),
-        proximal_logp=f(d["proximal"]),
-        behaviour_logp=f(d["proximal"]),
-        raw_logp=f(d["raw"]),
-        ref_logp=f(d["ref"]),
-        value=f(d["value"]),
-        finish=jnp.zeros(B, jnp.int32),
-        version=jnp.zeros((B, T), jnp.int32),
-    )
-    return rollout, types.Scores(logp=f(d["logp"]), entropy=f(d["entropy"]), value=f(d["value"]))
-
-
-def loss(algorithm, rollout, scores, number=0):
-    """Return the loss of one objective on the whole batch, as the step computes it."""
-    state = losses.init(algorithm)
-    rollout, state = losses.transform(algorithm, rollout, state, KEY)
-    o = algorithm.objectives[number]
-    rollout, inner = losses.prepare(o, rollout, scores, state["objectives"][number], KEY)
-    return losses.loss(o, rollout, scores, inner, KEY)
-
-
-def recipe(name):
-    return algorithms.TABLE[name](**CALLS[name])
+def recipe(name, i=0):
+    return parse.lookup(name, algorithms.TABLE, "battery")(**CALLS[name][i])
 
 
 @functools.cache
-def compiled(name):
-    """Return jitted (loss, gradient in logp) of a recipe's policy objective."""
-
-    def value(logp, rollout, scores):
-        return loss(recipe(name), rollout, scores.replace(logp=logp))[0]
-
-    return jax.jit(jax.value_and_grad(value))
-
-
-def evaluate(name, d):
-    rollout, scores = records(d)
-    value, gradient = compiled(name)(scores.logp, rollout, scores)
-    return float(value), np.asarray(gradient)
+def oracle(name):
+    module, _, function = name.rpartition(".")
+    if module:
+        return getattr(importlib.import_module(f"{module.rpartition('.')[0]}.oracle"), function)
+    for family in algorithms.FAMILIES:
+        found = getattr(importlib.import_module(f"tests.reference.{family}"), name, None)
+        if found is not None:
+            return found
+    raise AssertionError(f"{name} has no oracle")
 
 
-@pytest.mark.parametrize("name", algorithms.TABLE)
-def test_value_and_gradient_equal_the_oracle(name):
-    d = arrays()
-    value, gradient = evaluate(name, d)
-    f = getattr(oracle, name)
-    np.testing.assert_allclose(value, f(d), rtol=2e-5, atol=2e-6)
-    step = 1e-6  # central differences of the float64 oracle: error far below the tolerance
-    for i, t in [(0, 0), (1, 0), (2, 0), (5, 0), (9, 0), (11, 0), (3, 2), (6, 4)]:
-        up, down = ({**d, "logp": d["logp"] + s * step * _unit(i, t)} for s in (1, -1))
-        np.testing.assert_allclose(gradient[i, t], (f(up) - f(down)) / (2 * step), rtol=1e-3, atol=2e-6)
-
-
-def _unit(i, t):
-    e = np.zeros((B, T))
-    e[i, t] = 1
-    return e
-
-
-@pytest.mark.parametrize("name", algorithms.TABLE)
-def test_masked_and_invalid_tokens_have_exactly_no_gradient(name):
-    d = arrays()
-    _, gradient = evaluate(name, d)
-    assert np.all(gradient[d["mask"] == 0] == 0)
-    assert np.all(gradient[d["valid"] == 0] == 0)
-    if name not in ("psr",):  # all of its rows may have been dropped elsewhere
-        assert np.any(gradient != 0)
-
-
-@pytest.mark.parametrize("name", algorithms.TABLE)
-def test_what_masked_tokens_hold_does_not_matter(name):
-    d = arrays()
-    dirty = dict(d)
-    for field, junk in (("logp", -1e30), ("proximal", 50.0), ("ref", 1e30), ("raw", -7.0), ("value", 1e9)):
-        dirty[field] = np.where(d["mask"] > 0, d[field], junk)
-    (clean, g), (value, h) = evaluate(name, d), evaluate(name, dirty)
-    np.testing.assert_allclose(value, clean, rtol=1e-6)
-    np.testing.assert_allclose(h, g, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", algorithms.TABLE)
-def test_padding_width_does_not_matter(name):
-    d = arrays()
-    wide = {k: np.pad(v, ((0, 0), (0, 3)), constant_values=0.3) if v.ndim == 2 else v for k, v in d.items()}
-    wide["mask"][:, T:] = 0
-    (narrow, g), (value, h) = evaluate(name, d), evaluate(name, wide)
-    np.testing.assert_allclose(value, narrow, rtol=1e-6)
-    np.testing.assert_allclose(h[:, :T], g, atol=1e-7)
-    assert np.all(h[:, T:] == 0)
-
-
-@pytest.mark.parametrize("name", algorithms.TABLE)
-def test_row_order_and_group_names_do_not_matter(name):
-    d = arrays()
-    order = np.random.default_rng(1).permutation(B)
-    shuffled = {k: v[order] for k, v in d.items()}
-    shuffled["group"] = shuffled["group"] * 1000 - 3
-    (one, g), (other, h) = evaluate(name, d), evaluate(name, shuffled)
-    np.testing.assert_allclose(other, one, rtol=1e-5)
-    np.testing.assert_allclose(h, g[order], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", algorithms.TABLE)
-def test_micro_batches_only_add(name):
-    algorithm = recipe(name)
-    rollout, scores = records(arrays())
-    state = losses.init(algorithm)
-    rollout, state = losses.transform(algorithm, rollout, state, KEY)
+def prepared(algorithm, rollout, scores):
+    """Yield (objective, its minibatch, its state), the batch being one minibatch."""
+    rollout, state = losses.transform(algorithm, rollout, losses.init(algorithm), KEY)
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-        prepared, inner = losses.prepare(o, rollout, scores, inner, KEY)
-        whole, metrics = losses.loss(o, prepared, scores, inner, KEY)
-        parts = [
-            losses.loss(o, *(jax.tree.map(lambda x, a=a, b=b: x[a:b], r) for r in (prepared, scores)), inner, KEY)
-            for a, b in ((0, 1), (1, 7), (7, 12))
-        ]
-        np.testing.assert_allclose(sum(p[0] for p in parts), whole, rtol=1e-5, atol=1e-7)
+        yield o, *losses.prepare(o, rollout, scores, inner, KEY)
+
+
+def total(algorithm, rollout, scores):
+    """Return the loss of each objective on the whole batch, as the step computes it."""
+    return [losses.loss(o, rows, scores, inner, KEY)[0] for o, rows, inner in prepared(algorithm, rollout, scores)]
+
+
+@functools.cache
+def compiled(name, i, micro):
+    """Return jitted (rollout, scores) -> losses, gradients in the scores of each, and what ``micro`` asks for."""
+
+    def run(rollout, scores):
+        algorithm, found = recipe(name, i), []
+        for o, rows, inner in prepared(algorithm, rollout, scores):
+            f = functools.partial(losses.loss, o, state=inner, key=KEY)
+            (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
+            cuts = ((0, 5), (5, 9), (9, 12)) if losses.objective_needs(o).block == "group" else ((0, 1), (1, 12))
+            parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts] if micro else []
+            found.append((value, metrics, gradient, parts, rows))
+        return found
+
+    return jax.jit(run)
+
+
+def evaluate(name, i, d):
+    """Return float32 (value, gradients) of the policy objective."""
+    value, _, gradient, _, _ = compiled(name, i, True)(*batch.records(d))[0]
+    return float(value), gradient
+
+
+def dirty(d, extra=3):
+    """Widen the batch by ``extra`` columns and put garbage wherever the mask is 0."""
+    junk = {"logp": -1e30, "proximal": 50.0, "behaviour": -3e3, "ref": 1e30, "raw": -7.0, "value": 1e9}
+    wide = {}
+    for name, x in d.items():
+        if isinstance(x, dict):
+            x = {k: _widen(v, extra) for k, v in x.items()}
+        else:
+            x = _widen(x, extra)
+        wide[name] = x
+    wide["mask"][:, T:] = 0
+    for name, value in junk.items():
+        wide[name] = np.where(wide["mask"] > 0, wide[name], value)
+    return wide
+
+
+def _widen(x, extra):
+    return np.pad(x, ((0, 0), (0, extra)), mode="edge") if x.ndim == 2 and x.shape[1] == T else x
+
+
+def reference(name, i, d):
+    """Return the oracle's (value, gradient in logp, gradient in entropy)."""
+    f, call = oracle(name), CALLS[name][i]
+    d = dict(d)
+    d["logp"], d["entropy"] = dual.variables(d["logp"], d["entropy"])
+    taken = {k: v for k, v in call.items() if k in inspect.signature(f).parameters}
+    if name == "clip_cov":
+        taken = {"dropped": _dropped(name, i, batch.arrays(name=name))}
+    assert i == 0 or taken == call, f"the oracle of {name} does not know {call}"
+    found = f(d, **taken)
+    gradient = found.gradient.reshape(2, B, T) if isinstance(found, dual.Dual) else np.zeros((2, B, T))
+    return dual.value(found), *gradient
+
+
+def _dropped(name, i, d):
+    """Return what was drawn: the one thing an oracle cannot know."""
+    rows = compiled(name, i, True)(*batch.records(d))[0][-1]
+    dropped = np.asarray(rows.extra["covariant"])
+    candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
+    assert dropped.sum() == count and all((int(a), int(b)) in candidates for a, b in np.argwhere(dropped))
+    return dropped
+
+
+@every_case
+def test_float32_equals_the_oracle_in_value_and_gradient(name, i):
+    d = batch.arrays(name=name)
+    want, by_logp, by_entropy = reference(name, i, d)
+    value, gradient = evaluate(name, i, d)
+    np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient.logp, by_logp, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient.entropy, by_entropy, rtol=1e-4, atol=1e-6)
+
+
+@every_case
+def test_float64_equals_the_oracle_whatever_the_padding_holds(name, i):
+    if name == "clip_cov":
+        return  # draws other tokens in a batch of another width
+    d = batch.arrays(name=name)
+    want, by_logp, by_entropy = reference(name, i, d)
+    with jax.enable_x64(True):
+        value, _, gradient, _, _ = compiled(name, i, False)(*batch.records(dirty(d), jnp.float64))[0]
+        np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(gradient.logp[:, :T], by_logp, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(gradient.entropy[:, :T], by_entropy, rtol=1e-9, atol=1e-9)
+        assert np.all(np.asarray(gradient.logp)[:, T:] == 0)
+
+
+@every_case
+def test_masked_and_invalid_tokens_have_exactly_no_gradient(name, i):
+    d = batch.arrays(name=name)
+    for _, _, gradient, _, _ in compiled(name, i, True)(*batch.records(d)):
+        for leaf in jax.tree.leaves(gradient):
+            assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
+
+
+@every_case
+def test_row_order_and_group_names_do_not_matter(name, i):
+    d = batch.arrays(name=name)
+    order = np.random.default_rng(1).permutation(B)
+    if name in ORDERED:
+        order = np.arange(B)
+    shuffled = batch.select(d, order)
+    shuffled["group"] = shuffled["group"] * 100 - 3
+    shuffled["rollout"] = 50 - shuffled["rollout"]
+    if name == "spo":  # its prompts are remembered by index, which the batch takes from the group
+        shuffled["group"] = d["group"][order]
+    (one, g), (other, h) = evaluate(name, i, d), evaluate(name, i, shuffled)
+    np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(h.logp, g.logp[order], rtol=1e-4, atol=1e-6)
+
+
+@every_case
+def test_micro_batches_only_add(name, i):
+    for value, metrics, _, parts, _ in compiled(name, i, True)(*batch.records(batch.arrays(name=name))):
+        np.testing.assert_allclose(sum(p[0] for p in parts), value, rtol=1e-5, atol=1e-6)
         for k, v in metrics.items():
-            np.testing.assert_allclose(sum(p[1][k] for p in parts), v, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(sum(p[1][k] for p in parts), v, rtol=1e-5, atol=2e-6)
 
 
-def test_the_critic_regresses_to_its_target():
-    d = arrays()
-    rollout, scores = records(d)
-    value, metrics = loss(algorithms.ppo(kl=0.0), rollout, scores.replace(value=scores.value + 0.5), 1)
-    advantage = oracle.gae({**d, "token_reward": np.zeros((B, T))}, 1.0, 0.95)
-    # returns = A + V_old; V = V_old + 0.5 is clipped to V_old + 0.2: errors (0.5 - A)^2 and (0.2 - A)^2
-    expected = np.mean([0.5 * max((0.5 - a) ** 2, (0.2 - a) ** 2) for a in advantage.values()])
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
-    np.testing.assert_allclose(metrics["loss/value"], value)
-
-
-# --- identities between recipes -----------------------------------------------------------------
-
-
-def on_policy(d):
-    return {**d, "proximal": d["logp"]}
-
-
-def test_on_policy_clip_has_the_gradient_of_reinforce_with_the_same_advantage_and_reduction():
-    d = on_policy(arrays())
-    rollout, scores = records(d)
-    from rljax.transforms import surrogate
-
-    for name in ("grpo", "dapo", "dr_grpo", "ppo_clip"):
-        algorithm = algorithms.TABLE[name](**CALLS[name], **({"kl": 0.0} if name == "grpo" else {}))
-        o = algorithm.objectives[0]
-        plain = algorithms.compose(advantage=algorithm.rollout, loss=[surrogate.reinforce()], reduce=o.reduce)
-
-        def gradient(a):
-            return jax.grad(lambda logp: loss(a, rollout, scores.replace(logp=logp))[0])(scores.logp)
-
-        np.testing.assert_allclose(gradient(algorithm), gradient(plain), atol=1e-7)
-
-
-def test_gspo_is_grpo_on_rows_of_one_token():
-    d = arrays()
-    d["mask"][:, 1:] = 0
-    rollout, scores = records(d)
-    one = loss(algorithms.gspo(low=0.2, high=0.2), rollout, scores)[0]
-    other = loss(algorithms.grpo(kl=0.0), rollout, scores)[0]
-    np.testing.assert_allclose(one, other, rtol=1e-6)
-
-
-def test_psr_and_nsr_add_up_to_w_reinforce_under_a_sum():
-    from rljax.transforms import reduce
-
-    rollout, scores = records(arrays())
-
-    def total(name, **arguments):
-        a = algorithms.TABLE[name](entropy=0.0, **arguments)
-        o = a.objectives[0]
-        summed = algorithms.compose(
-            advantage=a.rollout, loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare
-        )
-        return loss(summed, rollout, scores)[0]
-
-    np.testing.assert_allclose(total("psr") + total("nsr"), total("w_reinforce", positive=1.0), rtol=1e-5)
-
-
-def test_numeric_arguments_may_be_traced():
-    rollout, scores = records(arrays())
-    swept = jax.vmap(lambda low: loss(algorithms.grpo(low=low, kl=low), rollout, scores)[0])(jnp.array([0.05, 0.2]))
-    for value, low in zip(swept, (0.05, 0.2), strict=True):
-        np.testing.assert_allclose(value, loss(algorithms.grpo(low=low, kl=low), rollout, scores)[0], rtol=1e-6)
-
-
-# --- exact enumeration: all sequences of a tiny policy ------------------------------------------
-
-V, LENGTH = 3, 2
-SEQUENCES = jnp.array([(a, b) for a in range(V) for b in range(V)])
-REWARD = jnp.array([1, 0, 0, 1, 1, 0, 0, 0, 1.0])
-
-
-def logp_of(theta, sequences):
-    """Return [n, 2] log-probs of a policy with its own logits after each first token."""
-    first = jax.nn.log_softmax(theta[0])[sequences[:, 0]]
-    second = jax.nn.log_softmax(theta[1:], axis=1)[sequences[:, 0], sequences[:, 1]]
-    return jnp.stack([first, second], axis=1)
-
-
-def theta_of(seed):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=(V + 1, V)), jnp.float32)
-
-
-def expected_gradient(algorithm, samples, theta, ref):
-    """Return sum over all groups of P(group) * gradient of the group's loss."""
-    grid = np.stack(np.meshgrid(*[np.arange(len(SEQUENCES))] * samples, indexing="ij"), -1).reshape(-1, samples)
-
-    def one(theta, rows):
-        logp = logp_of(theta, SEQUENCES[rows])
-        old = jax.lax.stop_gradient(logp)
-        rollout = types.Rollout(
-            mask=jnp.ones((samples, LENGTH)),
-            reward=REWARD[rows],
-            group=jnp.zeros(samples, jnp.int32),
-            ref_logp=logp_of(ref, SEQUENCES[rows]),
-            raw_logp=old,
-        )
-        return loss(algorithm, rollout, types.Scores(logp=logp))[0]
-
-    weight = jnp.exp(jnp.sum(logp_of(theta, SEQUENCES), axis=1))[grid].prod(axis=1)
-    gradients = jax.vmap(jax.grad(one), in_axes=(None, 0))(theta, jnp.asarray(grid))
-    return jnp.einsum("n,nij->ij", weight, gradients)
-
-
-def expected_return(theta):
-    return jnp.sum(jnp.exp(jnp.sum(logp_of(theta, SEQUENCES), axis=1)) * REWARD)
-
-
-def kl_divergence(theta, ref):
-    p, q = logp_of(theta, SEQUENCES).sum(axis=1), logp_of(ref, SEQUENCES).sum(axis=1)
-    return jnp.sum(jnp.exp(p) * (p - q))
-
-
-@pytest.mark.parametrize(
-    ("call", "samples", "scale"),
-    [
-        (lambda: algorithms.reinforce(), 1, 1.0),
-        (lambda: algorithms.rloo(), 2, 1.0),
-        (lambda: algorithms.rloo(), 3, 1.0),
-        # centring by a mean that holds the row itself shrinks by (G - 1) / G; the fixed length divides by 2
-        (lambda: algorithms.dr_grpo(length=2), 2, 1 / 4),
-        # the only group of two with spread has std (ddof 1) sqrt(1/2), so GRPO is dr_grpo over that, mean of 2 tokens
-        (lambda: algorithms.grpo(kl=0.0, epsilon=1e-12), 2, 1 / 4 / np.sqrt(0.5)),
-    ],
-)
-def test_expected_gradient_is_the_true_gradient_or_its_known_multiple(call, samples, scale):
-    theta, ref = theta_of(0), theta_of(1)
-    got = expected_gradient(call(), samples, theta, ref)
-    np.testing.assert_allclose(got, -scale * jax.grad(expected_return)(theta), atol=2e-6)
-
-
-def test_kl_in_the_reward_has_the_gradient_of_the_sequence_kl():
-    theta, ref = theta_of(2), theta_of(3)
-    got = expected_gradient(algorithms.rloo(kl=0.3), 2, theta, ref)
-    want = -jax.grad(lambda x: expected_return(x) - 0.3 * kl_divergence(x, ref))(theta)
-    np.testing.assert_allclose(got, want, atol=3e-6)
+@pytest.mark.parametrize("name", [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1])
+def test_a_critic_equals_its_oracle(name):
+    d = batch.arrays(name=name)
+    (value, _, gradient, _, _), live = compiled(name, 0, True)(*batch.records(d))[1], dict(d)
+    live["live_value"] = dual.variables(d["live_value"])[0]
+    want = oracle(f"{name}_critic")(live)
+    np.testing.assert_allclose(value, want.value, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient.value, want.gradient.reshape(B, T), rtol=1e-4, atol=1e-6)
+    assert np.all(np.asarray(gradient.logp) == 0)

@@ -48,6 +48,8 @@ FLOORS = {
         "progress": (),
         "checkpoint": (),
         "seams": ("parse",),
+        "arrays": ("seams",),
+        "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
         "config": ("parse", "seams"),
         "program": ("config",),
         "collect": ("metrics", "program"),
@@ -71,8 +73,10 @@ def name(path):
 
 
 def module(path):
-    """Return the module a file belongs to: its own name, or that of its package below rljax/."""
+    """Return the module a file belongs to: its own name, or that of its package below rljax/; a program is its own."""
     parts = path.relative_to(ROOT / "rljax").parts
+    if len(parts) > 1 and path.stem == "__main__":
+        return f"{parts[0]}.__main__"
     return parts[0] if len(parts) > 1 else path.stem
 
 
@@ -140,6 +144,14 @@ def test_functions_are_short(path):
             told = docstring.end_lineno - docstring.lineno + 1 if docstring else 0
             length = node.end_lineno - node.lineno + 1 - told
             assert length <= 60, f"{name(path)}: {node.name} has {length} lines beside its docstring"
+
+
+def test_recipes_are_expressions():
+    for path in (ROOT / "rljax" / "algorithms").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "recipe" for d in node.decorator_list):
+                first = node.body[1]  # after the docstring
+                assert node.end_lineno - first.lineno + 1 <= 12, f"{node.name}: a dozen lines beside its docstring"
 
 
 def test_names_that_mean_nothing_are_not_used():

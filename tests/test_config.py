@@ -11,7 +11,7 @@ import pytest
 
 from rljax import algorithms, parse, program, seams, tasks, transforms, types
 from rljax import config as configs
-from tests import tiny
+from tests import batch, tiny
 
 CONFIGS = sorted(p.stem for p in (pathlib.Path(__file__).parent.parent / "configs").glob("*.py") if p.stem[0] != "_")
 
@@ -33,18 +33,21 @@ def loss_of(**fields):
 
 BAD = [
     # unknown names: the field, and the nearest valid one
-    ({"algorithm": "grop()"}, r"config\.algorithm: unknown name 'grop'\. Did you mean 'grpo'\? Valid: dapo, dr_grpo"),
+    ({"algorithm": "grop()"}, r"config\.algorithm: unknown name 'grop'\. Did you mean 'grpo'\? Valid: a_3po, a_lol"),
     ({"algorithm": "center_by_group()"}, "unknown name 'center_by_group'"),
     ({"phase__main__algorithm": "rlo()"}, r"config\.phase\.main\.algorithm: .*Did you mean 'rloo'"),
     ({"task": "arithmetics()"}, r"config\.task: .*Did you mean 'arithmetic'\? Valid: arithmetic, countdown, gsm8k"),
-    ({"seam__penalty": "kll()"}, r"config\.seam\.penalty: .*Did you mean 'kl'\? Valid: chain, entropy, kl, where\."),
+    ({"seam__penalty": "kll()"}, r"config\.seam\.penalty: .*Did you mean 'kl'\? Valid: chain, convex_kl, .*, where\."),
     ({"seam__surrogate": "kl()"}, r"config\.seam\.surrogate: unknown name 'kl'"),
     ({"phase__main__optimizer": "adamm(1e-3)"}, r"config\.phase\.main\.optimizer: .*Did you mean 'adamw?'"),
     ({"phases": ("warm", "mian")}, r"config\.phases: no config\.phase\.mian\. Did you mean 'main'\? Valid: main, warm"),
     ({"algorithm": "rljax.nowhere.mine()"}, "'rljax.nowhere.mine' cannot be imported"),
     ({"algorithm": "rljax.algorithms.grop()"}, "has no function 'grop'. Did you mean 'grpo'"),
     # arguments: unknown, of the wrong type, out of range, missing, twice
-    ({"algorithm": "grpo(hihg=0.3)"}, r"grpo\(\) has no argument 'hihg'\. Did you mean 'high'\? Valid: ddof, epsilon"),
+    (
+        {"algorithm": "grpo(hihg=0.3)"},
+        r"grpo\(\) has no argument 'hihg'\. Did you mean 'high'\? Valid: aggregate, charge",
+    ),
     ({"task": "arithmetic(digit=2)"}, r"config\.task: arithmetic\(\) has no argument 'digit'\. Did you mean 'digits'"),
     ({"algorithm": "grpo(high='a')"}, r"grpo\(high='a'\): high must be a number in \[0, inf\]"),
     ({"algorithm": "grpo(high=True)"}, r"high must be a number"),
@@ -58,11 +61,14 @@ BAD = [
     ({"algorithm": "dapo(overlong=5)"}, "overlong must be a tuple or None"),
     ({"algorithm": "dapo(overlong=(8, 2, 1))"}, "overlong must be a tuple of 2 or None"),
     ({"algorithm": "dapo(overlong=(8, 'a'))"}, "overlong must be a tuple with each item a whole number or None"),
-    ({"seam__penalty": "kl('k9')"}, "estimator must be one of 'k1', 'k2', 'k3', 'abs', 'reverse_kl'"),
+    ({"seam__penalty": "kl('k9')"}, r"estimator must be one of 'k1', 'k2', 'k3', 'abs', 'k1\+'"),
     ({"seam__penalty": "kl(reduce=3)"}, "reduce must be a PrepareTransform or None"),
     ({"seam__penalty": "kl(coefficient=linear(0.1, 0.0, 0))"}, r"linear\(steps=0\): steps must be a number in \[1"),
     ({"seam__source": "replay(share=linear(0.1, 0.2, 5))"}, r"config\.seam\.source: .*share cannot move"),
-    ({"seam__reward": "overlong(8)"}, r"overlong\(limit, cache, factor\): missing a required argument: 'cache'"),
+    (
+        {"seam__reward": "overlong(8)"},
+        r"overlong\(limit, cache, factor, beyond\): missing a required argument: 'cache'",
+    ),
     ({"algorithm": "grpo(0.1, low=0.2)"}, r"grpo\(low, high, .*multiple values for argument 'low'"),
     ({"phase__main__optimizer": "adam()"}, "missing a required argument: 'learning_rate'"),
     ({"phase__main__optimizer": "linear_schedule(1, 0, 5)"}, "not a chain of optax gradient transformations"),
@@ -97,7 +103,10 @@ BAD = [
     ({"seam__penalty": "rljax.transforms.weight.by_sign()"}, r"by_sign\(.*\) belongs to seam 'weight'"),
     ({"seam__penalty": "rljax.parse.nearest('a', ())"}, "is not a piece"),
     ({"seam__penalty": "chain()"}, r"config\.seam\.penalty: chain\(\): .*at least one piece"),
-    ({"seam__penalty": "where('right', kl(), entropy())"}, "predicate must be one of 'on_policy', 'correct'"),
+    (
+        {"seam__penalty": "where('right', kl(), entropy())"},
+        "predicate must be one of 'on_policy', 'off_policy', 'correct'",
+    ),
     ({"seam__penalty": "where('correct', 1, kl())"}, "then must be a LossTransform"),
     ({"seam__penalty": "+"}, r"config\.seam\.penalty=.*not a call"),
     ({"seam__penalty": "kl() + entropy()"}, "is not a call to a name"),
@@ -206,7 +215,10 @@ def test_calls_fill_in_defaults_and_nest():
     assert main(algorithm="grpo").spec == main(algorithm="grpo()").spec == algorithms.grpo().spec
     nested = main(algorithm="grpo(kl=linear(0.1, 0.0, steps=10))")
     assert "kl=linear(start=0.1, end=0.0, steps=10)" in nested.spec
-    assert main(algorithm="dapo(overlong=(8, 2))").rollout[0].spec == "overlong(limit=8, cache=2, factor=1.0)"
+    assert (
+        main(algorithm="dapo(overlong=(8, 2))").rollout[0].spec
+        == "overlong(limit=8, cache=2, factor=1.0, beyond='hold')"
+    )
 
 
 def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
@@ -241,50 +253,49 @@ def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_what_is_printed_of_a_recipe_builds_it_again(name):
-    built = algorithms.TABLE[name]()
+    built = algorithms.example(name)
     again = seams.algorithm(built.spec, "test")
     assert again.spec == built.spec
-    assert configs.describe(again) == configs.describe(built)
+    assert algorithms.describe(again) == algorithms.describe(built)
     for piece in (*built.rollout, *(p for o in built.objectives for p in (*o.prepare, *o.loss, o.reduce))):
         assert seams._edit(piece.seam, piece.spec, ())[0].spec == piece.spec
-
-
-REQUIRED = {"overlong": "8, 2", "keep": "'correct'"}
 
 
 @pytest.mark.parametrize("seam", transforms.SEAMS)
 def test_what_is_printed_of_a_piece_builds_it_again(seam):
     for name in transforms.pieces(seam):
-        (built,) = seams._edit(seam, f"{name}({REQUIRED.get(name, '')})", ())
+        (built,) = seams._edit(seam, f"{name}({batch.ARGUMENTS.get(name, '')})", ())
         (again,) = seams._edit(seam, built.spec, ())
         assert again.spec == built.spec and built.spec.startswith(f"{name}(")
 
 
 def test_describe_shows_every_default():
-    assert configs.describe(main(algorithm="ppo(critic_epochs=2)", seam__after="ema_reference()")).splitlines() == [
-        "ppo(low=0.2, high=0.2, gamma=1.0, lam=0.95, kl=0.05, value_clip=0.2, critic_epochs=2, critic_optimizer=None)",
+    assert algorithms.describe(main(algorithm="ppo(critic_epochs=2)", seam__after="ema_reference()")).splitlines() == [
+        "ppo(low=0.2, high=0.2, gamma=1.0, lam=0.95, kl=0.05, value_clip=0.2, dual=None, estimator='k1', "
+        "critic_epochs=2, critic_optimizer=None)",
         "  source     task()",
         "  reward     kl(estimator='k1', coefficient=0.05)",
-        "  advantage  gae(gamma=1.0, lam=0.95)",
-        "  advantage  whiten(epsilon=1e-08)",
+        "  advantage  gae(gamma=1.0, lam=0.95, value_lam=None)",
+        "  advantage  whiten(epsilon=1e-08, key='batch')",
         "  objective on the policy module",
-        "    ratio     token(anchor='proximal')",
+        "    ratio     token(anchor='proximal', limit=None)",
         "    surrogate clip(low=0.2, high=0.2, dual=None)",
-        "    reduce    mean_over_tokens()",
+        "    reduce    mean_over_tokens(only=None)",
         "  objective on the value module epochs=2",
         "    surrogate value_error(clip=0.2)",
-        "    reduce    mean_over_tokens()",
+        "    reduce    mean_over_tokens(only=None)",
         "  after      ema_reference(decay=0.99)",
     ]
 
 
 # --- seams --------------------------------------------------------------------------------------
 
-RATIO, CLIP = "token(anchor='proximal')", "clip(low=0.2, high=0.2, dual=None)"
+RATIO, CLIP = "token(anchor='proximal', limit=None)", "clip(low=0.2, high=0.2, dual=None)"
 
 
 def test_a_seam_keeps_replaces_appends_and_removes():
-    k3, entropy = "kl(estimator='k3', coefficient=0.04, reduce=None)", "entropy(coefficient=0.001, reduce=None)"
+    rest = "reduce=None, against='reference', correction=None, only=None)"
+    k3, entropy = f"kl(estimator='k3', coefficient=0.04, {rest}", "entropy(coefficient=0.001, reduce=None, only=None)"
     assert loss_of(algorithm="grpo()") == [RATIO, CLIP, k3]
     assert loss_of(algorithm="grpo()", seam__penalty="entropy()") == [RATIO, CLIP, entropy]
     assert loss_of(algorithm="grpo()", seam__penalty="+ entropy()") == [RATIO, CLIP, k3, entropy]
@@ -292,11 +303,11 @@ def test_a_seam_keeps_replaces_appends_and_removes():
     assert loss_of(seam__penalty="entropy() | kl(coefficient=0.04)") == [RATIO, CLIP, entropy, k3]
     a = main(seam__advantage="+ whiten()", seam__reward="affine(2.0)", seam__reduce="sum_over_tokens()")
     assert [p.seam for p in a.rollout] == ["reward", "advantage", "advantage", "advantage"]
-    assert a.rollout[-1].spec == "whiten(epsilon=1e-08)"
-    assert a.objectives[0].reduce.spec == "sum_over_tokens()"
+    assert a.rollout[-1].spec == "whiten(epsilon=1e-08, key='batch')"
+    assert a.objectives[0].reduce.spec == "sum_over_tokens(divisor=1.0)"
     assert main(seam__source="dynamic(3)").source.oversample == 3
     prepared = main(seam__prepare="keep('wrong') | drop_truncated()").objectives[0].prepare
-    assert [p.spec for p in prepared] == ["keep(predicate='wrong')", "drop_truncated()"]
+    assert [p.spec for p in prepared] == ["keep(predicate='wrong')", "drop_truncated(key=None)"]
 
 
 def test_the_seams_of_a_loss_keep_their_order():
@@ -324,9 +335,10 @@ def test_pieces_of_no_seam_and_the_order_of_a_recipe_survive_an_edit():
 
 
 def test_pieces_nest_reductions_schedules_branches_and_chains():
-    spec = "kl(estimator='k3', coefficient=cosine(start=0.1, end=0.0, steps=5), reduce=mean_over_rows())"
+    spec = "kl(estimator='k3', coefficient=cosine(start=0.1, end=0.0, steps=5), reduce=mean_over_rows(empty='skip'), "
+    spec += "against='reference', correction=None, only=None)"
     assert loss_of(seam__penalty="kl(coefficient=cosine(0.1, 0.0, 5), reduce=mean_over_rows())")[-1] == spec
-    spec = "where('wrong', chain(entropy(coefficient=0.1, reduce=None), " + spec + "), " + spec + ")"
+    spec = "where('wrong', chain(entropy(coefficient=0.1, reduce=None, only=None), " + spec + "), " + spec + ")"
     assert loss_of(seam__penalty=spec)[-1] == spec
     piece = main(seam__penalty=spec).objectives[0].loss[-1]
     assert piece.needs == types.Needs(entropy=True, reference=True) and len(piece.prepare) == 2

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+import rljax
 from rljax import algorithms
 from rljax import config as configs
-from tests import test_algorithms as battery
+from tests import batch
 
 PIECES = "experiments.example_pieces.pieces"
 
@@ -19,13 +20,15 @@ def resolved(**fields):
 
 
 def value_and_gradient(algorithm):
-    rollout, scores = battery.records(battery.arrays())
-    return jax.value_and_grad(lambda logp: battery.loss(algorithm, rollout, scores.replace(logp=logp))[0])(scores.logp)
+    rollout, scores = batch.records(batch.arrays())
+    return jax.value_and_grad(lambda x: rljax.objective(algorithm, rollout, scores.replace(logp=x, value=None))[0])(
+        scores.logp
+    )
 
 
 def test_a_dotted_path_builds_the_algorithm_and_its_loss_is_finite():
     algorithm = resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)")
-    assert "surrogate tapered(power=0.5)" in configs.describe(algorithm)
+    assert "surrogate tapered(power=0.5)" in algorithms.describe(algorithm)
     value, gradient = value_and_gradient(algorithm)
     assert np.isfinite(value) and value != 0
     assert np.all(np.isfinite(gradient)) and np.any(gradient != 0)
@@ -52,7 +55,7 @@ def test_it_belongs_to_its_seam_only():
 
 
 def test_wrong_tokens_are_pushed_by_their_probability_to_the_power():
-    d = battery.arrays()
+    d = batch.arrays()
     # d/dlogp of -A sg(p^power) logp is -A p^power; with one right row in the group a wrong row has A < 0
     factor = np.where(d["reward"][:, None] == 0, np.exp(0.5 * d["logp"]), 1.0)
     gradient = value_and_gradient(resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)"))[1]

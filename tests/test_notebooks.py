@@ -71,7 +71,7 @@ def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
     printed = {c.source: text(c) for c in cells}
     (table,) = [t for source, t in printed.items() if "evaluate.table" in source]
     assert "pass@1" in table and "greedy" in table and "base" in table and "result" in table
-    described = [t for source, t in printed.items() if "config.describe" in source]
+    described = [t for source, t in printed.items() if "algorithms.describe" in source]
     assert "grpo(" in described[0] and "w_reinforce(positive=0.1" in described[1]
     (completions,) = [t for source, t in printed.items() if "sample.complete" in source]
     assert completions.count("'logp'") == 4

@@ -30,7 +30,9 @@ def test_every_run_command_resolves():
 
 def test_every_module_command_exists():
     for module in set(re.findall(r"python -m (rljax\.\w+)", README)):
-        assert '__name__ == "__main__"' in (ROOT / (module.replace(".", "/") + ".py")).read_text()
+        path = ROOT / module.replace(".", "/")
+        program = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        assert '__name__ == "__main__"' in program.read_text()
 
 
 def test_the_python_example_runs():
@@ -48,7 +50,7 @@ def test_the_tree_names_every_module_and_the_table_every_recipe():
     house = README[README.index("## The house") :]
     for path in (ROOT / "rljax").rglob("*.py"):
         if path.name != "__init__.py":
-            name = path.stem if path.parent.name == "transforms" else path.name
+            name = path.stem if "transforms" in path.parts else path.name
             assert name in house, path
     for name in algorithms.TABLE:
         assert f"`{name}`" in README, name

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms, losses, ops, transforms, types
+from rljax import algorithms, losses, ops, seams, transforms, types
 from rljax.transforms import (
     advantage,
     after,
@@ -22,6 +22,7 @@ from rljax.transforms import (
     surrogate,
     weight,
 )
+from tests import batch
 from tests import test_algorithms as battery
 
 KEY = jax.random.key(0)
@@ -137,7 +138,9 @@ def test_where_gives_each_token_the_terms_of_its_branch(predicate, chosen):
     def writes(ratio, **terms):
         full = {k: jnp.full((3, 2), float(v)) for k, v in terms.items()}
         return types.LossTransform(
-            lambda loss, r, s, state, key: types.Loss(None if ratio is None else jnp.full((3, 2), ratio), full, full)
+            lambda loss, r, s, state, key: types.Loss(
+                None if ratio is None else jnp.full((3, 2), ratio), terms=full, metrics=full
+            )
         )
 
     r = record(
@@ -207,7 +210,8 @@ def test_a_schedule_may_stand_in_any_kind_of_piece():
     got = steered(reward.affine(scale=UP, bias=3.0), lambda x: float(x.reward[0]), r)
     close(got, [0, 2, 4])
     # k2 of 0.4 is 0.08: over a bound of 0, within one of 0.5
-    got = steered(prepare.reject("k2", UP), lambda x: float(x.mask[0, 0]), r, scores)
+    piece = prepare.reject("k2", high=UP)
+    got = steered(piece, lambda x: float(x.mask[0, 0]), r.replace(proximal_logp=scores.logp), scores)
     close(got, [0, 1, 1])
     got = steered(after.ema_reference(UP), lambda x: float(x["w"]), {"w": jnp.float32(8)}, {"w": jnp.float32(4)}, {})
     close(got, [4, 6, 8])
@@ -242,7 +246,7 @@ def test_every_piece_of_an_algorithm_is_observed_once_a_step():
     algorithm = algorithms.compose(
         advantage=[advantage.sign_weighted(schedule.linear(0, 1, 9))],
         loss=[ratio.token(), surrogate.clip(high=schedule.linear(0, 1, 9)), penalty.entropy(schedule.linear(0, 1, 9))],
-        prepare=[prepare.reject(bound=schedule.linear(0, 1, 9))],
+        prepare=[prepare.reject(high=schedule.linear(0, 1, 9))],
         reduce=reduce.mean_over_tokens(),
         after=[after.ema_reference(schedule.linear(0, 1, 9)), after.reset_reference(2)],
     )
@@ -351,9 +355,9 @@ def test_prepare_pieces_take_rows_and_tokens_out_of_the_mask():
     np.testing.assert_array_equal(apply(prepare.keep("correct"), r, None).mask, mask * [[1], [0], [1], [0], [1]])
     np.testing.assert_array_equal(apply(prepare.keep("wrong"), r, None).mask, mask * [[0], [1], [0], [1], [0]])
     np.testing.assert_array_equal(apply(prepare.drop_truncated(), r, None).mask, mask * [[0], [1], [1], [0], [1]])
-    r = one_row([1, 1, 0, 1], behaviour_logp=[-1.0, -1.0, -1.0, -1.0])
-    scores = types.Scores(logp=floats([[-1.5, -2.5, -np.inf, 0.5]]))  # k2: 0.125, 1.125, ., 1.125
-    out = apply(prepare.reject("k2", 0.5), r, scores)
+    proximal = [-1.5, -2.5, -np.inf, 0.5]  # k2: 0.125, 1.125, ., 1.125
+    r = one_row([1, 1, 0, 1], behaviour_logp=[-1.0, -1.0, -1.0, -1.0], proximal_logp=proximal)
+    out = apply(prepare.reject("k2", high=0.5), r, None)
     np.testing.assert_array_equal(out.mask, [[1, 0, 0, 0]])
     np.testing.assert_array_equal(out.extra["rejected"], [[0, 1, 0, 1]])
 
@@ -406,8 +410,10 @@ def test_reductions_by_hand():
         close(coefficient(mean).sum(), 1)
     with_gap = record([[1, 1, 0], [0, 0, 0]], (0, 0), (0, 0))  # a row without tokens is not a row
     close(coefficient(reduce.mean_over_rows(), with_gap), [[0.5, 0.5, 0], [0, 0, 0]])
-    for name, piece in transforms.pieces("reduce").items():
-        nothing = coefficient(piece(), record([[0, 0]], (0,), (0,)))
+    for name in transforms.pieces("reduce"):
+        (piece,) = seams._edit("reduce", f"{name}({batch.ARGUMENTS.get(name, '')})", ())
+        ids = jnp.zeros(1, jnp.int32)
+        nothing = coefficient(piece, record([[0, 0]], (0,), (0,), rollout=ids, turn=jnp.zeros((1, 2), jnp.int32)))
         np.testing.assert_array_equal(nothing, 0, err_msg=name)
 
 
@@ -438,7 +444,7 @@ def test_a_piece_that_asks_for_what_is_not_there_says_so():
         (surrogate.likelihood(), empty, "no logp"),
         (surrogate.value_error(), scores, "needs scores.value"),
         (ratio.token(), empty, "ratio: the scores have no logp"),
-        (ratio.token("behaviour"), scores, "no behaviour_logp"),
+        (ratio.token("behaviour"), scores, "anchor='behaviour', but the rollout has no such"),
         (penalty.kl(), scores, "no ref_logp"),
         (penalty.entropy(), scores, "no entropy"),
         (weight.truncated_importance(), scores, "no behaviour_logp"),
@@ -447,7 +453,7 @@ def test_a_piece_that_asks_for_what_is_not_there_says_so():
             apply(piece, loss, r, given)
     with pytest.raises(ValueError, match="no ratio; put a ratio piece before it"):
         apply(surrogate.clip(), loss, r.replace(advantage=r.mask), scores)
-    for piece, message in ((prepare.reject(), "needs live scores"), (prepare.drop_truncated(), "no finish reason")):
+    for piece, message in ((prepare.reject(), "no behaviour_logp"), (prepare.drop_truncated(), "no finish reason")):
         with pytest.raises(ValueError, match=message):
             apply(piece, r, None)
 
@@ -562,9 +568,9 @@ def test_segments_take_any_ids():
     ids = jnp.array([2**31 - 1, -(2**31), 0, 2**31 - 1, -1, -(2**31)])
     x, valid = floats([1, 2, 3, 5, 8, 20]), floats([1, 1, 1, 1, 0, 1])
     close(ops.segment_total(x, ids), [6, 22, 3, 6, 8, 22])
-    close(ops.group_mean(x, ids, valid), [3, 11, 3, 3, 0, 11])
-    close(ops.group_std(x, ids, valid), [2, 9, 0, 2, 0, 9])
-    close(ops.group_std(x, ids, valid, ddof=1), [np.sqrt(8), np.sqrt(162), 0, np.sqrt(8), 0, np.sqrt(162)])
+    close(ops.segment_mean(x, ids, valid), [3, 11, 3, 3, 0, 11])
+    close(ops.segment_std(x, ids, valid), [2, 9, 0, 2, 0, 9])
+    close(ops.segment_std(x, ids, valid, ddof=1), [np.sqrt(8), np.sqrt(162), 0, np.sqrt(8), 0, np.sqrt(162)])
 
 
 def test_masked_statistics():
@@ -607,32 +613,30 @@ def test_a_loss_of_pairs_fits_the_seams():
 
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_recipes_promote_no_types_silently(name):
-    rollout, scores = battery.records(battery.arrays())
     algorithm = battery.recipe(name)
+
+    def value(scores, rollout, number):
+        return battery.total(algorithm, rollout, scores)[number]
+
     with jax.numpy_dtype_promotion("strict"):
+        rollout, scores = batch.records(batch.arrays(name=name))
         for number in range(len(algorithm.objectives)):
-
-            def value(scores, number=number):
-                return battery.loss(algorithm, rollout, scores, number)
-
-            (total, metrics), gradient = jax.eval_shape(jax.value_and_grad(value, has_aux=True), scores)
-            assert {x.dtype for x in jax.tree.leaves((total, metrics, gradient))} == {jnp.dtype("float32")}
-
-
-CALLS = {"overlong": (8, 2), "keep": ("correct",)}
+            out = jax.eval_shape(lambda s, r, n=number: jax.value_and_grad(value)(s, r, n), scores, rollout)
+            assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize("seam", ["reward", "advantage", "prepare", *transforms.LOSS_SEAMS, "reduce"])
 def test_pieces_promote_no_types_silently(seam):
-    rollout, scores = battery.records(battery.arrays())
-    rollout = rollout.replace(advantage=rollout.value, returns=rollout.value)
+    rollout, scores = batch.records(batch.arrays(name=batch.PAID_AT_TOKENS[0]))
+    pair = {"preference": jnp.zeros_like(rollout.reward), "margin": jnp.zeros_like(rollout.reward)}
+    rollout = rollout.replace(advantage=rollout.value, returns=rollout.value, extra={**rollout.extra, **pair})
     scores = scores.replace(divergence=dict.fromkeys(ops.DIVERGENCES, scores.entropy))
     shape = rollout.mask.shape
     before = types.Loss(log_ratio=jnp.zeros(shape), terms={"policy": jnp.zeros(shape)})
     records = {"reward": (rollout,), "advantage": (rollout,), "prepare": (rollout, scores), "reduce": (rollout, scores)}
     with jax.numpy_dtype_promotion("strict"):
-        for name, build in transforms.pieces(seam).items():
-            piece = build(*CALLS.get(name, ()))
+        for name in transforms.pieces(seam):
+            (piece,) = seams._edit(seam, f"{name}({batch.ARGUMENTS.get(name, '')})", ())
             if isinstance(piece, types.LossTransform):
                 asked = transforms.chain(*piece.prepare, kind=types.PrepareTransform)
                 prepared = apply(asked, rollout, scores)

@@ -34,8 +34,7 @@ def score(
     logits z = logits(h_{L+t-1}) / temperature, log_normaliser = logsumexp(z), p = softmax(z) and
 
         logp = z[token] - log_normaliser        entropy = -sum p log p      square_prob = sum p^2
-        reverse_kl = KL(p || ref)               forward_kl = KL(ref || p)
-        js = KL(p || m) / 2 + KL(ref || m) / 2, m = (p + ref) / 2           value = scalar(h_{L+t-1})
+        value = scalar(h_{L+t-1})               divergences: ``ops.divergence``
 
     and a row's reward is scalar(h) at its last real position. A row's action is real up to its last
     position with mask 1, the tool output in between included; beyond it every score is 0 and has no
@@ -111,7 +110,7 @@ def _checked(
         raise ValueError(f"temperature={temperature} must be at least 0 (0: greedy, scored at 1) and finite")
     if chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1 position")
-    unknown = sorted(needs.divergence - set(ops.DIVERGENCES))
+    unknown = sorted(name for name in needs.divergence if not ops.is_divergence(name))
     if unknown:
         raise ValueError(f"needs.divergence={unknown}: choose from {', '.join(ops.DIVERGENCES)}")
     if needs.divergence and reference is None:
@@ -200,19 +199,5 @@ def _from_logits(
         if needs.divergence:
             ref_logp = jax.nn.log_softmax(tempered("reference", columns["reference"]), axis=-1)
             # Sorted: the order of a set differs between processes, and would compile another program.
-            found |= {name: _divergence(name, logp, ref_logp) for name in sorted(needs.divergence)}
+            found |= {name: ops.divergence(name, logp, ref_logp) for name in sorted(needs.divergence)}
     return {name: jnp.where(columns["real"], x, 0.0) for name, x in found.items()}
-
-
-def _divergence(name: str, logp: Array, ref_logp: Array) -> Array:
-    """Exact divergence over the last dimension of two arrays of log-probabilities."""
-    if name == "reverse_kl":
-        return _kl(logp, ref_logp)
-    if name == "forward_kl":
-        return _kl(ref_logp, logp)
-    middle = jnp.logaddexp(logp, ref_logp) - math.log(2)
-    return 0.5 * (_kl(logp, middle) + _kl(ref_logp, middle))
-
-
-def _kl(left: Array, right: Array) -> Array:
-    return jnp.sum(jnp.exp(left) * (left - right), axis=-1)

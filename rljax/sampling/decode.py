@@ -53,6 +53,7 @@ class Sample:
     behaviour_logp: Array  # [B, T] float32, under the distribution drawn from; 0 after the end
     raw_logp: Array  # [B, T] float32, tempered, unfiltered; 0 after the end
     entropy: Array  # [B, T] float32, nats, of the tempered unfiltered distribution; 0 after the end
+    square_prob: Array  # [B, T] float32, sum over v of p_v^2 of the same; 0 after the end
     finish: Array  # [B] int32, a types.Finish
     turns: Array  # int32, positions decoded before every row had ended
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, packed support drawn from; all bits set after the end
@@ -162,6 +163,7 @@ class _Drawn:
     behaviour_logp: Array
     raw_logp: Array
     entropy: Array
+    square_prob: Array
     kept: Array | None
 
 
@@ -181,8 +183,14 @@ def _draw(logits: Array, keys: types.Key, position: Array, processors: processor
         behaviour_logp = _at(jax.nn.log_softmax(filtered, axis=1), token)
     # A model may rule tokens out with minus infinity; 0 * -inf must count as 0.
     entropy = -jnp.sum(jnp.where(raw == -jnp.inf, 0.0, jnp.exp(raw) * raw), axis=1)
-    kept = score.pack_bits(filtered > -jnp.inf) if keep else None
-    return _Drawn(token=token, behaviour_logp=behaviour_logp, raw_logp=_at(raw, token), entropy=entropy, kept=kept)
+    return _Drawn(
+        token=token,
+        behaviour_logp=behaviour_logp,
+        raw_logp=_at(raw, token),
+        entropy=entropy,
+        square_prob=jnp.sum(jnp.exp(2.0 * raw), axis=1),
+        kept=score.pack_bits(filtered > -jnp.inf) if keep else None,
+    )
 
 
 def _at(logp: Array, token: Array) -> Array:
@@ -204,6 +212,7 @@ def _empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
         behaviour_logp=zeros,
         raw_logp=zeros,
         entropy=zeros,
+        square_prob=zeros,
         finish=jnp.full((rows,), int(types.Finish.LENGTH), jnp.int32),
         turns=jnp.zeros((), jnp.int32),
         kept=kept,
@@ -226,6 +235,7 @@ def _write(sample: Sample, drawn: _Drawn, live: Array) -> Sample:
         behaviour_logp=put(sample.behaviour_logp, jnp.where(live, drawn.behaviour_logp, 0.0)),
         raw_logp=put(sample.raw_logp, jnp.where(live, drawn.raw_logp, 0.0)),
         entropy=put(sample.entropy, jnp.where(live, drawn.entropy, 0.0)),
+        square_prob=put(sample.square_prob, jnp.where(live, drawn.square_prob, 0.0)),
         turns=sample.turns + 1,
         kept=kept,
     )

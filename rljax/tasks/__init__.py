@@ -45,6 +45,11 @@ class Task(Protocol):
         """True when rows are scored by a Python function on the host."""
         ...
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the numbers that the verifier gives beside the reward."""
+        ...
+
     def corpus(self) -> Iterator[str]:
         """Yield text to train a tokenizer on; usable before ``bind``."""
         ...
@@ -97,11 +102,6 @@ class HostTask(Task, Protocol):
 
         A module-level function, so that worker processes can unpickle it.
         """
-        ...
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the numbers that ``reward`` gives beside the reward."""
         ...
 
     def reference(self, index: int, split: Split) -> Any:

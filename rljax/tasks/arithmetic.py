@@ -43,6 +43,7 @@ class Arithmetic:
 
     name: str = dataclasses.field(default="arithmetic", init=False)
     host: bool = dataclasses.field(default=False, init=False)
+    parts: tuple[str, ...] = dataclasses.field(default=("format",), init=False)
 
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts with demonstrations."""

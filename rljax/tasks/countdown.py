@@ -40,6 +40,7 @@ class Countdown:
 
     name: str = dataclasses.field(default="countdown", init=False)
     host: bool = dataclasses.field(default=False, init=False)
+    parts: tuple[str, ...] = dataclasses.field(default=("format", "numbers"), init=False)
 
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts with demonstrations."""

@@ -27,13 +27,13 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import core
 
-from rljax import types
+from rljax import ops, types
 
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
@@ -61,7 +61,7 @@ def piece(constructor: Callable[..., Any] | None = None, *, seam: str | None = N
     if constructor is None:
         return functools.partial(piece, seam=seam)
     signature = inspect.signature(constructor)
-    home = seam or constructor.__module__.rsplit(".", 1)[-1]
+    home = seam or constructor.__module__.removeprefix("rljax.transforms.").partition(".")[0]
 
     @functools.wraps(constructor)
     def build(*args: Any, **kwargs: Any) -> Any:
@@ -109,8 +109,14 @@ def _steered(constructor: Callable[..., Any], arguments: Mapping[str, Any], movi
     return steered
 
 
-def stateless(kind: type[T], function: Callable[..., Any], *, needs: types.Needs = types.Needs()) -> T:
-    """Lift ``function`` of the records alone to a piece of ``kind``: no state, no key."""
+def stateless(
+    kind: type[T],
+    function: Callable[..., Any],
+    *,
+    needs: types.Needs = types.Needs(),
+    prepare: tuple[types.PrepareTransform, ...] = (),
+) -> T:
+    """Lift ``function`` of the records alone to a piece of ``kind``: no state, no key. ``prepare``: of a loss piece."""
 
     def apply(*args: Any) -> Any:
         *records, state, key = args
@@ -118,7 +124,30 @@ def stateless(kind: type[T], function: Callable[..., Any], *, needs: types.Needs
         out = function(*records)
         return out if kind is types.LossTransform else (out, state)
 
-    return kind(apply=apply, needs=needs)
+    built = kind(apply=apply, needs=needs)
+    return dataclasses.replace(built, prepare=prepare) if isinstance(built, types.LossTransform) else built
+
+
+def formula(lift: Callable[[Callable[..., Any], Mapping[str, Any]], Any], records: int) -> Callable[..., Any]:
+    """Return a decorator: ``function(*records, *arguments)`` becomes a piece that takes the arguments alone.
+
+    ``lift(function of the records, arguments by name)`` builds the transform.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        signature = inspect.signature(function)
+        own = signature.replace(parameters=[*signature.parameters.values()][records:])
+
+        @functools.wraps(function)
+        def constructor(*args: Any, **kwargs: Any) -> Any:
+            bound = own.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return lift(lambda *given: function(*given, **bound.arguments), bound.arguments)
+
+        constructor.__signature__ = own  # type: ignore[attr-defined]
+        return piece(constructor)
+
+    return decorate
 
 
 def chain(*pieces: T, kind: type[T] | None = None) -> T:
@@ -152,23 +181,35 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
     return built
 
 
-Predicate = Literal["on_policy", "correct", "wrong", "positive", "negative"]
+def _on_policy(r: types.Rollout) -> jax.Array:
+    return (jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy)[:, None] > 0
 
-PREDICATES: dict[str, Callable[[types.Rollout], jax.Array]] = {
-    "on_policy": lambda r: (jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy)[:, None] > 0,
+
+def _advantage(r: types.Rollout) -> jax.Array:
+    return jnp.zeros_like(r.mask) if r.advantage is None else r.advantage
+
+
+PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
+    "on_policy": _on_policy,
+    "off_policy": lambda r: ~_on_policy(r),
     "correct": lambda r: r.reward[:, None] > 0,  # the sign of the reward
     "wrong": lambda r: r.reward[:, None] <= 0,
-    "positive": lambda r: (r.mask * 0 if r.advantage is None else r.advantage) > 0,  # the sign of the advantage
-    "negative": lambda r: (r.mask * 0 if r.advantage is None else r.advantage) < 0,
+    "positive": lambda r: _advantage(r) > 0,  # the sign of the advantage
+    "negative": lambda r: _advantage(r) < 0,
+    "nonzero": lambda r: _advantage(r) != 0,
+    "kept": lambda r: ops.part(r, "kept")[:, None] > 0,
+    "first_turn": lambda r: ops.given(r.turn, "first_turn: the rollout has no turn") == 0,
 }
+"""[B, 1] or [B, T], where a row or a token satisfies what the name says."""
 
 
-def where(predicate: Predicate, then: types.LossTransform, otherwise: types.LossTransform) -> types.LossTransform:
+def where(predicate: types.Predicate, then: types.LossTransform, otherwise: types.LossTransform) -> types.LossTransform:
     """Give tokens that satisfy ``predicate`` the terms of ``then``, the others those of ``otherwise``.
 
-    Predicates: "on_policy" (the policy sampled the row), "correct" and "wrong" (reward > 0 or not),
-    "positive" and "negative" (sign of the advantage). Reward and advantage signs differ: with a group
-    baseline, a row of middling reward in a good group is correct and negative.
+    Predicates: "on_policy" (the policy sampled the row) and "off_policy", "correct" and "wrong" (reward > 0 or
+    not), "positive", "negative" and "nonzero" (the advantage), "kept" (the part of that name), "first_turn".
+    Reward and advantage signs differ: with a group baseline, a row of middling reward in a good group is correct
+    and negative.
     """
     choose = PREDICATES[predicate]
     both = chain(then, otherwise)
@@ -184,6 +225,7 @@ def where(predicate: Predicate, then: types.LossTransform, otherwise: types.Loss
 
         return types.Loss(
             log_ratio=None if a.log_ratio is None and b.log_ratio is None else pick(a.log_ratio, b.log_ratio),
+            proximal_logp=loss.proximal_logp,
             terms={k: pick(a.terms.get(k), b.terms.get(k)) for k in sorted({*a.terms, *b.terms})},
             metrics={k: pick(a.metrics.get(k), b.metrics.get(k)) for k in sorted({*a.metrics, *b.metrics})},
         )

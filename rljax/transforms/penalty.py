@@ -1,71 +1,210 @@
-"""Penalties: add named terms of their own beside the policy term."""
+"""Penalties: add named terms of their own beside the policy term.
 
-import dataclasses
-from collections.abc import Callable
-from typing import Literal
+``KL.md`` beside this file measures the bias and the variance of every KL here, of value and of gradient. A
+coefficient may be a number, a schedule or an adaptive controller; the reference may be frozen, or moved by
+``transforms.after``. ``only`` names the rows or tokens that are charged (``transforms.where``); ``reduce`` None is
+the common reduction.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from rljax import ops, transforms, types
 from rljax.transforms import reduce as reductions
+from rljax.transforms import weight as weights
 
 Reduction = types.PrepareTransform | None
+Correction = Literal["on_policy", "proximal", "behaviour"]
 
 
 def _penalty(
-    name: str, term: Callable[..., tuple[types.Array, types.Array]], needs: types.Needs, reduction: Reduction
-) -> types.LossTransform:
-    """Add ``term(rollout, scores) -> (term, metric)`` under ``name``; penalties of one name and reduction add up."""
-    key = name if reduction is None else f"{name}/{reduction.spec}"
+    name: str,
+    needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs(),
+    prepare: Callable[[Mapping[str, Any]], tuple[types.PrepareTransform, ...]] = lambda arguments: (),
+):
+    """Make a piece of ``function(rollout, scores, *arguments)``: the term to add under ``name``, and its metric.
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        value, metric = term(rollout, scores)
-        if key in loss.terms:
-            value = loss.terms[key] + value
-        return loss.replace(
-            terms={**loss.terms, key: value}, metrics={**loss.metrics, name: jax.lax.stop_gradient(metric)}
-        )
+    Penalties of one name and reduction add up. The arguments ``coefficient``, ``only`` and ``reduce`` are seen to here;
+    ``needs`` and ``prepare`` may depend on the arguments.
+    """
 
-    built = transforms.stateless(types.LossTransform, apply, needs=needs)
-    return dataclasses.replace(built, prepare=() if reduction is None else (reductions.named(key, reduction),))
+    def lift(function, a) -> types.LossTransform:
+        key = name if a["reduce"] is None else f"{name}/{a['reduce'].spec}"
+
+        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+            charged, metric = function(rollout, scores)
+            if a.get("only") is not None:
+                charged = jnp.where(transforms.PREDICATES[a["only"]](rollout), charged, 0.0)
+            charged = a["coefficient"] * charged
+            value = loss.terms[key] + charged if key in loss.terms else charged
+            told = {name: jax.lax.stop_gradient(metric)}
+            return loss.replace(terms={**loss.terms, key: value}, metrics={**loss.metrics, **told})
+
+        own = () if a["reduce"] is None else (reductions.named(key, a["reduce"]),)
+        asked = needs if isinstance(needs, types.Needs) else needs(a)
+        return transforms.stateless(types.LossTransform, apply, needs=asked, prepare=(*prepare(a), *own))
+
+    return transforms.formula(lift, 2)
 
 
-@transforms.piece
+def _live(s: types.Scores):
+    return ops.given(s.logp if s.raw_logp is None else s.raw_logp, "penalty: the scores have no logp")
+
+
+def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
+    """Return log pi - log of the other policy, 0 on masked tokens; unfiltered against the reference."""
+    if against == "reference":
+        live, other = _live(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
+    elif against == "behaviour":
+        live, other = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
+    else:
+        live, other = s.logp, s.logp if r.proximal_logp is None else r.proximal_logp
+    live = ops.given(live, "penalty: the scores have no logp")
+    return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(other), 0.0)
+
+
+def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
+    return types.Needs(reference="reference" in anchors, proximal="proximal" in anchors)
+
+
+@_penalty("kl", lambda a: _against(a["against"], a["correction"]))
 def kl(
-    estimator: Literal["k1", "k2", "k3", "abs", "reverse_kl", "forward_kl", "js"] = "k3",
+    r,
+    s,
+    estimator: types.Estimator = "k3",
     coefficient: types.NonNegative = 1e-3,
     reduce: Reduction = None,
+    against: Literal["reference", "behaviour", "proximal"] = "reference",
+    correction: Correction | None = None,
+    only: types.Predicate | None = None,
 ):
-    """Penalise divergence from the reference: coefficient k(d), d = logp - ref_logp, unfiltered.
+    """Penalise divergence, estimated on the sampled tokens: coefficient k(d), d = logp - ref_logp, unfiltered.
 
-    k1, k2, k3, abs are estimators on the sampled tokens (``ops.kl_estimate``; in the loss, k1 has no expected
-    gradient, k2 that of reverse KL, k3 that of forward KL); reverse_kl, forward_kl and js are exact over
-    the vocabulary. The metric ``kl`` is the last one's. ``reduce`` None: the common reduction. Source: GRPO
-    (arXiv 2402.03300, eq. 4) for k3.
+    ``ops.kl_estimate`` has the estimators; in the loss, k1 has no expected gradient, k2 and the straight-through "k1+"
+    and "k3+" that of reverse KL, k3 that of forward KL. ``correction`` multiplies by a differentiated ratio: to the
+    policy itself ("on_policy", value 1), to the proximal one or to the sampler; then k1 and k3, and no others, have
+    the gradient of reverse KL (DeepSeek-V3.2, arXiv 2512.02556, eq. 7). Source: GRPO (arXiv 2402.03300, eq. 4) for k3.
     """
-    exact = estimator in ops.DIVERGENCES
-
-    def term(rollout: types.Rollout, scores: types.Scores) -> tuple[types.Array, types.Array]:
-        if exact:
-            value = scores.divergence[estimator]
-        else:
-            reference = ops.given(rollout.ref_logp, "penalty.kl: the rollout has no ref_logp")
-            logp = ops.given(scores.logp if scores.raw_logp is None else scores.raw_logp, "penalty.kl: no logp")
-            value = ops.kl_estimate(estimator, jnp.where(rollout.mask > 0, logp - reference, 0.0))
-        return coefficient * value, value
-
-    needs = types.Needs(divergence=frozenset({estimator})) if exact else types.Needs(reference=True)
-    return _penalty("kl", term, needs, reduce)
+    value = ops.kl_estimate(estimator, _log_ratio(r, s, against))
+    if correction is None:
+        return value, value
+    live = jnp.where(r.mask > 0, _live(s), 0.0)
+    d = live - jax.lax.stop_gradient(live) if correction == "on_policy" else _log_ratio(r, s, correction)
+    return value * jnp.exp(d), value
 
 
-@transforms.piece
-def entropy(coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
-    """Reward randomness: -coefficient H, the full-vocabulary entropy in nats. ``reduce`` None: the common one."""
+def _exact(a: Mapping[str, Any]) -> str:
+    return f"alpha_{a['alpha']:g}" if a["divergence"] == "alpha" else a["divergence"]
 
-    def term(rollout: types.Rollout, scores: types.Scores) -> tuple[types.Array, types.Array]:
-        del rollout
-        value = ops.given(scores.entropy, "penalty.entropy: the scores have no entropy")
-        return -coefficient * value, value
 
-    return _penalty("live_entropy", term, types.Needs(entropy=True), reduce)
+@_penalty("kl", lambda a: types.Needs(divergence=frozenset({_exact(a)})))
+def exact_kl(
+    r,
+    s,
+    divergence: Literal["reverse_kl", "forward_kl", "js", "hellinger", "total_variation", "alpha"] = "reverse_kl",
+    coefficient: types.NonNegative = 1e-3,
+    alpha: float = 0.5,
+    reduce: Reduction = None,
+    only: types.Predicate | None = None,
+):
+    """Penalise an exact divergence from the reference, summed over the vocabulary at each state: no variance.
+
+    reverse_kl = sum pi log(pi / ref), forward_kl = sum ref log(ref / pi), js their mean about the mixture, hellinger =
+    1 - sum sqrt(pi ref), total_variation = sum |pi - ref| / 2, alpha = (1 - sum pi^a ref^(1-a)) / (a (1 - a)), which
+    goes to reverse KL as a goes to 1 and to forward KL as a goes to 0. The metric is also called ``kl``.
+    """
+    name = _exact({"divergence": divergence, "alpha": alpha})
+    value = ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
+    return value, value
+
+
+@_penalty("kl", _against("reference", "proximal"))
+def convex_kl(
+    r,
+    s,
+    estimator: types.Estimator = "k3",
+    coefficient: types.NonNegative = 1e-3,
+    share: types.Fraction = 1.0,
+    reduce: Reduction = None,
+):
+    """Penalise share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
+
+    Source: KL-Convex of ReMix (arXiv 2507.06892), whose share falls from 1 to 0.5.
+    """
+    base, recent = (ops.kl_estimate(estimator, _log_ratio(r, s, of)) for of in ("reference", "proximal"))
+    return share * base + (1.0 - share) * recent, base
+
+
+def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
+    def pick(r: types.Rollout, s: types.Scores) -> types.Rollout:
+        covariance, count = weights.covariances(r, s)
+        order = jnp.argsort(jnp.argsort(-jnp.where(r.mask > 0, covariance, -jnp.inf).reshape(-1)))
+        chosen = order.reshape(r.mask.shape) < weights.at_least_one(a["share"] * count)
+        return r.replace(extra={**r.extra, "covariant": jnp.where(chosen, r.mask, 0.0)})
+
+    return (transforms.stateless(types.PrepareTransform, pick, needs=types.Needs(live=True)),)
+
+
+@_penalty("covariance_kl", _against("proximal"), _most_covariant)
+def covariance_kl(r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None):
+    """Charge |logp - proximal| to the ``share`` of tokens with the highest covariance of A and logp; at least one.
+
+    Source: KL-Cov (arXiv 2505.22617, eq. 12), beside ``surrogate.unclipped``.
+    """
+    value = ops.kl_estimate("abs", _log_ratio(r, s, "proximal"))
+    return value * r.extra["covariant"], value
+
+
+@_penalty("squared_log_ratio")
+def squared_log_ratio(r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
+    """Hold the policy to the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
+
+    Twice ``kl("k2", against="behaviour")``.
+    """
+    value = _log_ratio(r, s, "behaviour") ** 2
+    return value, value
+
+
+@_penalty("f_divergence", _against("reference"))
+def f_divergence(
+    r,
+    s,
+    divergence: Literal["forward_kl", "js", "alpha"] = "forward_kl",
+    coefficient: types.NonNegative = 0.02,
+    alpha: float = 0.2,
+    limit: types.Positive = 10.0,
+    reduce: Reduction = None,
+    only: types.Predicate | None = None,
+):
+    """Penalise f(u), u = pi / ref on rows the reference wrote: a divergence that keeps what the reference knew.
+
+    forward_kl: u - 1 - log u; js: u log u - (u + 1) log((u + 1) / 2); alpha: (u^(1-a) - (1 - a) u - a) / (a (a - 1)).
+    f(1) = 0. log u is held to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
+    """
+    log_u = jnp.clip(_log_ratio(r, s, "reference"), -limit, limit)
+    u = jnp.exp(log_u)
+    if divergence == "forward_kl":
+        value = jnp.expm1(log_u) - log_u
+    elif divergence == "js":
+        value = u * log_u - (u + 1.0) * jnp.log(0.5 * (u + 1.0))
+    else:
+        value = (jnp.exp((1.0 - alpha) * log_u) - (1.0 - alpha) * u - alpha) / (alpha * (alpha - 1.0))
+    return value, value
+
+
+@_penalty("live_entropy", types.Needs(entropy=True))
+def entropy(r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None):
+    """Reward randomness: -coefficient H, the full-vocabulary entropy in nats."""
+    value = ops.given(s.entropy, "penalty.entropy: the scores have no entropy")
+    return -value, value
+
+
+@_penalty("nll")
+def nll(r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None):
+    """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118)."""
+    live = ops.given(s.logp, "penalty.nll: the scores have no logp")
+    value = -jnp.where(r.mask > 0, live, 0.0)
+    return value, value

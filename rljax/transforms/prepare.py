@@ -4,51 +4,120 @@ What drops a token from every term changes the mask here; a weight (``transforms
 policy term only.
 """
 
-from typing import Literal
+from collections.abc import Callable
 
 import jax.numpy as jnp
 
 from rljax import ops, transforms, types
 
 
+def statistic(function: Callable[[types.Rollout], types.Rollout], needs: types.Needs = types.Needs()):
+    """Lift a function of the rows alone."""
+    return transforms.stateless(types.PrepareTransform, lambda r, scores: function(r), needs=needs)
+
+
+def _drops(needs: types.Needs = types.Needs()):
+    """Make a piece of ``function(rollout, *arguments)``: where the mask stays, or a pair of a new rollout and that."""
+
+    def lift(function, arguments) -> types.PrepareTransform:
+        def apply(r: types.Rollout) -> types.Rollout:
+            found = function(r)
+            r, where = found if isinstance(found, tuple) else (r, found)
+            return r.replace(mask=jnp.where(where, r.mask, 0.0))
+
+        asked = types.Needs(parts=frozenset(v for v in arguments.values() if isinstance(v, str) and v == "kept"))
+        return statistic(apply, needs | asked)
+
+    return transforms.formula(lift, 1)
+
+
+@_drops()
+def keep(r, predicate: types.Predicate):
+    """Drop what does not satisfy ``predicate`` (``transforms.where``) from every term and every denominator."""
+    return transforms.PREDICATES[predicate](r)
+
+
+@_drops()
+def drop_truncated(r, key: types.Segment | None = None):
+    """Drop the rows that ran into the length limit (the overlong filter of DAPO, arXiv 2503.14476).
+
+    ``key`` "rollout" drops every row of a rollout of which one was cut (SUPO, arXiv 2510.06727).
+    """
+    finish = ops.given(r.finish, "prepare.drop_truncated: the rollout has no finish reason")
+    cut = (finish == types.Finish.LENGTH).astype(r.mask.dtype) * ops.valid_rows(r)
+    return (cut if key is None else ops.segment_total(cut, ops.segments(r, key)))[:, None] == 0
+
+
+@_drops(types.Needs(siblings=True))
+def drop_flat_groups(r):
+    """Drop groups whose rewards do not differ, from denominators too: the loss's side of dynamic sampling."""
+    return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r))[:, None] > 1e-6
+
+
+@_drops(types.Needs(extra=frozenset({"used"})))
+def drop_used(r):
+    """Drop tokens that an earlier step has trained on, extra["used"] 1 (T-PPO, arXiv 2506.15050)."""
+    return ops.extra(r, "used") == 0
+
+
+@_drops(types.Needs(fixed_proximal=True))
+def reject(
+    r,
+    estimator: types.Estimator = "k3",
+    low: float = float("-inf"),
+    high: float = 0.5,
+    level: types.RejectLevel = "token",
+):
+    """Keep what has low <= k(log pi_b - log proximal) <= high, k a token's divergence, or its row's.
+
+    Takes the token out of KL, entropy and every denominator too, as verl's decoupled mode does;
+    ``weight.reject`` leaves those alone. Levels: "token", "row_sum", "row_mean", "row_max".
+    """
+    inside = divergence_within(r, r.proximal_logp, estimator, low, high, level)
+    return r.replace(extra={**r.extra, "rejected": jnp.where(inside, 0.0, r.mask)}), inside
+
+
+def divergence_within(r: types.Rollout, proximal, estimator: str, low, high, level: str):
+    """Return bool [B, T], where the divergence of the sampler from ``proximal`` [B, T] is in [low, high]."""
+    behaviour = ops.given(r.behaviour_logp, "reject: the rollout has no behaviour_logp")
+    proximal = ops.given(proximal, "reject: the rollout has no proximal_logp")
+    k = ops.kl_estimate(estimator, jnp.where(r.mask > 0, behaviour - proximal, 0.0))
+    if level == "row_max":
+        k = jnp.max(jnp.where(r.mask > 0, k, -jnp.inf), axis=1, keepdims=True)
+    elif level != "token":
+        k = (ops.row_sum if level == "row_sum" else ops.row_mean)(k, r.mask)
+    return (k >= low) & (k <= high) & (r.mask > 0)
+
+
 @transforms.piece
-def keep(predicate: transforms.Predicate):
-    """Drop the rows that do not satisfy ``predicate`` from every term and every denominator."""
+def solve_rate():
+    """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct.
 
-    def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-        del scores
-        return rollout.replace(mask=jnp.where(transforms.PREDICATES[predicate](rollout), rollout.mask, 0.0))
-
-    return transforms.stateless(types.PrepareTransform, apply)
-
-
-@transforms.piece
-def drop_truncated():
-    """Drop the rows that ran into the length limit (the overlong filter of DAPO, arXiv 2503.14476)."""
-
-    def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-        del scores
-        if rollout.finish is None:
-            raise ValueError("prepare.drop_truncated: the rollout has no finish reason")
-        truncated = (rollout.finish == types.Finish.LENGTH)[:, None]
-        return rollout.replace(mask=jnp.where(truncated, 0.0, rollout.mask))
-
-    return transforms.stateless(types.PrepareTransform, apply)
-
-
-@transforms.piece
-def reject(estimator: Literal["k2", "k3", "abs"] = "k3", bound: types.NonNegative = 0.5):
-    """Drop tokens whose live divergence from the sampler exceeds ``bound``.
-
-    Keep token t iff k(log pi_b - log pi) <= bound, with the live policy's log-probs of the whole minibatch.
-    Unlike a weight it also takes the token out of KL, entropy and every denominator.
+    Correct is the verifier's outcome, or reward > 0 where it gave none.
     """
 
-    def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-        if scores is None or scores.logp is None or rollout.behaviour_logp is None:
-            raise ValueError("prepare.reject: needs live scores and behaviour_logp")
-        divergence = ops.kl_estimate(estimator, rollout.behaviour_logp - scores.logp)
-        mask = jnp.where(divergence <= bound, rollout.mask, 0.0)
-        return rollout.replace(mask=mask, extra={**rollout.extra, "rejected": rollout.mask - mask})
+    def apply(r: types.Rollout) -> types.Rollout:
+        correct = r.reward > 0 if r.outcome is None else r.outcome == types.Outcome.CORRECT
+        rate = ops.segment_mean(correct.astype(r.mask.dtype), r.group, ops.valid_rows(r))
+        return r.replace(extra={**r.extra, "solve_rate": rate})
 
-    return transforms.stateless(types.PrepareTransform, apply, needs=types.Needs(live=True))
+    return statistic(apply)
+
+
+@_drops(types.Needs(siblings=True))
+def best_and_worst(r):
+    """Make a pair of each group's best and worst row (the first among equals) and drop all others.
+
+    Writes extra["preference"] [B], 1 and -1, and extra["margin"] [B], the difference of their rewards. Groups whose
+    rewards do not differ have no pair.
+    """
+    reward, eligible = ops.row_reward(r), (ops.valid_rows(r) > 0) & jnp.any(r.mask > 0, axis=1)
+
+    def first_best(score):
+        top = eligible & (score >= ops.segment_max(jnp.where(eligible, score, -jnp.inf), r.group))
+        return ops.segment_first(r.group, top.astype(reward.dtype))
+
+    best, worst = first_best(reward), first_best(-reward)
+    margin = ops.segment_total(jnp.where(eligible, reward, 0.0) * (best - worst), r.group)
+    preference = jnp.where(margin > 0, best - worst, 0.0)
+    return r.replace(extra={**r.extra, "preference": preference, "margin": margin}), preference[:, None] != 0

@@ -1,62 +1,156 @@
 """Ratios: write ``Loss.log_ratio``, the log of the importance ratio each surrogate uses.
 
-The denominator is ``proximal_logp``, the policy at the start of the update. With a single gradient step
-it is the live log-prob under stop-gradient, and no extra pass is made.
+log rho = logp - anchor, the anchor under stop-gradient: "proximal", the policy at the start of the update;
+"behaviour", what the sampler assigned, by the version that wrote each token; "reference"; or "one", a row taken to
+be certain. With a single gradient step the proximal policy is the live one, and no extra pass is made. A ratio
+under truncated sampling is one of log-probs renormalised over the kept support (``Rollout.action.kept``), save
+against the reference, which is unfiltered.
 """
-
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from rljax import ops, transforms, types
+from rljax.transforms import prepare
 
-Anchor = Literal["proximal", "behaviour"]
 
-
-def _difference(rollout: types.Rollout, scores: types.Scores, anchor: Anchor):
+def _difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor):
     logp = ops.given(scores.logp, "ratio: the scores have no logp")
-    if anchor == "behaviour":
-        missing = "ratio: anchor='behaviour', but the rollout has no behaviour_logp"
-        denominator = ops.given(rollout.behaviour_logp, missing)
+    if anchor == "reference" and scores.raw_logp is not None:
+        logp = scores.raw_logp
+    if anchor == "proximal":
+        below = logp if rollout.proximal_logp is None else rollout.proximal_logp
+    elif anchor == "one":
+        below = jnp.zeros_like(logp)
     else:
-        denominator = logp if rollout.proximal_logp is None else rollout.proximal_logp
+        field = rollout.behaviour_logp if anchor == "behaviour" else rollout.ref_logp
+        below = ops.given(field, f"ratio: anchor={anchor!r}, but the rollout has no such log-prob")
     # masked tokens may hold anything, infinities included: they must not reach the exponential
-    return jnp.where(rollout.mask > 0, logp - jax.lax.stop_gradient(denominator), 0.0)
+    return jnp.where(rollout.mask > 0, logp - jax.lax.stop_gradient(below), 0.0)
 
 
-def _loss(function, needs: types.Needs) -> types.LossTransform:
-    return transforms.stateless(types.LossTransform, function, needs=needs)
+def _ratio(extra: frozenset[str] = frozenset(), anchor: types.Anchor = "proximal"):
+    """Make a piece of ``log rho(d, rollout, scores, *arguments)``, d [B, T] the difference to the anchor."""
+
+    def lift(shape, arguments) -> types.LossTransform:
+        of = arguments.get("anchor", anchor)
+
+        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+            d = shape(_difference(rollout, scores, of), rollout, scores) * jnp.ones_like(rollout.mask)
+            return written(loss, jnp.where(rollout.mask > 0, d, 0.0))
+
+        needs = types.Needs(proximal=of == "proximal", reference=of == "reference", extra=extra)
+        return transforms.stateless(types.LossTransform, apply, needs=needs)
+
+    return transforms.formula(lift, 3)
 
 
-def _metrics(loss: types.Loss, log_ratio) -> dict[str, jax.Array]:
-    d = jax.lax.stop_gradient(log_ratio)
-    return {**loss.metrics, "ratio": jnp.exp(d), "proximal_kl": jnp.expm1(d) - d}
+def written(loss: types.Loss, d) -> types.Loss:
+    """Write the log-ratio and what is told of it."""
+    fixed = jax.lax.stop_gradient(d)
+    metrics = {"ratio": jnp.exp(fixed), "proximal_kl": jnp.expm1(fixed) - fixed}
+    return loss.replace(log_ratio=d, metrics={**loss.metrics, **metrics})
 
 
-@transforms.piece
-def token(anchor: Anchor = "proximal"):
-    """Use each token's own ratio: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3)."""
+@_ratio()
+def token(d, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
+    """Use each token's own ratio: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        d = _difference(rollout, scores, anchor)
-        return loss.replace(log_ratio=d, metrics=_metrics(loss, d))
-
-    return _loss(apply, types.Needs(proximal=anchor == "proximal"))
+    ``limit`` holds log rho to [-limit, limit], without gradient outside; many systems take 20, others none.
+    """
+    return d if limit is None else jnp.clip(d, -limit, limit)
 
 
-@transforms.piece
-def sequence(anchor: Anchor = "proximal"):
+@_ratio()
+def sequence(d, r, s, anchor: types.Anchor = "proximal"):
     """Use the geometric mean over the row: s = exp(sum_t m_t (logp_t - anchor_t) / |y|), on every token.
 
     Source: GSPO (arXiv 2507.18071, eq. 7). Equals ``token`` on rows of one token.
     """
+    return ops.row_mean(d, r.mask)
+
+
+@_ratio()
+def sequence_token(d, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
+    """Use the row's geometric mean in value, the token's own log-prob in gradient: sg(s) exp(logp - sg(logp)).
+
+    Source: GSPO-token (arXiv 2507.18071, eq. 14). Value of ``sequence``; the same gradient under a row mean when the
+    advantage is constant over the row. ``limit`` is an upper bound on log s.
+    """
+    fixed = jax.lax.stop_gradient(d)
+    row = ops.row_mean(fixed, r.mask) + d - fixed
+    return row if limit is None else jnp.minimum(row, limit)
+
+
+@_ratio()
+def product(d, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, high: float = 20.0):
+    """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm held to [low, high].
+
+    Unbiased where not clamped, and of high variance. Differs from ``sequence`` by the sum in place of the mean.
+    """
+    return jnp.clip(ops.row_sum(d, r.mask), low, high)
+
+
+@_ratio(anchor="one")
+def on_policy(d, r, s):
+    """Declare every token the policy's own: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
+
+    Source: UloRL's pseudo-on-policy ratio (arXiv 2507.19766) for rows stitched from several versions.
+    """
+    return d - jax.lax.stop_gradient(d)
+
+
+@transforms.piece
+def interpolated():
+    """Put the proximal policy between sampler and policy by age: log prox = log b + (1 - 1/age) (sg(logp) - log b).
+
+    Source: A-3PO (arXiv 2512.06547). Age is the newest version in the minibatch minus the token's; at age 0 or 1 the
+    proximal policy is the sampler. Weights that follow see the same proximal policy.
+    """
+
+    def age(r: types.Rollout) -> types.Rollout:
+        version = ops.given(r.version, "ratio.interpolated: the rollout has no version")
+        newest = jnp.max(jnp.where(r.mask > 0, version, jnp.iinfo(version.dtype).min))
+        return r.replace(extra={**r.extra, "age": (newest - version).astype(r.mask.dtype)})
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        d = _difference(rollout, scores, anchor)
-        length = jnp.maximum(jnp.sum(rollout.mask, axis=1, keepdims=True), 1.0)
-        row = jnp.sum(d, axis=1, keepdims=True) / length * jnp.ones_like(d)
-        row = jnp.where(rollout.mask > 0, row, 0.0)
-        return loss.replace(log_ratio=row, metrics=_metrics(loss, row))
+        d = _difference(rollout, scores, "behaviour")
+        moved = (1.0 - 1.0 / jnp.maximum(rollout.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
+        return written(loss, d - moved).replace(proximal_logp=rollout.behaviour_logp + moved)
 
-    return _loss(apply, types.Needs(proximal=anchor == "proximal"))
+    return transforms.stateless(types.LossTransform, apply, prepare=(prepare.statistic(age),))
+
+
+@_ratio()
+def shaped(d, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"):
+    """Bend the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
+
+    Source: LUFFY's policy shaping (arXiv 2504.14945, eq. 9), where anchor "one" makes rho = pi; with anchor
+    "behaviour", the soft limit of Guide (arXiv 2506.13923) on rows sampled in another context.
+    """
+    return d - jnp.logaddexp(d, jnp.log(gamma))
+
+
+def _anchor(d, r, s):
+    """Return the anchor's log-prob, which was taken off to make d."""
+    return jax.lax.stop_gradient(jnp.where(r.mask > 0, s.logp - d, 0.0))
+
+
+@_ratio()
+def multiple_importance(d, r, s):
+    """Weigh external tokens by 2 pi / (pi_old + (pi_old + 1) / 2), the balance of policy and demonstrator.
+
+    Source: RL-PLUS (arXiv 2508.00222), pi_old the proximal policy. pi_old = 1 gives pi.
+    """
+    old = jnp.exp(_anchor(d, r, s))
+    return d + jnp.log(2.0 * old) - jnp.log(old + 0.5 * (old + 1.0))
+
+
+@_ratio(extra=frozenset({"probe_logp"}))
+def mixture(d, r, s, alpha: types.Fraction = 0.1):
+    """Divide by the mixture that wrote the row: pi / ((1 - alpha) pi_old + alpha mu), log mu in extra["probe_logp"].
+
+    Source: REX-RAG (arXiv 2508.08149). alpha 0 is ``token``.
+    """
+    old, probe = _anchor(d, r, s), jnp.where(r.mask > 0, ops.extra(r, "probe_logp"), 0.0)
+    return d + old - jnp.log((1.0 - alpha) * jnp.exp(old) + alpha * jnp.exp(probe))

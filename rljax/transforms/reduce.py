@@ -5,19 +5,25 @@ invalid rows; a term uses the common one unless a penalty names its own.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax.numpy as jnp
 
 from rljax import ops, transforms, types
 
 
-def _coefficient(rule: Callable[[types.Rollout, types.Array], types.Array]) -> types.PrepareTransform:
+def _coefficient(rule: Callable[[types.Rollout, types.Array], types.Array], arguments) -> types.PrepareTransform:
+    del arguments
+
     def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
         del scores
         mask = rollout.mask * ops.valid_rows(rollout)[:, None]
         return rollout.replace(coefficient={**rollout.coefficient, "common": rule(rollout, mask)})
 
     return transforms.stateless(types.PrepareTransform, apply)
+
+
+_reduction = transforms.formula(_coefficient, 2)  # a piece is a function of (rollout, mask of what counts), arguments
 
 
 def named(name: str, reduction: types.PrepareTransform) -> types.PrepareTransform:
@@ -34,41 +40,107 @@ def _trained_rows(mask):
     return jnp.maximum(jnp.sum(jnp.any(mask > 0, axis=1).astype(mask.dtype)), 1.0)
 
 
-@transforms.piece
-def mean_over_tokens():
-    """Average over all tokens of the minibatch: m_t / sum m (DAPO, arXiv 2503.14476, section 3.3)."""
-    return _coefficient(lambda r, mask: mask / jnp.maximum(jnp.sum(mask), 1.0))
+def _share(mask):
+    return mask / jnp.maximum(jnp.sum(mask), 1.0)
 
 
-@transforms.piece
-def mean_over_rows():
+def _distinct(ids, mask):
+    """Return how many of the segments ``ids`` [B] have a trained token."""
+    return jnp.maximum(jnp.sum(ops.segment_first(ids, jnp.any(mask > 0, axis=1).astype(mask.dtype))), 1.0)
+
+
+def _tokens_of(ids, mask):
+    """Return the number of tokens of each row's segment, [B, 1]."""
+    return jnp.maximum(ops.segment_total(jnp.sum(mask, axis=1), ids), 1.0)[:, None]
+
+
+@_reduction
+def mean_over_tokens(r, mask, only: types.Predicate | None = None):
+    """Average over all tokens of the minibatch: m_t / sum m (DAPO, arXiv 2503.14476, section 3.3).
+
+    ``only`` averages over the tokens that satisfy it (``transforms.where``) and leaves out the others.
+    """
+    return _share(mask if only is None else jnp.where(transforms.PREDICATES[only](r), mask, 0.0))
+
+
+@_reduction
+def mean_over_tokens_by(r, mask, predicate: types.Predicate):
+    """Average over the tokens that satisfy ``predicate``, and over those that do not, and add (OREAL, 2502.06781)."""
+    where = transforms.PREDICATES[predicate](r)
+    return _share(jnp.where(where, mask, 0.0)) + _share(jnp.where(where, 0.0, mask))
+
+
+@_reduction
+def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip"):
     """Average over rows of token means: m_t / (|y_i| n) (GRPO, arXiv 2402.03300, eq. 3).
 
-    n counts the rows with a trained token. Short rows' tokens weigh more.
+    n counts the rows with a trained token ("skip": OpenRLHF, Tunix) or all valid ones ("count": TRL, verl). Short
+    rows' tokens weigh more.
     """
-
-    def rule(r: types.Rollout, mask):
-        return mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1.0) / _trained_rows(mask)
-
-    return _coefficient(rule)
+    rows = _trained_rows(mask) if empty == "skip" else jnp.maximum(jnp.sum(ops.valid_rows(r)), 1.0)
+    return mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1.0) / rows
 
 
-@transforms.piece
-def mean_over_rows_of_sums():
-    """Average over rows of token sums: m_t / n, the gradient of the expected return of a row."""
-    return _coefficient(lambda r, mask: mask / _trained_rows(mask))
+@_reduction
+def mean_over_rows_of_sums(r, mask):
+    """Average over rows of token sums: m_t / n, the gradient of the expected return of a row.
+
+    With ``ratio.sequence`` it is LUSPO's length-scaled mean (arXiv 2602.05261).
+    """
+    return mask / _trained_rows(mask)
 
 
-@transforms.piece
-def fixed_length(length: types.Count | None = None):
+@_reduction
+def fixed_length(r, mask, length: types.Positive | None = None):
     """Divide by a constant length: m_t / (n length) (Dr. GRPO, arXiv 2503.20783, section 3.2).
 
     ``length`` in tokens; None is the width of the record, which is the sampler's limit.
     """
-    return _coefficient(lambda r, mask: mask / _trained_rows(mask) / (mask.shape[1] if length is None else length))
+    return mask / _trained_rows(mask) / (mask.shape[1] if length is None else length)
 
 
-@transforms.piece
-def sum_over_tokens():
-    """Add all tokens up: m_t."""
-    return _coefficient(lambda r, mask: mask)
+@_reduction
+def sum_over_tokens(r, mask, divisor: types.Positive = 1.0):
+    """Add all tokens up and divide by a constant: m_t / divisor."""
+    return mask / divisor
+
+
+@_reduction
+def mean_over_prompts(r, mask):
+    """Average over prompts of the token mean over all rows of the prompt (SkyRL, ScaleRL).
+
+    Equals ``mean_over_tokens`` when prompts have equally many tokens.
+    """
+    return mask / _tokens_of(r.group, mask) / _distinct(r.group, mask)
+
+
+def _rollouts(r: types.Rollout):
+    return ops.given(r.rollout, "reduce: the rollout record has no rollout ids")
+
+
+@_reduction
+def mean_over_rollouts(r, mask, count: Literal["rollouts", "rows"] = "rollouts"):
+    """Average over rollouts of the token mean over all their rows (Delethink, arXiv 2510.06557).
+
+    ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that a
+    rollout of many rows weighs less. One row a rollout is ``mean_over_rows``.
+    """
+    number = _distinct(_rollouts(r), mask) if count == "rollouts" else _trained_rows(mask)
+    return mask / _tokens_of(_rollouts(r), mask) / number
+
+
+@_reduction
+def mean_over_turns(r, mask):
+    """Average over tokens of a turn, then turns of a rollout, then rollouts (WebAgent-R1, arXiv 2505.16421).
+
+    One turn and one row a rollout is ``mean_over_rows``.
+    """
+    tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, ("rollout", "turn"))), 1.0)
+    # each token is 1 / tokens of a turn: their sum over the rollout is its number of turns
+    return mask / tokens / _tokens_of(_rollouts(r), mask / tokens) / _distinct(_rollouts(r), mask)
+
+
+@_reduction
+def mean_over_first_tokens(r, mask):
+    """Average over rows of their first token alone: what a value of the prompt is fitted by."""
+    return ops.first_token(mask) / _trained_rows(mask)

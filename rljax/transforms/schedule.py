@@ -6,6 +6,7 @@ algorithm's, so it is checkpointed and restored.
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ def _controller(constructor: Callable[..., types.Controller]) -> Callable[..., t
 def _counted(schedule: optax.Schedule) -> types.Controller:
     return types.Controller(
         init=lambda: jnp.zeros((), jnp.int32),
-        value=lambda count: jnp.asarray(schedule(count), jnp.float32),
+        value=lambda count: jnp.asarray(schedule(count), jnp.result_type(float)),
         update=lambda count, metrics: count + 1,
     )
 
@@ -57,6 +58,45 @@ def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
 
 
 @_controller
+def exponential(start: types.Positive, end: types.Positive, steps: types.Count) -> types.Controller:
+    """Go from ``start`` to ``end`` by a constant factor each step over ``steps`` steps, then stay."""
+    return _counted(lambda count: start * (end / start) ** jnp.clip(count / steps, 0.0, 1.0))
+
+
+@_controller
+def staircase(
+    initial: float, change: float, every: types.Count, start: int = 0, low: float = -math.inf, high: float = math.inf
+) -> types.Controller:
+    """Add ``change`` at the steps start + 1, start + 1 + every, ..., held to [low, high].
+
+    value = clip(initial + change ceil(max(step - start, 0) / every), low, high).
+    """
+
+    def value(count):
+        stairs = jnp.ceil(jnp.maximum(count - start, 0) / every)
+        return jnp.clip(initial + change * stairs, low, high)
+
+    return _counted(value)
+
+
+@_controller
+def decay(initial: float, factor: types.Positive, every: types.Count = 1, low: float = 0.0) -> types.Controller:
+    """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low)."""
+    return _counted(lambda count: jnp.maximum(initial * factor ** (count // every).astype(jnp.result_type(float)), low))
+
+
+@_controller
+def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
+    """Hold each value from its step on: ((0, 1.0), (100, 0.5)) is 1 up to step 99 and 0.5 from then on."""
+
+    def value(count):
+        steps, numbers = (jnp.asarray(x) for x in zip(*values, strict=True))
+        return numbers[jnp.maximum(jnp.sum(count >= steps) - 1, 0)]
+
+    return _counted(value)
+
+
+@_controller
 def adaptive_kl(
     initial: types.Positive, target: types.Positive, horizon: types.Positive = 10_000.0
 ) -> types.Controller:
@@ -71,4 +111,26 @@ def adaptive_kl(
         error = jnp.clip(metrics["kl"] / target - 1.0, -0.2, 0.2)
         return beta * (1.0 + error * metrics["valid_rows"] / horizon)
 
-    return types.Controller(init=lambda: jnp.float32(initial), value=lambda beta: beta, update=update)
+    start = functools.partial(jnp.asarray, initial)
+    return types.Controller(lambda: start(jnp.result_type(float)), lambda beta: beta, update)
+
+
+@_controller
+def adaptive_entropy(
+    target: types.Positive, initial: types.NonNegative = 0.01, step: types.Positive = 0.005
+) -> types.Controller:
+    """Steer an entropy coefficient: + step after a step with entropy <= target, - step after others; 0 above target.
+
+    Skywork-OR1 (arXiv 2505.22312). Reads the metric ``live_entropy`` (nats a token), which ``penalty.entropy`` writes.
+    """
+
+    def update(state, metrics):
+        coefficient, _ = state
+        below = metrics["live_entropy"] <= target
+        return jnp.maximum(coefficient + jnp.where(below, step, -step), 0.0), below
+
+    return types.Controller(
+        init=lambda: (jnp.asarray(initial, jnp.result_type(float)), jnp.ones((), bool)),
+        value=lambda state: jnp.where(state[1], state[0], 0.0),
+        update=update,
+    )

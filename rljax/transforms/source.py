@@ -35,7 +35,7 @@ def dynamic(oversample: types.Count = 2):
         del key
         valid = ops.valid_rows(rollout)
         # equal rewards may differ from their own mean in the last bit
-        informative = ops.group_std(ops.row_reward(rollout), rollout.group, valid) > 1e-6
+        informative = ops.segment_std(ops.row_reward(rollout), rollout.group, valid) > 1e-6
         rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group stand together and stay so
         kept = _take(rollout.replace(valid=jnp.where(informative, valid, 0.0)), rows)
         return kept, pool

@@ -1,64 +1,346 @@
-"""Weights: constants that multiply the policy term, and only it, since they stand before the penalties."""
+"""Weights: constants that multiply the policy term, and only it, since they stand before the penalties.
+
+Denominators count what a weight of 0 drops; ``transforms.prepare`` has pieces that take it out of them. "Proximal"
+is the policy at the start of the update (or what ``ratio.interpolated`` puts in its place), "behaviour" what the
+sampler assigned: x = log proximal - log behaviour. A piece is a function of (loss, rollout, scores) and its arguments.
+"""
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from rljax import ops, transforms, types
+from rljax.transforms import prepare as prepares
+
+PROXIMAL = types.Needs(proximal=True)
 
 
-def _weigh(loss: types.Loss, weight) -> types.Loss:
-    weight = jax.lax.stop_gradient(weight)
-    return loss.replace(
-        terms={name: term * weight for name, term in loss.terms.items()},
-        metrics={**loss.metrics, "weight": weight},
-    )
+def _weight(rule, needs: types.Needs = types.Needs(), prepare=()) -> types.LossTransform:
+    """Multiply all terms so far by ``rule(loss, rollout, scores)``, [B, T] or [B, 1]."""
+
+    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+        weight = jax.lax.stop_gradient(rule(loss, rollout, scores)) * jnp.ones_like(rollout.mask)
+        terms = {name: term * weight for name, term in loss.terms.items()}
+        return loss.replace(terms=terms, metrics={**loss.metrics, "weight": weight})
+
+    return transforms.stateless(types.LossTransform, apply, needs=needs, prepare=prepare)
+
+
+def _weighs(needs: types.Needs = types.Needs(), prepare=()):
+    """Make a piece of ``rule(loss, rollout, scores, *arguments)``; see ``transforms.formula``."""
+    return transforms.formula(lambda rule, arguments: _weight(rule, needs, prepare), 3)
+
+
+def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False) -> types.LossTransform:
+    """Weigh by ``pick(rollout)`` [B, T] of the whole minibatch, or by 1 minus it, kept in extra[name]."""
+
+    def mark(r: types.Rollout) -> types.Rollout:
+        return r.replace(extra={**r.extra, name: pick(r)})
+
+    before = prepares.statistic(mark, types.Needs(fixed_proximal=fixed_proximal))
+    return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], prepare=(before,))
+
+
+def _logp(r: types.Rollout, s: types.Scores):
+    return jnp.where(r.mask > 0, ops.given(s.logp, "weight: the scores have no logp"), 0.0)
+
+
+def _proximal(loss: types.Loss, r: types.Rollout, s: types.Scores):
+    found = next((p for p in (loss.proximal_logp, r.proximal_logp) if p is not None), s.logp)
+    return jax.lax.stop_gradient(ops.given(found, "weight: neither rollout nor scores have a log-prob"))
+
+
+def _gap(loss: types.Loss, r: types.Rollout, s: types.Scores):
+    """Return x = log proximal - log behaviour, 0 on masked tokens."""
+    behaviour = ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp")
+    return jnp.where(r.mask > 0, _proximal(loss, r, s) - behaviour, 0.0)
+
+
+def _fixed_gap(r: types.Rollout):
+    return _gap(types.Loss(), r, types.Scores())
+
+
+def _importance(x, mask, level: types.Level = "token"):
+    if level != "token":
+        x = (ops.row_sum if level == "product" else ops.row_mean)(x, mask)
+    return jnp.exp(jnp.clip(x, -20.0, 20.0))
+
+
+@_weighs()
+def constant(loss, r, s, scale: types.Number = 1.0):
+    """Multiply by a number."""
+    return scale * jnp.ones_like(r.mask)
+
+
+@_weighs(PROXIMAL)
+def truncated_importance(
+    loss, r, s, cap: types.Positive = 2.0, floor: types.NonNegative = 0.0, level: types.Level = "token"
+):
+    """Correct for a sampler that differs from the trainer: w = clip(exp(x), floor, cap).
+
+    Truncated importance sampling as in verl, slime, open-instruct (cap 2). 1 where they agree. ``level`` "product" is
+    the row's unbiased weight, "geometric" its mean.
+    """
+    return jnp.clip(_importance(_gap(loss, r, s), r.mask, level), floor, cap)
+
+
+@_weighs(PROXIMAL)
+def masked_importance(
+    loss, r, s, low: types.NonNegative = 0.0, high: types.Positive = 5.0, level: types.Level = "token"
+):
+    """Use w = exp(x) where low <= w <= high, else 0: IcePop (arXiv 2510.18855) with (0.5, 5)."""
+    w = _importance(_gap(loss, r, s), r.mask, level)
+    return jnp.where((w >= low) & (w <= high), w, 0.0)
+
+
+@_weighs(PROXIMAL)
+def sequence_masked_importance(loss, r, s, low: types.NonNegative = 0.999, high: types.Positive = 1.002):
+    """Keep a row iff its geometric-mean weight is in [low, high]; weigh its tokens by exp(x), untruncated.
+
+    The seq-mask-TIS of OpenRLHF and NeMo-RL.
+    """
+    x = _gap(loss, r, s)
+    row = _importance(x, r.mask, "geometric")
+    return jnp.where((row >= low) & (row <= high), _importance(x, r.mask), 0.0)
 
 
 @transforms.piece
-def truncated_importance(cap: types.Positive = 2.0):
-    """Correct for a sampler that differs from the trainer: w = min(exp(proximal - behaviour), cap).
+def normalised_importance(cap: types.Positive = 2.0):
+    """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl)."""
 
-    Source: truncated importance sampling as in verl, slime, open-instruct (cap 2). 1 where they agree.
+    def pick(r: types.Rollout):
+        w = jnp.minimum(_importance(_fixed_gap(r), r.mask), cap)
+        return w / jnp.maximum(ops.masked_mean(w, r.mask), 1e-6)
+
+    return _marked("normalised", pick, fixed_proximal=True)
+
+
+@_weighs(PROXIMAL)
+def reject(
+    loss,
+    r,
+    s,
+    estimator: types.Estimator = "k3",
+    low: float = float("-inf"),
+    high: float = 0.5,
+    level: types.RejectLevel = "token",
+):
+    """Keep the policy term where low <= k(-x) <= high, of the token or its row; see ``prepare.reject``.
+
+    Denominators count the rejected, as in AReaL and slime.
+    """
+    within = prepares.divergence_within(r, _proximal(loss, r, s), estimator, low, high, level)
+    return within.astype(r.mask.dtype)
+
+
+@_weighs()
+def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5):
+    """Drop rows of negative advantage whose mean log(behaviour / pi) exceeds delta, pi the live policy.
+
+    Source: DeepSeek-V3.2 (arXiv 2512.02556, section 3.1).
+    """
+    behaviour = ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp")
+    drift = ops.row_mean(behaviour - _logp(r, s), r.mask)
+    return jnp.where(transforms.PREDICATES["negative"](r) & (drift > delta), 0.0, 1.0)
+
+
+@transforms.piece
+def second_moment_mask(tau: types.Positive = 0.04):
+    """Drop tokens in descending x^2 until the mean of x^2 over the rest of the minibatch is below tau.
+
+    Source: M2PO (arXiv 2510.01161). Mean already below tau: nothing is dropped.
     """
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        behaviour = ops.given(rollout.behaviour_logp, "weight.truncated_importance: the rollout has no behaviour_logp")
-        logp = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
-        proximal = ops.given(logp, "weight.truncated_importance: the scores have no logp")
-        d = jnp.where(rollout.mask > 0, proximal - behaviour, 0.0)
-        return _weigh(loss, jnp.minimum(jnp.exp(d), cap))
+    def pick(r: types.Rollout):
+        square = jnp.where(r.mask > 0, _fixed_gap(r) ** 2, jnp.inf)
+        ordered = jnp.sort(square.reshape(-1))
+        real = jnp.isfinite(ordered)
+        mean = jnp.cumsum(jnp.where(real, ordered, 0.0)) / jnp.arange(1, ordered.size + 1, dtype=ordered.dtype)
+        kept = jnp.sum((mean < tau) & real)  # means of ever larger values never fall
+        bound = jnp.where(kept > 0, ordered[jnp.maximum(kept - 1, 0)], -1.0)
+        return (square <= bound).astype(r.mask.dtype)
 
-    return transforms.stateless(types.LossTransform, apply, needs=types.Needs(proximal=True))
+    return _marked("moment_kept", pick, fixed_proximal=True)
+
+
+@_weighs(PROXIMAL)
+def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
+    """Drop tokens where the larger Bernoulli KL between proximal and behaviour exceeds ``bound`` (KPop)."""
+    behaviour = jnp.where(r.mask > 0, ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp"), 0.0)
+    b, q = jnp.exp(behaviour), jnp.exp(behaviour + _gap(loss, r, s))
+    return jnp.where(jnp.maximum(ops.bernoulli_kl(q, b), ops.bernoulli_kl(b, q)) > bound, 0.0, 1.0)
+
+
+@_weighs(PROXIMAL)
+def row_tv_mask(loss, r, s, bound: types.Positive = 0.1):
+    """Drop tokens that have moved in the direction of A, in rows whose mean |exp(x) - 1| exceeds ``bound``.
+
+    VACO, as in open-instruct: sign(x) A > 0.
+    """
+    x = _gap(loss, r, s)
+    far = ops.row_mean(jnp.abs(jnp.expm1(x)), r.mask) > bound
+    toward = jnp.sign(x) * ops.given(r.advantage, "weight: the rollout has no advantage") > 0
+    return jnp.where(far & toward, 0.0, 1.0)
 
 
 @transforms.piece
 def fresh(lag: int = 0):
     """Keep the policy term only on tokens at most ``lag`` versions older than the batch's newest one."""
 
-    def newest(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-        del scores
-        if rollout.version is None:
-            raise ValueError("weight.fresh: the rollout has no version")
-        latest = jnp.max(jnp.where(rollout.mask > 0, rollout.version, 0))
-        stale = (rollout.version < latest - lag).astype(rollout.mask.dtype)
-        return rollout.replace(extra={**rollout.extra, "stale": stale})
+    def pick(r: types.Rollout):
+        version = ops.given(r.version, "weight.fresh: the rollout has no version")
+        return (version < jnp.max(jnp.where(r.mask > 0, version, 0)) - lag).astype(r.mask.dtype)
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        del scores
-        return _weigh(loss, 1.0 - rollout.extra["stale"])
-
-    return types.LossTransform(
-        apply=lambda loss, rollout, scores, state, key: apply(loss, rollout, scores),
-        prepare=(transforms.stateless(types.PrepareTransform, newest),),
-    )
+    return _marked("stale", pick, inverse=True)
 
 
 @transforms.piece
-def by_sign(positive: types.NonNegative = 1.0, negative: types.NonNegative = 1.0):
-    """Multiply the loss of tokens of positive advantage by ``positive``, of the others by ``negative``."""
+def high_entropy(share: types.Fraction = 0.2):
+    """Keep the ``share`` of the minibatch's tokens with the highest entropy at sampling, from their quantile up.
 
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        del scores
-        return _weigh(loss, jnp.where(transforms.PREDICATES["positive"](rollout), positive, negative))
+    Source: Beyond the 80/20 Rule (arXiv 2506.01939).
+    """
 
-    return transforms.stateless(types.LossTransform, apply)
+    def pick(r: types.Rollout):
+        entropy = ops.given(r.entropy, "weight.high_entropy: the rollout has no entropy")
+        bound = jnp.nanquantile(jnp.where(r.mask > 0, entropy, jnp.nan), 1.0 - share)
+        return (entropy >= bound).astype(r.mask.dtype)
+
+    return _marked("forking", pick)
+
+
+@transforms.piece
+def covariance_mask(share: types.Fraction = 2e-4, bounds: tuple[float, float] = (1.0, 5.0)):
+    """Drop a random ``share`` of the minibatch's tokens, chosen where the covariance lies within ``bounds``.
+
+    cov = (A - mean A)(logp - mean logp) on tokens that the clip leaves alone; at least one. Source: Clip-Cov
+    (arXiv 2505.22617, eq. 10).
+    """
+
+    def pick(rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
+        covariance, count = covariances(rollout, scores)
+        inside = (covariance > bounds[0]) & (covariance < bounds[1]) & (rollout.mask > 0)
+        draw = jnp.where(inside, jax.random.uniform(key, inside.shape), -1.0).reshape(-1)
+        place = jnp.argsort(jnp.argsort(-draw)).reshape(inside.shape)
+        dropped = inside & (place < at_least_one(share * count))
+        return rollout.replace(extra={**rollout.extra, "covariant": dropped.astype(rollout.mask.dtype)}), state
+
+    def rule(loss: types.Loss, rollout: types.Rollout, scores: types.Scores):
+        unclipped = 1.0 - loss.metrics.get("clipped", jnp.zeros_like(rollout.mask))
+        return 1.0 - rollout.extra["covariant"] * unclipped
+
+    return _weight(rule, prepare=(types.PrepareTransform(pick, needs=types.Needs(live=True)),))
+
+
+def at_least_one(count):
+    """Return a number of tokens: ``count`` rounded down, and no less than 1."""
+    return jnp.maximum(jnp.floor(count), 1.0).astype(jnp.int32)
+
+
+def covariances(rollout: types.Rollout, scores: types.Scores):
+    """Return (A - mean A)(logp - mean logp) over the minibatch's tokens [B, T], and their number."""
+    a = ops.given(rollout.advantage, "covariance: the rollout has no advantage")
+    live = _logp(rollout, scores)
+    return (a - ops.masked_mean(a, rollout.mask)) * (live - ops.masked_mean(live, rollout.mask)), jnp.sum(rollout.mask)
+
+
+@_weighs()
+def mastered_token_mask(loss, r, s, entropy: types.NonNegative = 0.2, probability: types.Fraction = 0.99):
+    """Drop tokens of at least ``probability`` in right rows whose mean entropy at sampling is below ``entropy``.
+
+    DMMPT of UloRL (arXiv 2507.19766). Entropy 0 is the identity.
+    """
+    sampled = ops.given(r.entropy, "weight.mastered_token_mask: the rollout has no entropy")
+    sharp = ops.row_mean(sampled, r.mask) < entropy
+    known = jnp.exp(_logp(r, s)) >= probability
+    return jnp.where(transforms.PREDICATES["correct"](r) & sharp & known, 0.0, 1.0)
+
+
+@_weighs()
+def by_sign(
+    loss,
+    r,
+    s,
+    positive: types.NonNegative = 1.0,
+    negative: types.NonNegative = 1.0,
+    of: Literal["advantage", "reward"] = "advantage",
+):
+    """Multiply the loss of positive tokens by ``positive``, of the others by ``negative``; schedules may stand there.
+
+    The sign is that of the token's advantage or of the row's reward. They agree for 0/1 rewards under a group
+    baseline, and differ with shaped rewards (a right row below its group's mean is negative), with critics, and
+    where the baseline is 0: then a reward of 0 is "not positive" though its advantage is 0. Source: the sample weights
+    of arXiv 2506.01347's release (reward), OREAL (arXiv 2502.06781, reward).
+    """
+    return jnp.where(transforms.PREDICATES["positive" if of == "advantage" else "correct"](r), positive, negative)
+
+
+@_weighs()
+def by_role(loss, r, s, weights: tuple[float, ...]):
+    """Multiply by the weight of the row's agent. Source: Evolving-RL."""
+    agent = ops.given(r.agent, "weight.by_role: the rollout has no agent")
+    return jnp.asarray(weights, r.mask.dtype)[agent][:, None]
+
+
+@_weighs(prepare=(prepares.solve_rate(),))
+def by_difficulty(loss, r, s, kind: Literal["easy", "medium", "hard"] = "medium"):
+    """Weigh a prompt by its success rate p: 1 on the side ``kind`` names, cos(pi (p - 1/2)) elsewhere.
+
+    "easy": 1 for p > 1/2; "hard": 1 for 0 < p <= 1/2, 0.25 at p = 0; "medium": the cosine everywhere. Source: the
+    difficulty weight of VL-Cogito (arXiv 2507.22607).
+    """
+    p = r.extra["solve_rate"][:, None]
+    side = {"easy": p > 0.5, "medium": jnp.zeros_like(p, bool), "hard": p <= 0.5}[kind]
+    weight = jnp.where(side, 1.0, jnp.cos(jnp.pi * (p - 0.5)))
+    return jnp.where(p <= 0, 0.25 if kind == "hard" else 0.0, weight)
+
+
+@transforms.piece
+def by_solve_rate(gamma: types.Number = 1.0, alpha: types.Fraction = 0.8):
+    """Weigh successes on hard prompts and failures on easy ones: exp(gamma (1/2 - p)) if A > 0, else its inverse.
+
+    p is the share of the group above alpha mean(group) + (1 - alpha) mean(domain). Source: GoLongRL.
+    """
+
+    def pick(r: types.Rollout):
+        valid, reward = ops.valid_rows(r), ops.row_reward(r)
+        domain = jnp.zeros_like(r.group) if r.domain is None else r.domain
+        bar = alpha * ops.segment_mean(reward, r.group, valid)
+        bar = bar + (1.0 - alpha) * ops.segment_mean(reward, domain, valid)
+        above = ops.segment_mean((reward > bar).astype(r.mask.dtype), r.group, valid)
+        lift = gamma * (0.5 - above[:, None])
+        return jnp.exp(jnp.where(transforms.PREDICATES["positive"](r), lift, -lift))
+
+    return _marked("solve_rate_weight", pick)
+
+
+@_weighs()
+def exploration_focus(loss, r, s, power: types.NonNegative = 0.5):
+    """Weigh tokens the policy finds unlikely: (1 - pi)^power. Source: RL-PLUS (arXiv 2508.00222)."""
+    return jnp.maximum(-jnp.expm1(_logp(r, s)), 0.0) ** power
+
+
+@_weighs()
+def probability(loss, r, s):
+    """Weigh tokens by the policy's own probability pi. Source: dynamic fine-tuning (arXiv 2508.05629)."""
+    return jnp.exp(_logp(r, s))
+
+
+@_weighs(types.Needs(entropy=True))
+def entropy_exponential(loss, r, s, scale: types.Number = 1.0, power: types.Number = -1.0):
+    """Weigh by scale exp(power H), H the token's live entropy. Source: SRFT (arXiv 2506.19767)."""
+    entropy = ops.given(s.entropy, "weight.entropy_exponential: the scores have no entropy")
+    return scale * jnp.exp(power * jnp.where(r.mask > 0, entropy, 0.0))
+
+
+@_weighs(types.Needs(extra=frozenset({"token_score"})))
+def token_scores(loss, r, s):
+    """Weigh by a token reward model: clip((q - 1/2) / (1/2), 0, 1) on right rows, with 1 - q on wrong ones.
+
+    q = sigmoid(running mean of extra["token_score"]). Source: OREAL (arXiv 2502.06781).
+    """
+    score = jnp.where(r.mask > 0, ops.extra(r, "token_score"), 0.0)
+    q = jax.nn.sigmoid(jnp.cumsum(score, axis=1) / jnp.maximum(jnp.cumsum(r.mask, axis=1), 1.0))
+    side = jnp.where(transforms.PREDICATES["correct"](r), q, 1.0 - q)
+    return jnp.clip(2.0 * side - 1.0, 0.0, 1.0)

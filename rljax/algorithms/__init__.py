@@ -1,0 +1,79 @@
+"""THE TABLE: one function for each published method, returning a composition of pieces.
+
+    policy_gradient   told apart by their advantage: baselines, normalisers, sign weights
+    clipped           the clipped ratio, and what has been put in its place
+    critic            with a value module
+    regression        mirror descent, implicit policies, preference pairs
+    stale             stale tokens, samplers that differ from the trainer
+    guided            demonstrations, hints, probes, reference answers
+    shaping           told apart by their reward
+    turns             conversations, agents, rollouts of several rows
+
+A recipe's signature is its schema and the only home of its defaults; what it does not name has the defaults of
+``compose``. ``python -m rljax.algorithms`` prints the table, one recipe, or how two differ; DIFFERENCES.md tells how
+public systems set them.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rljax import transforms, types
+from rljax.algorithms.base import TABLE, compose, recipe, when
+
+FAMILIES = ("policy_gradient", "clipped", "critic", "regression", "stale", "guided", "shaping", "turns")
+
+for _family in FAMILIES:
+    importlib.import_module(f"rljax.algorithms.{_family}")
+
+__all__ = ["FAMILIES", "TABLE", "compose", "describe", "example", "recipe", "seams", "when"]
+
+
+def __getattr__(name: str) -> Callable[..., types.Algorithm]:
+    if name not in TABLE:
+        raise AttributeError(f"module 'rljax.algorithms' has no attribute {name!r}")
+    return TABLE[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *TABLE})
+
+
+def example(name: str) -> types.Algorithm:
+    """Build a recipe with its defaults; arguments that have none are given stand-ins, so that it can be shown."""
+    stand_ins: dict[str, Any] = {"limit": 1000, "cache": 200, "prompts": 1000, "budget": 1000.0, "models": 2}
+    stand_ins |= {"beta": 0.1, "weights": (("correct", 0.5), ("format", 0.5))}
+    required = [p.name for p in inspect.signature(TABLE[name]).parameters.values() if p.default is p.empty]
+    return TABLE[name](**{p: stand_ins[p] for p in required})
+
+
+def seams(algorithm: types.Algorithm) -> dict[str, tuple[str, ...]]:
+    """Return what stands at each seam, in order: calls with every default filled in.
+
+    Seams of objectives after the first are named after their module: "value: surrogate".
+    """
+    first, *others = algorithm.objectives
+    pieces = [algorithm.source, *algorithm.rollout, *first.prepare, *first.loss, first.reduce, *algorithm.after]
+    found: dict[str, tuple[str, ...]] = {}
+    for p in pieces:
+        found[p.seam] = (*found.get(p.seam, ()), p.spec)
+    for o in others:
+        for p in (*o.prepare, *o.loss, o.reduce):
+            seam = f"{o.module}: {p.seam}"
+            found[seam] = (*found.get(seam, ()), p.spec)
+    order = {seam: place for place, seam in enumerate(transforms.SEAMS)}
+    return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+def describe(algorithm: types.Algorithm) -> str:
+    """Write an algorithm out seam by seam, every default filled in."""
+    lines = [algorithm.spec or "algorithm", f"  source     {algorithm.source.spec or 'task()'}"]
+    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.rollout]
+    for o in algorithm.objectives:
+        own = {"epochs": o.epochs, "minibatches": o.minibatches, "optimizer": o.optimizer}
+        named = [f"{k}={v!r}" for k, v in own.items() if v is not None]
+        lines.append(" ".join([f"  objective on the {o.module} module", *named]))
+        lines += [f"    {p.seam:<9} {p.spec}" for p in (*o.prepare, *o.loss, o.reduce)]
+    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.after]
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Print the table, one recipe, or how two differ: ``python -m rljax.algorithms [call [call]]``."""
+
+import inspect
+import re
+import sys
+
+from rich import box, console, table
+
+from rljax import algorithms, losses, seams, types
+
+FLAGS = ("entropy", "square_prob", "value", "reward", "reference", "proximal", "fixed_proximal", "live", "siblings")
+
+
+def _needs(algorithm: types.Algorithm) -> str:
+    """Write what the machinery must give: ``types.Needs``, in words."""
+    needs = losses.needs(algorithm)
+    named = [flag for flag in FLAGS if getattr(needs, flag)]
+    named += [f"exact {d}" for d in sorted(needs.divergence)]
+    named += [f"part {p}" for p in sorted(needs.parts)] + [f"extra {e}" for e in sorted(needs.extra)]
+    if needs.block != "row":
+        named.append(f"whole {needs.block}s")
+    return ", ".join(named)
+
+
+def _documentation(name: str) -> str:
+    return inspect.getdoc(algorithms.TABLE[name]) or ""
+
+
+def _paper(name: str) -> str:
+    found = dict.fromkeys(re.findall(r"\d{4}\.\d{5}", _documentation(name)))
+    return ", ".join(found)
+
+
+def _pieces(specs: tuple[str, ...]) -> str:
+    return ", ".join(re.split(r"\(", s, maxsplit=1)[0] for s in specs)
+
+
+def _columns(*names: str) -> table.Table:
+    shown = table.Table(box=box.SIMPLE_HEAD)
+    for name in names:
+        shown.add_column(name, overflow="fold")
+    return shown
+
+
+def _print(shown: table.Table) -> None:
+    """Print at the terminal's width; where there is none, wide enough for a line a row."""
+    console.Console(width=None if sys.stdout.isatty() else 200, markup=False).print(shown)
+
+
+def show_table() -> None:
+    """Print every recipe: name, paper, what stands at its seams (those that are not a default), what it needs."""
+    shown = _columns("algorithm", "paper", "seams", "needs")
+    for name in algorithms.TABLE:
+        built = algorithms.example(name)
+        found = {seam: specs for seam, specs in algorithms.seams(built).items() if specs != ("task()",)}
+        shown.add_row(name, _paper(name), " · ".join(_pieces(s) for s in found.values()), _needs(built))
+    _print(shown)
+    print(f"{len(algorithms.TABLE)} recipes. One in full: python -m rljax.algorithms NAME")
+
+
+def _build(call: str) -> types.Algorithm:
+    plain = call.strip()
+    return algorithms.example(plain) if plain in algorithms.TABLE else seams.algorithm(call, "algorithm")
+
+
+def show(call: str) -> None:
+    """Print one recipe: its documentation, and the expression it stands for with every default."""
+    name = call.partition("(")[0].strip()
+    built = _build(call)
+    if name in algorithms.TABLE:
+        print(_documentation(name) + "\n")
+    print(algorithms.describe(built))
+    print(f"  needs      {_needs(built) or 'nothing beyond mask, reward and group'}")
+
+
+def compare(one: str, other: str) -> None:
+    """Print two recipes seam by seam; "=" where they agree."""
+    left, right = (algorithms.seams(_build(call)) for call in (one, other))
+    shown = _columns("seam", "", one, other)
+    for seam in dict.fromkeys([*left, *right]):
+        a, b = (" | ".join(s.get(seam, ("none",))) for s in (left, right))
+        shown.add_row(seam, "=" if a == b else "≠", a, "" if a == b else b)
+    _print(shown)
+
+
+def main(arguments: list[str]) -> None:
+    """Show what the arguments ask for; a mistake is one line on stderr and exit code 2."""
+    if len(arguments) > 2 or any(a.startswith("-") for a in arguments):
+        sys.exit(__doc__)
+    try:
+        {0: show_table, 1: show, 2: compare}[len(arguments)](*arguments)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

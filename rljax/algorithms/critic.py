@@ -1,0 +1,176 @@
+"""Recipes with a critic: a second objective regresses it, and its values make the advantage."""
+
+from rljax import types
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, surrogate
+from rljax.types import Count, Fraction, NonNegative, Positive
+
+
+def _critic(clip: float | None, epochs: int | None = None, optimizer: str | None = None, prepare=()) -> types.Objective:
+    return types.Objective(
+        module="value",
+        prepare=tuple(prepare),
+        loss=(surrogate.value_error(clip),),
+        reduce=reduce.mean_over_tokens(),
+        epochs=epochs,
+        optimizer=optimizer,
+    )
+
+
+@recipe
+def ppo(
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    gamma: Fraction = 1.0,
+    lam: Fraction = 0.95,
+    kl: NonNegative = 0.05,
+    value_clip: Positive | None = 0.2,
+    dual: Positive | None = None,
+    estimator: types.Estimator = "k1",
+    critic_epochs: Count | None = None,
+    critic_optimizer: str | None = None,
+):
+    """PPO with a critic: k1 in the reward, GAE, whitening, clipped surrogate; the critic is a second objective.
+
+    arXiv 1707.06347 with the settings of RLHF practice (arXiv 2203.02155). Differs from ``ppo_clip`` by the critic.
+    """
+    return compose(
+        reward=when(kl, reward.kl(estimator, kl)),
+        advantage=[advantage.gae(gamma, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high, dual)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(value_clip, critic_epochs, critic_optimizer)],
+    )
+
+
+@recipe
+def orz(critic_epochs: Count = 12, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO with gamma = lambda = 1 and no KL, so A_t = R - V_t; the critic takes many steps.
+
+    Open-Reasoner-Zero (arXiv 2503.24290). 64 samples. Differs from ``ppo`` by lambda, KL and the critic's steps.
+    """
+    return compose(
+        advantage=[advantage.gae(1.0, 1.0), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(None, critic_epochs)],
+    )
+
+
+@recipe
+def vc_ppo(lam: Fraction = 0.95, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO whose critic learns from undiscounted returns (lambda 1) while the policy keeps its own lambda.
+
+    VC-PPO (arXiv 2503.01491). Warm the critic up in a phase of its own first.
+    """
+    return compose(
+        advantage=[advantage.gae(1.0, lam, value_lam=1.0), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(0.2)],
+    )
+
+
+@recipe
+def vapo(alpha: Positive = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.28, likelihood: NonNegative = 0.1):
+    """VC-PPO with lambda = 1 - 1 / (alpha |y|), a raised clip, token mean, and the likelihood of right rows.
+
+    VAPO (arXiv 2504.05118). Warm the critic up in a phase of its own first.
+    """
+    right = penalty.nll(likelihood, "correct", reduce=reduce.mean_over_tokens("correct"))
+    return compose(
+        advantage=[advantage.length_adaptive_gae(alpha), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(likelihood, right)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(0.2)],
+    )
+
+
+@recipe
+def t_ppo(gamma: Fraction = 1.0, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO on rows cut before their end: the value after the cut is taken to be the last one known.
+
+    T-PPO (arXiv 2506.15050): the policy uses each token once (extra["used"] marks those of earlier steps), the
+    critic learns from finished rows only.
+    """
+    return compose(
+        advantage=[advantage.truncated_gae(gamma, lam), advantage.whiten()],
+        prepare=[prepare.drop_used()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(0.2, prepare=[prepare.drop_truncated()])],
+    )
+
+
+@recipe
+def tulu_3(kl: NonNegative = 0.05, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO on verifiable rewards of 10 or 0 with k1 in the reward.
+
+    Tulu 3, RLVR (arXiv 2411.15124). Its critic starts from a reward model.
+    """
+    return compose(
+        reward=[reward.affine(scale=10.0), *when(kl, reward.kl("k1", kl))],
+        advantage=[advantage.gae(1.0, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(0.2)],
+    )
+
+
+@recipe
+def clip_delta(eta: float | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO on process rewards that repeating a good step cannot collect: step k is paid r_k - r_{k+1}.
+
+    On Designing Effective RL Reward (arXiv 2410.15115): Delta, after Clip, min(r_k - eta, 0), where ``eta`` is given.
+    """
+    return compose(
+        reward=[*([] if eta is None else [reward.clip_process(eta)]), reward.delta_process()],
+        advantage=[advantage.gae(1.0, 1.0), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(0.2)],
+    )
+
+
+@recipe
+def turn_ppo(
+    gamma: Fraction = 1.0, lam: Fraction = 1.0, kl: NonNegative = 0.0, low: NonNegative = 0.2, high: NonNegative = 0.2
+):
+    """PPO whose GAE takes one step a turn; every token of a turn shares its advantage.
+
+    ERA; AReaL's turn-level unit. One turn is a bandit. Token KL, if any, is charged in the loss.
+    """
+    return compose(
+        advantage=[advantage.turn_gae(gamma, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k2", kl))],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(0.2)],
+    )
+
+
+@recipe
+def digirl(cost: float = 0.05, threshold: float = 0.0):
+    """Fit the steps whose critic-based advantage is positive: filtered behaviour cloning.
+
+    DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``.
+    """
+    return compose(
+        advantage=[advantage.step_value_difference(cost), advantage.binarise(threshold)],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(None)],
+    )
+
+
+@recipe
+def webrl(beta: Positive = 1.0, cost: float = 0.05):
+    """Regress the log-ratio to the reference onto the step advantage: (beta log(pi / ref) - A)^2 for each turn.
+
+    WebRL (arXiv 2411.02337), the paper's squared form; its release binarises A and uses a smooth L1.
+    """
+    return compose(
+        advantage=[advantage.step_value_difference(cost)],
+        loss=[surrogate.reference_regression(beta, "turn")],
+        reduce=reduce.mean_over_rows(),
+        others=[_critic(None)],
+    )

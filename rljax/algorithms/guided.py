@@ -1,0 +1,207 @@
+"""Recipes whose rows are not all the policy's own: demonstrations, hints, probes, rescues, reference answers."""
+
+from typing import Literal
+
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import (
+    advantage,
+    chain,
+    penalty,
+    ratio,
+    reduce,
+    reward,
+    source,
+    surrogate,
+    weight,
+    where,
+)
+from rljax.types import Count, Fraction, NonNegative, Positive
+
+
+@recipe
+def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | None = None):
+    """Demonstrations join the group; their tokens are shaped by pi / (pi + gamma), the policy's by plain ratios.
+
+    LUFFY (arXiv 2504.14945): statistics over the union, no std, no clip. ``dr_grpo`` unclipped where every row
+    is the policy's own.
+    """
+    own = chain(ratio.token(), surrogate.unclipped())
+    expert = chain(ratio.shaped(gamma), surrogate.unclipped())
+    return compose(
+        advantage=[advantage.center_by_group()],
+        loss=[where("on_policy", own, expert), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.fixed_length(length),
+    )
+
+
+@recipe
+def rl_plus(entropy: NonNegative = 1e-3, power: NonNegative = 0.5, length: Count | None = None):
+    """External rows by a multiple-importance ratio, weighed towards tokens the policy finds unlikely.
+
+    RL-PLUS (arXiv 2508.00222): ratio 2 pi / (pi_old + (pi_old + 1) / 2), weight (1 - pi)^power, group mean over
+    the policy's own rows only. Differs from ``luffy`` by all three.
+    """
+    own = chain(ratio.token(), surrogate.unclipped())
+    external = chain(ratio.multiple_importance(), surrogate.unclipped(), weight.exploration_focus(power))
+    return compose(
+        advantage=[advantage.center_by("group", only="on_policy")],
+        loss=[where("on_policy", own, external), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.fixed_length(length),
+    )
+
+
+@recipe
+def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1):
+    """Four terms at once: fit and reinforce demonstrations, fit own right rows, unlearn own wrong ones.
+
+    SRFT (arXiv 2506.19767): weights sft exp(-H) on the first and rl exp(H) on the third, H the token's entropy,
+    not differentiated; demonstrations have ratio pi / 1.
+    """
+    fit = chain(surrogate.likelihood(), weight.entropy_exponential(sft, -1.0))
+    demonstration = chain(fit, ratio.token("one"), surrogate.unclipped())
+    right = chain(surrogate.likelihood(), weight.entropy_exponential(rl, 1.0))
+    wrong = chain(surrogate.likelihood(), weight.constant(-1.0))
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[where("on_policy", where("correct", right, wrong), demonstration)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def relift(entropy: NonNegative = 1e-3, length: Count | None = None):
+    """The reinforcement side of ReLIFT: centred rewards, no clip, constant length, a small entropy bonus.
+
+    ReLIFT (arXiv 2506.07527). Its fine-tuning on demonstrations of all-wrong prompts is an ``sft`` phase.
+    """
+    return compose(
+        advantage=[advantage.center_by_group()],
+        loss=[ratio.token(), surrogate.unclipped(), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.fixed_length(length),
+    )
+
+
+@recipe
+def oreal(positive: NonNegative = 1.0, negative: NonNegative = 0.5, kl: NonNegative = 0.01):
+    """Reinforce right rows by logp, wrong ones by the ratio and k3, each side by its own token count.
+
+    OREAL (arXiv 2502.06781), leave-one-out advantages. ``config.seam.weight="+ token_scores()"`` adds the weights
+    of its token reward model.
+    """
+    right = chain(surrogate.reinforce(), weight.constant(positive))
+    wrong = chain(ratio.token(), surrogate.unclipped(), weight.constant(negative))
+    return compose(
+        advantage=[advantage.leave_one_out()],
+        loss=[where("correct", right, wrong), *when(kl, penalty.kl("k3", kl, only="wrong"))],
+        reduce=reduce.mean_over_tokens_by("correct"),
+    )
+
+
+@recipe
+def dph_rl(
+    divergence: Literal["forward_kl", "js", "alpha"] = "forward_kl",
+    coefficient: NonNegative = 0.02,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+):
+    """Clipped GRPO on fresh rows, an f-divergence to the reference on stored rows that it already solved.
+
+    DPH-RL (arXiv 2509.07430): forward KL u - 1 - log u, u = pi / ref, keeps what the base model knew. Stored rows
+    have ``on_policy`` 0. Coefficient 0.05-0.2 for "js".
+    """
+    fresh = chain(ratio.token(), surrogate.clip(low, high))
+    return compose(
+        advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
+        loss=[where("on_policy", fresh, penalty.f_divergence(divergence, coefficient))],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def guide_grpo(gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Rows sampled with a hint train the hint-free context, by the soft ratio rho / (rho + gamma).
+
+    Guide (arXiv 2506.13923): hinted rows have ``on_policy`` 0 and the hinted context's log-prob as behaviour; only
+    the others are clipped. ``grpo`` without KL where nothing was hinted.
+    """
+    own = chain(ratio.token(), surrogate.clip(low, high))
+    hinted = chain(ratio.shaped(gamma, "behaviour"), surrogate.unclipped())
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[where("on_policy", own, hinted)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def critique_grpo(gamma: Positive = 0.1, length: Count | None = None):
+    """Refinements after a critique join their group; their tokens are shaped by pi / (pi + gamma).
+
+    Critique-GRPO (arXiv 2506.03106): refinements have ``on_policy`` 0. ``luffy`` without its entropy bonus.
+    """
+    own = chain(ratio.token(), surrogate.unclipped())
+    refined = chain(ratio.shaped(gamma), surrogate.unclipped())
+    return compose(
+        advantage=[advantage.center_by_group()],
+        loss=[where("on_policy", own, refined)],
+        reduce=reduce.fixed_length(length),
+    )
+
+
+@recipe
+def rex_rag(alpha: Fraction = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Clip the ratio to a mixture of the policy and the probes that were put into its rollouts.
+
+    REX-RAG (arXiv 2508.08149): denominator (1 - alpha) pi_old + alpha mu, log mu in extra["probe_logp"].
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.mixture(alpha), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def exp_grpo(beta: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO on the policy's rows, likelihood on explanations it wrote with the answer in sight.
+
+    ExPO (arXiv 2507.02834): explanations have ``on_policy`` 0 and stay out of the group's statistics.
+    """
+    own = chain(ratio.token(), surrogate.clip(low, high))
+    fit = penalty.nll(beta, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
+    return compose(
+        advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
+        loss=[where("on_policy", own, chain(own, weight.constant(0.0))), *when(beta, fit)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def cog_rethinker(coefficient: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.28):
+    """DAPO's chain, and the likelihood of rows rescued by another template (``on_policy`` 0).
+
+    Cog-Rethinker (2025); its coefficient is not public. Differs from ``exp_grpo`` by the token mean.
+    """
+    own = chain(ratio.token(), surrogate.clip(low, high))
+    fit = penalty.nll(coefficient, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
+    return compose(
+        source=source.dynamic(),
+        advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
+        loss=[where("on_policy", own, chain(own, weight.constant(0.0))), *when(coefficient, fit)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def verifree():
+    """Without a verifier: pay a thought by the probability of the reference answer after it, and fit that answer.
+
+    VeriFree (arXiv 2505.21493): R = exp(sum log pi(y* | x, z)); -A logp(z) - R logp(y* | x, z), A leave-one-out.
+    The row holds thought and reference answer; extra["reference_answer"] [B, T] is 1 on the latter.
+    """
+    return compose(
+        reward=[reward.reference_likelihood()],
+        advantage=[advantage.leave_one_out(), advantage.reward_on_reference_answer()],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )

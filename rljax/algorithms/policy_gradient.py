@@ -1,0 +1,385 @@
+"""Recipes told apart by their advantage: baselines, normalisers, and what sign or difficulty is worth."""
+
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, reward, source, surrogate, weight
+from rljax.types import Count, Fraction, NonNegative, Number, Positive
+
+
+@recipe
+def sft():
+    """Fit demonstrations: minimise -log pi(y | x), token mean."""
+    return compose(source=source.demonstrations(), loss=[surrogate.likelihood()], reduce=reduce.mean_over_tokens())
+
+
+@recipe
+def dft():
+    """Fit demonstrations in proportion to their probability: -sg(pi) log pi, token mean.
+
+    Dynamic fine-tuning (arXiv 2508.05629). Differs from ``sft`` by the weight sg(pi).
+    """
+    return compose(
+        source=source.demonstrations(),
+        loss=[surrogate.likelihood(), weight.probability()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def reinforce(gamma: Fraction = 1.0):
+    """Follow the plain policy gradient: -sum_t G_t logp_t, mean over rows (Williams 1992). No baseline."""
+    return compose(
+        advantage=[advantage.returns(gamma)],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def rloo(kl: NonNegative = 0.0):
+    """REINFORCE with a leave-one-out baseline: A_i = r_i - mean over j != i of r_j.
+
+    Back to Basics (arXiv 2402.14740). ``kl`` > 0 charges k1 to the reward, as the paper does. Differs from
+    ``reinforce`` by the baseline.
+    """
+    return compose(
+        reward=when(kl, reward.kl("k1", kl)),
+        advantage=[advantage.leave_one_out()],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def remax(kl: NonNegative = 0.0):
+    """REINFORCE with the reward of the greedy completion as baseline: A_t = G_t - r(greedy).
+
+    ReMax (arXiv 2310.10505). The greedy reward of each row's prompt is the part "greedy_reward".
+    """
+    return compose(
+        reward=when(kl, reward.kl("k1", kl)),
+        advantage=[advantage.greedy_baseline()],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def reinforce_plus_plus(kl: NonNegative = 1e-3, gamma: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO without a critic or a group: returns with k1 in the reward, whitened over the batch.
+
+    REINFORCE++ (arXiv 2501.03262). Differs from ``reinforce`` by whitening and the clip.
+    """
+    return compose(
+        reward=when(kl, reward.kl("k1", kl)),
+        advantage=[advantage.returns(gamma), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def reinforce_plus_plus_baseline(kl: NonNegative = 1e-3, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """``ppo_clip`` with k2 to the reference in the loss. REINFORCE++-baseline (arXiv 2501.03262)."""
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k2", kl))],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def opo():
+    """REINFORCE with the length-weighted mean reward of the group as baseline: b = sum len r / sum len.
+
+    OPO (arXiv 2505.23585): the variance-optimal baseline when gradient norms grow with length. Strictly
+    on-policy, one update a batch.
+    """
+    return compose(
+        advantage=[advantage.length_weighted_baseline()],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def otb():
+    """REINFORCE with the optimal baseline of each token: B_t = sum_i G_t W_t / sum_i W_t over the group.
+
+    Optimal token baseline (arXiv 2602.07078); W_t sums the squared logit gradients 1 - 2 pi + sum pi^2 so far.
+    """
+    return compose(
+        advantage=[advantage.optimal_token_baseline()],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def gpg(floor: Fraction = 0.5):
+    """REINFORCE on centred rewards, scaled up by the share of groups that teach something.
+
+    GPG (arXiv 2504.02546): A = (r - mean) / max(share of groups with spread, floor). The authors resample until
+    the share reaches ``floor``.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_informative_share(floor)],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def max_rl(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Centre by the group mean and divide by it: A = (r - mean) / mean, so rare successes weigh 1 / p.
+
+    MaxRL (arXiv 2602.02710). Differs from ``grpo`` by the scale: mean in place of standard deviation.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group_mean()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def gdpo(weights: tuple[tuple[str, float], ...], low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Normalise each part of the reward in its group, add them up, then standardise over the batch.
+
+    GDPO (arXiv 2601.05242). ``weights`` is (part, weight) pairs of the task's reward parts.
+    """
+    return compose(
+        reward=[reward.decoupled(weights)],
+        advantage=[advantage.center_by("batch"), advantage.scale_by("batch")],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def longwriter_zero(weights: tuple[tuple[str, float], ...], low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Normalise each part of the reward in its group and add them up by weights.
+
+    LongWriter-Zero (arXiv 2506.18841). Differs from ``gdpo`` by leaving out the batch statistics.
+    """
+    return compose(
+        reward=[reward.decoupled(weights)],
+        advantage=[advantage.returns()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def spo(prompts: Count, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """One row a prompt: subtract a remembered success rate, then standardise over the batch.
+
+    SPO (arXiv 2509.13232). ``prompts`` is the size of the training split; the part "drift" is the mean
+    |change of log-prob| of the prompt's last row. Its prioritised draw belongs to the curriculum.
+    """
+    return compose(
+        advantage=[advantage.value_tracker(prompts), advantage.standardise_rows()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def w_reinforce(
+    positive: NonNegative = 0.1,
+    negative: NonNegative = 1.0,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    entropy: NonNegative = 1e-3,
+):
+    """Weigh right answers less than wrong ones: A = positive 1[r = 1] - negative 1[r = 0].
+
+    The Surprising Effectiveness of Negative Reinforcement (arXiv 2506.01347). Rewards must be 0 or 1.
+    """
+    return compose(
+        advantage=[advantage.sign_weighted(positive, negative)],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def psr(low: NonNegative = 0.2, high: NonNegative = 0.2, entropy: NonNegative = 1e-3):
+    """Positive samples only: the wrong rows are dropped before the token mean (arXiv 2506.01347)."""
+    return compose(
+        advantage=[advantage.sign_weighted(1.0, 0.0)],
+        prepare=[prepare.keep("correct")],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def nsr(low: NonNegative = 0.2, high: NonNegative = 0.2, entropy: NonNegative = 1e-3):
+    """Negative samples only: the right rows are dropped before the token mean (arXiv 2506.01347)."""
+    return compose(
+        advantage=[advantage.sign_weighted(0.0, 1.0)],
+        prepare=[prepare.keep("wrong")],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def rl_zvp(alpha: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO that also learns from groups without spread, token by token, in proportion to entropy.
+
+    RL-ZVP (arXiv 2509.21880): all right, A_t = alpha H_t; all wrong, A_t = -alpha (max H - H_t). Equals ``grpo``
+    without KL on mixed groups.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.zero_variance(alpha)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def lens(all_wrong: NonNegative = 0.25, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO whose wrong rows are punished by their confidence, so that all-wrong groups teach too.
+
+    LENS (arXiv 2510.08696): all-wrong groups are centred only and weigh ``all_wrong``. 16 samples.
+    """
+    return compose(
+        reward=[reward.confidence_penalty()],
+        advantage=[advantage.center_by_group(), advantage.scale_mixed_groups(all_wrong)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def pass_at_k(k: Count = 4, low: NonNegative = 0.2, high: NonNegative = 0.28, oversample: Count = 2):
+    """DAPO's chain on the analytic advantage of pass@k: the group is paid for its best of k.
+
+    Pass@k Training (arXiv 2508.10751). k = 1 is the group z-score with the population deviation.
+    """
+    return compose(
+        source=source.dynamic(oversample),
+        advantage=[advantage.pass_at_k(k)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def best_minus_second(scale: bool = False, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Pay only the best row of a group, by what it has over the second best (arXiv 2503.19595)."""
+    return compose(
+        advantage=[advantage.best_minus_second(scale)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def brpo_pairwise(limit: Positive = 0.6, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Pay +1 to rows that beat the group's reference row, -1 to the others; lopsided groups are paid nothing.
+
+    BRPO of Writing-Zero (2025). The part "beats_reference" is 1, -1, and 0 on the reference row itself.
+    """
+    return compose(
+        advantage=[advantage.pairwise_reference(limit)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def brpo_budget(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count | None = None):
+    """Credit each stretch of thought with the rewards of the budgets still ahead of it.
+
+    BRPO of AnytimeReasoner (arXiv 2505.13438). One cut is ``dr_grpo``.
+    """
+    return compose(
+        advantage=[advantage.budget_relative()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.fixed_length(length),
+    )
+
+
+@recipe
+def reinforce_ada(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Take the baseline from every row drawn, update on those kept (the part "kept" is 1).
+
+    Reinforce-Ada (arXiv 2510.04996); which rows are drawn and kept belongs to the sampler.
+    """
+    return compose(
+        advantage=[advantage.center_by_group()],
+        prepare=[prepare.keep("kept")],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def golongrl(
+    gamma: Number = 1.0, alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.28, dual: Positive = 3.0
+):
+    """Group mean, task-wide scale, and more weight for successes on hard prompts and failures on easy ones.
+
+    GoLongRL (2025): the spread is pooled over the prompts of a domain. 16 samples.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_task()],
+        loss=[ratio.token(), surrogate.clip(low, high, dual), weight.by_solve_rate(gamma, alpha)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def t1(kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3, decay: Fraction = 0.99):
+    """RLOO with an entropy bonus and a KL to a moving average of the policy.
+
+    T1 (arXiv 2501.11651); coefficients of the report are not public, these are small ones.
+    """
+    return compose(
+        advantage=[advantage.leave_one_out()],
+        loss=[surrogate.reinforce(), *when(kl, penalty.kl("k2", kl)), *when(entropy, penalty.entropy(entropy))],
+        reduce=reduce.mean_over_rows_of_sums(),
+        after=[after.ema_reference(decay)],
+    )
+
+
+@recipe
+def on_policy_distillation():
+    """Let the reference teach the policy on the policy's own samples: A_t = log teacher - log pi.
+
+    On-policy distillation, MOPD (arXiv 2601.02780); pi at sampling, unfiltered. The expected gradient is that of each
+    token's reverse KL.
+    """
+    return compose(
+        advantage=[advantage.distillation()],
+        loss=[ratio.token(), surrogate.unclipped()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def tempo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative = 1e-6):
+    """GRPO plus temporal differences on the tree that the group's shared prefixes form.
+
+    TEMPO (2025): A = (r - mean + V(s_{t+1}) - V(s_t)) / (std + epsilon), V the mean reward under a prefix.
+    """
+    return compose(
+        advantage=[advantage.prefix_tree(), advantage.scale_by_group(epsilon)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def attn_rl(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Credit a node of a branching rollout by its rise over root and parent.
+
+    AttnRL (2025). extra["node"] [B, T] names the node of each token; where to branch belongs to the sampler.
+    """
+    return compose(
+        advantage=[advantage.branch_tree()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )

@@ -1,0 +1,253 @@
+"""Recipes that fit a target instead of climbing a ratio: mirror descent, implicit policies, preference pairs."""
+
+from rljax import types
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import advantage, prepare, ratio, reduce, reward, source, surrogate
+from rljax.types import Count, Fraction, NonNegative, Positive
+
+
+@recipe
+def kimi_k15(tau: Positive = 0.1, length: NonNegative = 0.0):
+    """Regress the row's log-ratio onto its centred reward: (r - mean - tau Delta)^2, Delta = sum_t log rho_t.
+
+    Kimi k1.5 (arXiv 2501.12599, eq. 3), online mirror descent; the report does not give tau. ``length`` weighs
+    its length reward, which is switched on after a warm-up.
+    """
+    return compose(
+        reward=when(length, reward.min_max_length(length)),
+        advantage=[advantage.center_by_group()],
+        loss=[ratio.token(), surrogate.mirror_descent(tau)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def pmd_mean(tau: Positive = 0.01):
+    """Mirror descent with a leave-one-out baseline, divided by the length: tau / 2 (A / tau - Delta)^2 / |y|.
+
+    OpenKimi, PMD-mean. On-policy its gradient is REINFORCE's by row mean.
+    """
+    return compose(
+        advantage=[advantage.leave_one_out()],
+        loss=[ratio.token(), surrogate.scaled_mirror_descent(tau)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def pmd_partition(tau: Positive = 0.01):
+    """``pmd_mean`` with the log-partition of the other rows as baseline: r_i - tau log mean_j exp(r_j / tau).
+
+    OpenKimi, PMD-partition. tau to infinity is ``pmd_mean``'s baseline, tau to 0 the best other row.
+    """
+    return compose(
+        advantage=[advantage.log_partition_baseline(tau)],
+        loss=[ratio.token(), surrogate.scaled_mirror_descent(tau)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def a_star_po(beta: Positive = 1e-3):
+    """Regress the log-ratio to the reference onto r - V*, V* estimated beforehand from the reference.
+
+    A*-PO (arXiv 2505.20686): (beta log(pi / ref) - (r - V*))^2, V* = b log mean exp(r / b) of 8 samples, b = 0.5.
+    V* of each row's prompt is the part "optimal_value".
+    """
+    return compose(
+        advantage=[advantage.optimal_value_baseline()],
+        loss=[surrogate.reference_regression(beta)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def direct_reward_optimisation(beta: Positive):
+    """REINFORCE with a quadratic leash on every token: -(A logp - beta / 2 (logp - proximal)^2).
+
+    Offline Regularised RL (arXiv 2405.19107); ``beta`` has no default in the literature.
+    """
+    return compose(
+        advantage=[advantage.center_by_group()],
+        loss=[ratio.token(), surrogate.quadratic(beta)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def gvpo(beta: Positive = 0.1):
+    """Match differences of log-ratios to differences of rewards inside a group.
+
+    GVPO (arXiv 2504.19599): ((beta (Delta_i - mean Delta)) - (r_i - mean r))^2 / 2, summed over a group
+    over G - 1, averaged over groups.
+    """
+    return compose(
+        advantage=[advantage.center_by_group()],
+        loss=[ratio.token(), surrogate.group_variance(beta)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def flow_rl(beta: Positive = 15.0, cap: Positive = 10.0):
+    """Match the policy to exp(beta A) times the reference: trajectory balance with a learned log Z(x).
+
+    FlowRL (arXiv 2509.15207): w (log Z + mean logp - beta A - mean ref)^2, w the truncated row ratio. The
+    value module is log Z, read at the first token. Its half of the joint gradient is that of a regression onto
+    beta A + mean ref - mean logp, an objective of its own.
+    """
+    partition = types.Objective(
+        module="value", loss=(surrogate.value_error(None),), reduce=reduce.mean_over_first_tokens()
+    )
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.partition_target(beta)],
+        loss=[ratio.token(), surrogate.trajectory_balance(beta, cap)],
+        reduce=reduce.mean_over_rows(),
+        others=[partition],
+    )
+
+
+@recipe
+def nft(
+    prompt_weight: types.PromptWeight = "failure",
+    floor: Positive = 1.0,
+    length: Positive = 1000.0,
+    oversample: Count = 2,
+):
+    """Fit right rows by likelihood and wrong ones through the policy they imply, in one supervised loss.
+
+    Negative-aware fine-tuning (arXiv 2505.18116): right -log R, wrong -log((1 - p R) / (1 - p)), R the token
+    ratio, p the group's success rate. Rewards 0 or 1; mixed groups only. ``floor`` 1 caps the slope of wrong tokens
+    (and shows a loss of 0) where R > 1.
+    """
+    return compose(
+        source=source.dynamic(oversample),
+        prepare=[prepare.drop_flat_groups()],
+        loss=[ratio.token(limit=10.0), surrogate.implicit_negative(prompt_weight, floor)],
+        reduce=reduce.sum_over_tokens(length),
+    )
+
+
+@recipe
+def a_lol(low: Fraction = 0.9, high: NonNegative = 0.9):
+    """Offline policy gradient on rows better than the reference's value, weighed by a clipped row ratio.
+
+    A-LoL (arXiv 2305.14718): -relu(R - V(x)) sg(clip(pi / ref, 1 - low, 1 + high)) sum logp; the part
+    "prompt_value" is V(x).
+    """
+    return compose(
+        advantage=[advantage.prompt_value_baseline(), advantage.positive_part()],
+        loss=[ratio.product("reference"), surrogate.clipped_importance(low, high)],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def a_lol_token(low: Fraction = 0.9, high: NonNegative = 0.9):
+    """``a_lol`` with a clipped ratio for each token, its sequence form in the paper (arXiv 2305.14718)."""
+    return compose(
+        advantage=[advantage.prompt_value_baseline(), advantage.positive_part()],
+        loss=[ratio.token("reference"), surrogate.clipped_importance(low, high)],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def a_lol_reference_free():
+    """``a_lol`` without the ratio: likelihood of rows better than V(x), weighed by how much (arXiv 2305.14718)."""
+    return compose(
+        advantage=[advantage.prompt_value_baseline(), advantage.positive_part()],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def filtered_cloning(threshold: float = 0.0):
+    """Fit the rows whose reward is above ``threshold``: rejection-sampling fine-tuning, filtered cloning.
+
+    TTI's filtered behaviour cloning, RFT. REINFORCE with a 0/1 advantage.
+    """
+    return compose(
+        advantage=[advantage.returns(), advantage.binarise(threshold)],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def dpo(beta: Positive = 0.1, smoothing: Fraction = 0.0):
+    """Prefer the best row of a group to its worst: -log sigmoid(beta h), h the difference of log-ratios.
+
+    DPO (arXiv 2305.18290), online: h = sum_w log(pi / ref) - sum_l log(pi / ref). With the policy's own samples
+    each round this is iterative DPO; with stored pairs, the offline method.
+    """
+    return compose(
+        prepare=[prepare.best_and_worst()],
+        loss=[surrogate.preference(beta, smoothing)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def dpo_length_normalised(beta: Positive = 5.0, smoothing: Fraction = 0.0):
+    """DPO on per-token means of the log-ratios, so that length cannot win. Tulu 3 (arXiv 2411.15124)."""
+    return compose(
+        prepare=[prepare.best_and_worst()],
+        loss=[surrogate.preference(beta, smoothing, per_token=True)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def ipo(beta: Positive = 0.1, per_token: bool = False):
+    """Hold the preference margin at 1 / (2 beta): (h - 1 / (2 beta))^2.
+
+    IPO (arXiv 2310.12036). TRL and AReaL set ``per_token``. Differs from ``dpo`` by a target for the margin.
+    """
+    return compose(
+        prepare=[prepare.best_and_worst()],
+        loss=[surrogate.squared_preference(beta, per_token)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def step_apo(beta: Positive = 0.1):
+    """DPO on steps, with values of the states reached: -log sigmoid(beta h - V(s'_w) + V(s'_l)).
+
+    Step-APO of CPL. The part "next_value" is V of the state after the row's step.
+    """
+    return compose(
+        prepare=[prepare.best_and_worst()],
+        loss=[surrogate.preference(beta, next_value=True)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def p3o(kl: NonNegative = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Follow the gradient of a pair's reward difference: (r1 - r2) grad(logp(y1) - logp(y2)) / 2.
+
+    P3O (arXiv 2310.00212), V1: the row ratios are clipped each by itself; KL is in the reward. A pair is the
+    best and the worst row of a group.
+    """
+    return compose(
+        reward=when(kl, reward.kl("k1", kl)),
+        prepare=[prepare.best_and_worst()],
+        loss=[ratio.product(), surrogate.pairwise_clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def prdp(beta: Positive = 0.1, limit: Positive | None = None):
+    """Regress the difference of log-ratios onto the difference of rewards: (r1 - r2 - beta (D1 - D2))^2.
+
+    PRDP (arXiv 2402.08714) as a token loss; ``limit`` clips each row's log-ratio. The pair form of ``gvpo``.
+    """
+    return compose(
+        prepare=[prepare.best_and_worst()],
+        loss=[surrogate.reward_difference(beta, limit)],
+        reduce=reduce.mean_over_rows(),
+    )

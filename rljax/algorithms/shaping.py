@@ -1,0 +1,208 @@
+"""Recipes told apart by their reward: length, mode, gates, votes and other shaping on a plain base."""
+
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import advantage, penalty, ratio, reduce, reward, schedule, source, surrogate, weight
+from rljax.types import Count, Fraction, NonNegative, Number, Positive
+
+
+def _grpo(rewards, low=0.2, high=0.2, kl=0.0):
+    """Return GRPO's chain (row mean, k3 where ``kl`` is given) on shaped rewards."""
+    return compose(
+        reward=rewards,
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k3", kl))],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def grpo_lambda(share: Fraction = 0.2, alpha: Fraction = 0.5):
+    """GRPO that punishes length only in the groups it solves best.
+
+    GRPO-lambda (arXiv 2505.18086): in the top ``share`` of groups right rows get 1 - alpha sigmoid(z(len)); alpha
+    is not given by a public source.
+    """
+    return _grpo([reward.solve_rate_length(share, alpha)])
+
+
+@recipe
+def cosine_grpo(limit: Count, correct: tuple[float, float] = (0.5, 1.0), wrong: tuple[float, float] = (-1.0, -0.5)):
+    """GRPO on the cosine length reward: short right answers best, short wrong answers worst.
+
+    Demystifying Long Chain-of-Thought (arXiv 2502.03373). ``limit`` in tokens.
+    """
+    return _grpo([reward.cosine_length(limit, correct, wrong)])
+
+
+@recipe
+def vl_cogito(limit: Count = 750, kl: NonNegative = 0.0):
+    """GRPO whose wrong rows are drawn to the length of their right siblings; mid-difficulty prompts weigh more.
+
+    VL-Cogito (arXiv 2507.22607), hard stage: dynamic length reward, repetition penalty on wrong rows, difficulty
+    weight. ``limit`` stands in where a group has no right row.
+    """
+    return compose(
+        reward=[reward.sibling_cosine(limit), reward.repetition(only="wrong")],
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(), weight.by_difficulty("hard"), *when(kl, penalty.kl("k3", kl))],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def ada_ctrl():
+    """GRPO on rewards that ask for a right difficulty tag, and for brevity where the task was tagged easy.
+
+    AdaCtrl (2025): outcome +-1, part "tag" (1 match, 0 mismatch, -1 missing), part "easy" (1 where so tagged).
+    """
+    return _grpo([reward.outcome(1.0, -1.0), reward.tag_cosine()])
+
+
+@recipe
+def auto_think(alpha: Positive = 0.05, beta: Positive = 0.05):
+    """GRPO that learns when to think: no-think successes pay double, and length is punished by z-score.
+
+    AutoThink (arXiv 2505.10832), stage 3; stages 1 and 2 are ``reward.mode_balance`` with and without its balance.
+    The part "think" is 1 on rows that thought.
+    """
+    return _grpo([reward.mode_balance(limit=1.0), reward.length_zscore(alpha, beta)])
+
+
+@recipe
+def train_long_think_short(
+    budget: Positive, decay: Fraction = 0.9, every: Count = 100, correct: NonNegative = 1.0, length: NonNegative = 0.5
+):
+    """GRPO with a triangular reward around a token budget that shrinks as training goes on.
+
+    Train Long, Think Short (arXiv 2508.08940): B = max(1, budget decay^floor(step / every)).
+    """
+    return _grpo([reward.budget_triangle(schedule.decay(budget, decay, every, low=1.0), correct, length)])
+
+
+@recipe
+def campo(penalty_: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.2, oversample: Count = 2):
+    """GRPO by token mean that subtracts a constant from truncated rows with a looping tail.
+
+    CAMPO, MiroMind-M1 (arXiv 2507.14683).
+    """
+    return compose(
+        source=source.dynamic(oversample),
+        reward=[reward.tail_repetition(penalty_)],
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def grpo_tcr(limit: Count, cache: Count, low: NonNegative = 0.2, high: NonNegative = 0.28):
+    """DAPO's loss and soft overlong punishment without its dynamic sampling; tool output is masked.
+
+    GRPO-TCR (2025). Differs from ``dapo`` by the source.
+    """
+    return compose(
+        reward=[reward.overlong(limit, cache)],
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def ghpo(format: NonNegative = 0.5):
+    """GRPO on accuracy plus ``format`` times the part "format". GHPO; its hints belong to the sampler."""
+    return _grpo([reward.add_parts((("format", format),))])
+
+
+@recipe
+def rlsp(alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO on alpha * correct + (1 - alpha) * exploration, the part "exploration". RLSP (2025)."""
+    return _grpo([reward.mix_part("exploration", alpha)], low, high)
+
+
+@recipe
+def mm_upt():
+    """GRPO on agreement with the group's majority answer (part "answer": an id), without labels.
+
+    MM-UPT (arXiv 2505.22453).
+    """
+    return _grpo([reward.majority_vote()])
+
+
+@recipe
+def rlccf(models: Count):
+    """GRPO on agreement with a vote of several models, each weighed by how much it agrees with itself.
+
+    RLCCF (2025): the row's model is its ``agent``. One model is ``mm_upt``.
+    """
+    return _grpo([reward.collective_vote(models)])
+
+
+@recipe
+def general_reasoner(weight: NonNegative = 0.05, limit: Positive = 10.0):
+    """GRPO on 1[verified] - weight min(limit, |length gap|), -0.5 where no answer could be read.
+
+    General-Reasoner (arXiv 2505.14652): the gap is to the part "reference_length".
+    """
+    return _grpo([reward.length_gap(weight, limit), reward.unparseable(-0.5)])
+
+
+@recipe
+def rlt(kl: NonNegative = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Pay a teacher's explanation by how well a student then predicts the solution, and follows the thought.
+
+    RLT (arXiv 2506.08388): extra["student_logp"] and extra["solution"] [B, T]. Its reference is reset every 32 steps.
+    """
+    return _grpo([reward.student_likelihood()], low, high, kl)
+
+
+@recipe
+def gated_reward(threshold: Number = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO on the outcome, and on the dense rewards only where the outcome reaches ``threshold``.
+
+    Gated reward accumulation (arXiv 2508.10548): R + 1[R >= threshold] sum_t r_t, one number a row.
+    """
+    return _grpo([reward.gated(threshold)], low, high)
+
+
+@recipe
+def gui_g1(alpha: NonNegative = 0.25, beta: NonNegative = 0.125, length: Positive = 64.0):
+    """Centred rewards of hit, overlap and box size, weighed by difficulty, over a constant length.
+
+    GUI-G1 (arXiv 2505.15810): r + alpha IoU + beta box, the parts "iou" and "box".
+    """
+    return compose(
+        reward=[reward.add_parts((("iou", alpha), ("box", beta)))],
+        advantage=[advantage.center_by_group()],
+        loss=[ratio.token(), surrogate.clip(), weight.by_difficulty("medium")],
+        reduce=reduce.fixed_length(length),
+    )
+
+
+@recipe
+def learnability(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Pay a proposer of tasks by how hard they are for the solver, if it can solve them at all.
+
+    Absolute Zero (arXiv 2505.03335): 1 - s for 0 < s, else -0.5, -1 malformed; s is the part "solver_success".
+    Statistics by role and task: the whitening of each (domain, agent).
+    """
+    return compose(
+        reward=[reward.learnability()],
+        advantage=[advantage.returns(), advantage.whiten(key=("domain", "agent"))],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def prime_rl_length(output: NonNegative = 0.1, turns: NonNegative = 0.0, low: NonNegative = 0.2):
+    """GRPO, centred, on r - mean(r) sum_k w_k x_k / max x_k over output tokens and turns.
+
+    prime-rl's length penalty (2025).
+    """
+    return compose(
+        reward=[reward.relative_length(output, turns)],
+        advantage=[advantage.center_by_group()],
+        loss=[ratio.token("behaviour"), surrogate.divergence_mask("tv", low, low)],
+        reduce=reduce.mean_over_tokens(),
+    )

@@ -1,0 +1,187 @@
+"""Recipes for stale tokens, and for samplers that differ from the trainer."""
+
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import (
+    advantage,
+    penalty,
+    ratio,
+    reduce,
+    schedule,
+    source,
+    surrogate,
+    weight,
+)
+from rljax.types import Fraction, NonNegative, Positive
+
+
+@recipe
+def areal(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """PPO's clip around the proximal policy, times exp(proximal - behaviour) for the sampler's lag.
+
+    AReaL, decoupled PPO (arXiv 2505.24298, eq. 5). Equals ``ppo_clip`` on fresh rows but for the scale by group.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.masked_importance(high=cap)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def a_3po(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """``areal`` with the proximal policy interpolated between sampler and policy by age, not computed.
+
+    A-3PO (arXiv 2512.06547): log prox = log b + a (sg(logp) - log b), a = 1 - 1 / age; saves a forward pass.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.whiten()],
+        loss=[
+            ratio.interpolated(),
+            surrogate.clip(low, high),
+            weight.masked_importance(high=cap),
+        ],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def aipo(cap: Positive = 4.0):
+    """REINFORCE weighed by the truncated ratio to the sampler: -sg(min(exp(logp - behaviour), cap)) A logp.
+
+    AIPO, LlamaRL (arXiv 2505.24034); cap between 2 and 10. Equals ``cispo`` with lower bound 0 anchored on the sampler.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token("behaviour"), surrogate.clipped_importance(high=cap - 1.0)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def rollout_is(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """``aipo`` that drops the tokens outside [1 - low, 1 + high] instead of capping them. SkyRL's rollout_is."""
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token("behaviour"), surrogate.banded_importance(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def tis(cap: Positive = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Clipped GRPO times min(exp(proximal - behaviour), cap) on every token: truncated importance sampling.
+
+    Your Efficient RL Framework Secretly Brings You Off-Policy Training (Yao et al., 2025); verl, slime.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.truncated_importance(cap)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def icepop(bounds: tuple[NonNegative, Positive] = (0.5, 5.0), low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """``tis`` that drops tokens whose importance weight leaves ``bounds`` instead of truncating it.
+
+    IcePop, Ring-1T (arXiv 2510.18855).
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.masked_importance(*bounds)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def seq_mask_tis(
+    bounds: tuple[NonNegative, Positive] = (0.999, 1.002), low: NonNegative = 0.2, high: NonNegative = 0.2
+):
+    """Keep a row only if its geometric-mean weight is in ``bounds``; then each token's own weight, untruncated.
+
+    The form of OpenRLHF and NeMo-RL. Differs from ``icepop`` by deciding on rows.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.sequence_masked_importance(*bounds)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def m2po(tau: Positive = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Drop the most off-policy tokens until the mean of (behaviour - proximal)^2 of the rest is below tau.
+
+    M2PO (arXiv 2510.01161): bounds the second moment of the log-ratio instead of each ratio.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.second_moment_mask(tau)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def kpop(bound: Positive = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Drop tokens where the larger of the two Bernoulli KLs between trainer and sampler exceeds ``bound``.
+
+    KPop. A mask: unlike ``icepop`` it leaves the weight of what it keeps at 1.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.bernoulli_kl_mask(bound)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def prime_rl(low: NonNegative = 0.2, high: NonNegative = 0.2, kl_tau: NonNegative = 1e-3, lag: int = 8):
+    """Centred rewards, the total-variation mask of ``dppo``, and kl_tau (logp - behaviour)^2 to the sampler.
+
+    prime-rl's default (2025); tokens older than ``lag`` versions are left out.
+    """
+    return compose(
+        advantage=[advantage.center_by_group()],
+        loss=[
+            ratio.token("behaviour"),
+            surrogate.divergence_mask("tv", low, high),
+            weight.fresh(lag),
+            *when(kl_tau, penalty.squared_log_ratio(kl_tau)),
+        ],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def ulorl(entropy: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.28):
+    """Stitched rollouts declared on-policy (ratio 1), well-mastered tokens of right rows masked.
+
+    UloRL (arXiv 2507.19766): pseudo-on-policy ratio; DMMPT drops tokens of probability >= 0.99 in right rows
+    whose mean entropy is below ``entropy``. Its segment rollout belongs to the sampler.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.on_policy(), surrogate.clip(low, high), weight.mastered_token_mask(entropy)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def remix(share: Fraction = 0.4, epsilon: NonNegative = 0.2, kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3):
+    """Replayed rows under a clip centred on exp(proximal - behaviour), and a KL that moves from base to recent.
+
+    ReMix (arXiv 2507.06892): Mix-PPG and KL-Convex. At step 50-100 the authors reset the reference and go on
+    on-policy: a phase of its own. Here the recent policy is the proximal one.
+    """
+    lam = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
+    return compose(
+        source=source.replay(share),
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[
+            ratio.token("behaviour"),
+            surrogate.centred_clip(epsilon),
+            *when(kl, penalty.convex_kl("k3", kl, lam)),
+            *when(entropy, penalty.entropy(entropy)),
+        ],
+        reduce=reduce.mean_over_tokens(),
+    )

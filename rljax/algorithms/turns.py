@@ -1,0 +1,259 @@
+"""Recipes for conversations, agents and rollouts that span several rows."""
+
+from rljax.algorithms.base import compose, recipe, when
+from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, schedule, surrogate, weight
+from rljax.types import Count, Fraction, NonNegative, Positive
+
+
+@recipe
+def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Positive = 2.0):
+    """One advantage for a thought cut into chunks; each chunk's tokens count by the whole thought's length.
+
+    Delethink (arXiv 2510.06557): statistics and mean over rollouts. One chunk is ``tis`` by row mean.
+    """
+    return compose(
+        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.truncated_importance(cap)],
+        reduce=reduce.mean_over_rollouts(),
+    )
+
+
+@recipe
+def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO whose rollouts hand a memory from row to row; one advantage for all rows of a rollout.
+
+    MemSearcher (2025). Differs from ``grpo`` by statistics over rollouts.
+    """
+    return compose(
+        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def supo(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """``mem_searcher`` that leaves out rollouts cut by the limit. SUPO (arXiv 2510.06727): summaries as memory."""
+    return compose(
+        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        prepare=[prepare.drop_truncated("rollout")],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO over multi-turn rollouts, averaged over tokens, then turns, then rollouts.
+
+    WebAgent-R1 (arXiv 2505.16421), M-GRPO. One turn is ``grpo`` without KL.
+    """
+    return compose(
+        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_turns(),
+    )
+
+
+@recipe
+def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Positive = 2.0):
+    """Each row of a rollout weighs by the rollout's tokens, and the mean is over rows.
+
+    Agent Lightning (arXiv 2508.03680). Differs from ``delethink`` by dividing by rows, so that more rows weigh less.
+    """
+    return compose(
+        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.truncated_importance(cap)],
+        reduce=reduce.mean_over_rollouts(count="rows"),
+    )
+
+
+@recipe
+def mars(gamma: Fraction = 1.0, limit: Positive | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Turn rewards centred for each player, summed to go, centred over distinct values, whitened.
+
+    MARS (2025), self-play in turn-based games; the player is the row's ``agent``.
+    """
+    return compose(
+        reward=[reward.center_turns("agent")],
+        advantage=[
+            advantage.returns(gamma),
+            advantage.center_distinct("agent"),
+            advantage.whiten(),
+            *when(limit, advantage.clamp(limit)),
+        ],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def spiral(roles: Count = 2, decay: Fraction = 0.95):
+    """Self-play REINFORCE with a running baseline for each role; turns without advantage are dropped.
+
+    SPIRAL (arXiv 2506.24119): A = R - b_role, b <- decay b + (1 - decay) R.
+    """
+    return compose(
+        advantage=[advantage.role_baseline(roles, decay)],
+        prepare=[prepare.keep("nonzero")],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def vision_zero(beta: NonNegative = 0.1, lam: NonNegative = 0.1, decay: Fraction = 0.9):
+    """Zero-sum voting game between a spy and civilians, with a running baseline for each role.
+
+    Vision-Zero (arXiv 2509.25541): the part "votes" counts votes against the row; agent 0 is the spy.
+    """
+    return compose(
+        reward=[reward.zero_sum_votes(beta, lam)],
+        advantage=[advantage.role_baseline(2, decay)],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def dr_mas(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative = 1e-6):
+    """GRPO with mean and deviation for each agent of a group by itself.
+
+    Dr. MAS (2026): statistics over that agent's calls. One agent is ``grpo`` without KL.
+    """
+    key = ("group", "agent")
+    return compose(
+        advantage=[advantage.center_by(key), advantage.scale_by(key, epsilon)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def evolving_rl(weights: tuple[float, ...] = (0.2, 1.0), low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """GRPO for an extractor and a solver in one policy, normalised and weighed by role.
+
+    Evolving-RL (2025): agent 0 is the extractor, whose reward is its consumers' mean success.
+    """
+    return compose(
+        advantage=[advantage.center_by(("group", "agent")), advantage.scale_by(("group", "agent"))],
+        loss=[ratio.token(), surrogate.clip(low, high), weight.by_role(weights)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def score_initial(kl: NonNegative = 0.1):
+    """SCoRe, stage I: pay only the second attempt, and hold the first one to the reference.
+
+    SCoRe (arXiv 2409.12917): attempts are turns 0 and 1, paid by token rewards; the row's reward is
+    the second's, so a row without a second attempt is paid nothing.
+    """
+    return compose(
+        reward=[reward.only_turn(1)],
+        advantage=[advantage.returns()],
+        loss=[surrogate.reinforce(), *when(kl, penalty.kl("k2", kl, only="first_turn"))],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def score(alpha: NonNegative = 10.0, kl: NonNegative = 0.01):
+    """SCoRe, stage II: the second attempt is paid r2 + alpha (r2 - r1); a small KL everywhere.
+
+    SCoRe (arXiv 2409.12917). Differs from ``score_initial`` by the bonus and by paying both attempts.
+    """
+    return compose(
+        reward=[reward.improvement(alpha)],
+        advantage=[advantage.returns()],
+        loss=[surrogate.reinforce(), *when(kl, penalty.kl("k2", kl))],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def critique_rl(bonus: NonNegative = 0.2, kl: NonNegative = 0.01):
+    """Pay a critique by the answer revised after it, plus ``bonus`` for a right verdict.
+
+    Critique-RL (arXiv 2510.24320), stage II: the part "verdict" is 1 where the critique judged rightly; KL to the
+    policy of stage I (the phase's reference). Leave-one-out baseline.
+    """
+    return compose(
+        reward=[reward.add_parts((("verdict", bonus),))],
+        advantage=[advantage.leave_one_out()],
+        loss=[surrogate.reinforce(), *when(kl, penalty.kl("k2", kl))],
+        reduce=reduce.mean_over_rows_of_sums(),
+    )
+
+
+@recipe
+def ui_s1(gamma: Fraction = 0.5, episode: NonNegative = 1.0, step: NonNegative = 1.0):
+    """Sum of an episode advantage and a step advantage, both centred, steps cut where the expert disagrees.
+
+    UI-S1 (arXiv 2509.11543): R_t = r_t + gamma R_{t+1} while steps match; extra["match"] [B, T] is 1 there.
+    """
+    return compose(
+        reward=[reward.turn_returns(gamma)],
+        advantage=[
+            advantage.mix(advantage.center_by_group(), advantage.center_steps(("group", "turn")), episode, step)
+        ],
+        loss=[ratio.token(), surrogate.clip()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def rlvmr(step: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Episode advantage plus the advantage of rule rewards on tagged steps (plan, explore, reflect).
+
+    RLVMR (arXiv 2507.22844): token rewards pay the steps, extra["tag"] [B, T] names them; groups by (group, tag).
+    """
+    return compose(
+        advantage=[
+            advantage.mix(advantage.center_by_group(), advantage.center_steps(("group", "tag"), "tag"), 1.0, step)
+        ],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def istar(alpha: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Episode z-score plus alpha times the z-score of implicit step rewards (token rewards).
+
+    iStar (arXiv 2509.19199): step rewards beta log(pi_phi / pi_old) of a process reward model.
+    """
+    return compose(
+        advantage=[advantage.mix(advantage.zscore_by_group(), advantage.zscore_steps("group"), 1.0, alpha)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def tango(start: NonNegative = 0.5, end: NonNegative = 1e-3, steps: Count = 1000):
+    """Outcome and step advantages in a mixture whose step share decays exponentially.
+
+    RL Tango (arXiv 2505.15034): (1 - alpha) A_outcome + alpha A_step; steps are judged by a co-trained verifier.
+    """
+    alpha = schedule.exponential(start, end, steps)
+    return compose(
+        advantage=[advantage.convex(advantage.zscore_by_group(), advantage.zscore_steps("group"), alpha)],
+        loss=[ratio.token(), surrogate.clip()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def tool_rewards(success: float = 0.4, flow: float = 0.3, unclosed: float = -0.3, scale: float = 0.5):
+    """GRPO plus small payments for the fragile positions of a format: parts "closing", "flow", "unclosed".
+
+    ParaVT (2025).
+    """
+    parts = (("closing", success * scale), ("flow", flow * scale), ("unclosed", unclosed * scale))
+    return compose(
+        reward=[reward.add_parts(parts)],
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip()],
+        reduce=reduce.mean_over_rows(),
+    )

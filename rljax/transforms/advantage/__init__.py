@@ -1,0 +1,66 @@
+"""Advantages: on the whole batch, whole groups, no gradient.
+
+The first piece that needs an advantage starts from the reward-to-go (the row's reward on each of its tokens when
+there are no token rewards); those after it work on what they find. Statistics skip rows with ``valid`` 0 and are
+taken of the row's total reward. A group of one valid row gets advantage 0 from every group baseline.
+
+``normalise`` holds the two general functions, ``center_by`` and ``scale_by``, their presets and other scales;
+``baseline`` what else is subtracted; ``outcome`` signs, pass@k, difficulty; ``credit`` critics, turns, trees, steps.
+"""
+
+from rljax.transforms.advantage.baseline import (
+    greedy_baseline,
+    leave_one_out,
+    length_weighted_baseline,
+    log_partition_baseline,
+    optimal_token_baseline,
+    optimal_value_baseline,
+    prompt_value_baseline,
+    role_baseline,
+    value_tracker,
+)
+from rljax.transforms.advantage.credit import (
+    branch_tree,
+    center_distinct,
+    center_steps,
+    convex,
+    gae,
+    length_adaptive_gae,
+    mix,
+    partition_target,
+    prefix_tree,
+    step_value_difference,
+    truncated_gae,
+    turn_gae,
+    zscore_steps,
+)
+from rljax.transforms.advantage.normalise import (
+    binarise,
+    center_by,
+    center_by_group,
+    clamp,
+    drop_outliers,
+    positive_part,
+    scale_by,
+    scale_by_batch,
+    scale_by_group,
+    scale_by_group_mean,
+    scale_by_informative_share,
+    scale_by_task,
+    scale_mixed_groups,
+    standardise_rows,
+    whiten,
+    zscore_by_group,
+)
+from rljax.transforms.advantage.outcome import (
+    best_minus_second,
+    budget_relative,
+    charge_kl,
+    distillation,
+    pairwise_reference,
+    pass_at_k,
+    returns,
+    reward_on_reference_answer,
+    sign_weighted,
+    zero_variance,
+)

@@ -1,0 +1,139 @@
+"""Baselines other than a mean: of other rows, of parts, of tokens, remembered ones."""
+
+import jax
+import jax.numpy as jnp
+
+from rljax import ops, transforms, types
+from rljax.transforms.advantage import normalise
+
+
+def _against(r: types.Rollout, baseline):
+    return normalise.current(r) - baseline[:, None]
+
+
+@normalise.sets(normalise.SIBLINGS)
+def leave_one_out(r):
+    """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740)."""
+    reward, valid = ops.row_reward(r), ops.valid_rows(r)
+    counted = jnp.where(valid > 0, reward, 0.0)
+    others = ops.segment_total(valid, r.group) - valid
+    mean = (ops.segment_total(counted, r.group) - counted) / jnp.maximum(others, 1.0)
+    return _against(r, jnp.where(others > 0, mean, reward))
+
+
+@normalise.sets(normalise.reads("greedy_reward"))
+def greedy_baseline(r):
+    """Subtract the greedy completion's reward, the part "greedy_reward": A_t = G_t - part. ReMax (arXiv 2310.10505)."""
+    return _against(r, ops.part(r, "greedy_reward"))
+
+
+@normalise.sets(normalise.reads("optimal_value"))
+def optimal_value_baseline(r):
+    """Subtract the optimal value of the prompt, the part "optimal_value": A = r - V*. A*-PO (arXiv 2505.20686)."""
+    return _against(r, ops.part(r, "optimal_value"))
+
+
+@normalise.sets(normalise.reads("prompt_value"))
+def prompt_value_baseline(r):
+    """Subtract the reference's value of the prompt, the part "prompt_value": A = r - V. A-LoL (arXiv 2305.14718)."""
+    return _against(r, ops.part(r, "prompt_value"))
+
+
+@normalise.sets(normalise.SIBLINGS)
+def length_weighted_baseline(r):
+    """Subtract the group's reward averaged over tokens: b = sum_i |y_i| r_i / sum_i |y_i|. OPO (arXiv 2505.23585)."""
+    return _against(r, ops.segment_mean(ops.row_reward(r), r.group, ops.valid_rows(r) * ops.length(r)))
+
+
+@normalise.sets(types.Needs(square_prob=True, siblings=True))
+def optimal_token_baseline(r):
+    """Subtract at each position the group's mean return, weighed by the squared score so far: A_t = G_t - B_t.
+
+    B_t = sum_i G_t W_t / (sum_i W_t + 1e-8), W_t = sum over s <= t of 1 - 2 pi_s + sum_v pi_s(v)^2, the squared norm
+    of the logit gradient; 0 on the longest row's tail beyond the second longest. Source: arXiv 2602.07078.
+    """
+    logp = ops.given(r.raw_logp, "optimal_token_baseline: the rollout has no raw_logp")
+    square = ops.given(r.square_prob, "optimal_token_baseline: the rollout has no square_prob")
+    norm = jnp.where(r.mask > 0, jnp.maximum(1.0 - 2.0 * jnp.exp(logp) + square, 0.0), 0.0)
+    weight = jnp.cumsum(norm, axis=1) * normalise.trained(r)
+    to_go = ops.reward_to_go(ops.token_rewards(r), r.mask)
+    by_column = jax.vmap(ops.segment_total, in_axes=(1, None), out_axes=1)
+    total = by_column(jnp.where(weight > 0, to_go * weight, 0.0), r.group)
+    baseline = total / (by_column(weight, r.group) + 1e-8)
+    column = jnp.arange(1, r.mask.shape[1] + 1, dtype=r.mask.dtype)[None]
+    _, second, _ = ops.segment_top(jnp.max(column * r.mask, axis=1), r.group, ops.valid_rows(r))
+    tail = (column > second[:, None]) & jnp.isfinite(second)[:, None]  # a group of one row has no tail
+    return to_go - jnp.where(tail, 0.0, baseline)
+
+
+@normalise.sets(normalise.SIBLINGS)
+def log_partition_baseline(r, tau: types.Positive = 0.01):
+    """Subtract the soft maximum of the other rows' rewards: A_i = r_i - tau log mean over j != i of exp(r_j / tau).
+
+    Source: OpenKimi, PMD-partition. tau to infinity is ``leave_one_out``, tau to 0 subtracts the best other row.
+    """
+    reward, valid = ops.row_reward(r), ops.valid_rows(r)
+    best, second, leads = ops.segment_top(reward, r.group, valid)
+    others = ops.segment_total(valid, r.group) - valid
+
+    def beside(top):  # ``top`` is the largest of the other rows, so their sum is at least 1
+        power = jnp.where(valid > 0, jnp.exp(jnp.minimum(reward - top, 0.0) / tau), 0.0)
+        total = jnp.maximum(ops.segment_total(power, r.group) - power, 1.0)
+        return top + tau * (jnp.log(total) - jnp.log(jnp.maximum(others, 1.0)))
+
+    return _against(r, jnp.where(others > 0, jnp.where(leads > 0, beside(second), beside(best)), reward))
+
+
+def _remembered(r: types.Rollout, ids, old, *numbers):
+    """Subtract ``old`` [size] from the advantage; return (rollout, rows, totals of ``numbers``) of valid rows by id."""
+    valid = ops.valid_rows(r)
+    out = normalise.write(r, normalise.current(r) - old[ids].astype(r.reward.dtype)[:, None])
+    counted = [jnp.where(valid > 0, x, 0.0).astype(old.dtype) for x in (valid, *numbers)]
+    return out, *(jax.ops.segment_sum(x, ids, num_segments=old.size) for x in counted)
+
+
+@transforms.piece
+def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
+    """Subtract a running mean of the role's rewards: A = r - b, then b <- decay b + (1 - decay) mean r of the batch.
+
+    One number for each of ``roles`` values of ``agent``, from 0. Source: SPIRAL (arXiv 2506.24119), RAE.
+    """
+
+    def apply(r: types.Rollout, state, key):
+        del key
+        agent = ops.given(r.agent, "role_baseline: the rollout has no agent")
+        out, rows, total = _remembered(r, agent, state, ops.row_reward(r))
+        moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)
+        return out, jnp.where(rows > 0, moved, state)
+
+    return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(roles))
+
+
+@transforms.piece
+def value_tracker(
+    prompts: types.Count,
+    half_life: types.Positive = 0.06,
+    low: types.Fraction = 0.875,
+    high: types.Fraction = 0.96,
+    count: types.Positive = 8.0,
+):
+    """Subtract a remembered success rate of the prompt: A = r - a / (a + b), then a <- k a + r, b <- k b + 1 - r.
+
+    k = clip(2^(-drift / half_life), low, high), the part "drift" being the mean |change of log-prob| of the prompt's
+    last row, in nats. Starts at ``count`` samples, half of them right; rewards in [0, 1]; rows of one prompt add up
+    and fade by their mean k. Source: SPO (arXiv 2509.13232).
+    """
+
+    def apply(r: types.Rollout, state, key):
+        del key
+        a, b = state
+        index = ops.given(r.index, "value_tracker: the rollout has no index")
+        keep = jnp.clip(2.0 ** (-ops.part(r, "drift") / half_life), low, high)
+        out, rows, right, keep = _remembered(r, index, a / (a + b), ops.row_reward(r), keep)
+        keep = jnp.where(rows > 0, keep / jnp.maximum(rows, 1.0), 1.0)
+        return out, (keep * a + right, keep * b + rows - right)
+
+    def init():
+        return jnp.full(prompts, count / 2), jnp.full(prompts, count / 2)
+
+    return types.RolloutTransform(apply=apply, init=init, needs=normalise.reads("drift"))

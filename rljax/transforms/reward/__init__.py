@@ -1,0 +1,51 @@
+"""Reward shaping: on the whole batch, before advantages, no gradient.
+
+``shaping`` holds what follows from the outcome (scale, parts, gates, votes, likelihoods, KL), ``length`` what follows
+from length and repetition, ``steps`` what is paid within a row, to tokens and turns. Statistics skip rows with
+``valid`` 0; rows without trained tokens count in them, with length 0. Pieces act in the order given: those that ask
+whether a row is right look at the sign of the reward so far.
+"""
+
+from rljax.transforms.reward.length import (
+    budget_triangle,
+    cosine_length,
+    length_gap,
+    length_zscore,
+    min_max_length,
+    mode_balance,
+    overlong,
+    relative_length,
+    repetition,
+    sibling_cosine,
+    solve_rate_length,
+    tag_cosine,
+    tail_repetition,
+    truncated,
+)
+from rljax.transforms.reward.shaping import (
+    add_parts,
+    affine,
+    collective_vote,
+    confidence_penalty,
+    decoupled,
+    exponential_distance,
+    kl,
+    learnability,
+    majority_vote,
+    mix_part,
+    outcome,
+    reference_likelihood,
+    require,
+    student_likelihood,
+    unparseable,
+    zero_sum_votes,
+)
+from rljax.transforms.reward.steps import (
+    center_turns,
+    clip_process,
+    delta_process,
+    gated,
+    improvement,
+    only_turn,
+    turn_returns,
+)

@@ -1,0 +1,217 @@
+"""Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL; and first, how a piece is written."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from rljax import ops, transforms, types
+
+
+def sets(target: str | None = "reward", needs: types.Needs = types.Needs()):
+    """Make a piece of ``function(rollout, *arguments)``, the new ``target``, or the new rollout where that is None."""
+
+    def lift(function, arguments) -> types.RolloutTransform:
+        del arguments
+
+        def apply(r: types.Rollout) -> types.Rollout:
+            new = function(r)
+            return new if target is None else r.replace(**{target: new.astype(r.reward.dtype)})
+
+        return transforms.stateless(types.RolloutTransform, apply, needs=needs)
+
+    return transforms.formula(lift, 1)
+
+
+def asks(*parts: str, siblings: bool = False, extra: tuple[str, ...] = ()) -> types.Needs:
+    """Return the needs of a piece that reads these parts and extras."""
+    return types.Needs(parts=frozenset(parts), extra=frozenset(extra), siblings=siblings)
+
+
+GROUP = asks(siblings=True)
+Pair = tuple[float, float]
+
+
+def field(r: types.Rollout, name: str) -> Any:
+    """Return an optional field of the rollout; ValueError where it is absent."""
+    return ops.given(getattr(r, name), f"reward: the rollout has no {name}")
+
+
+def over(a, b):
+    """Return a / b where b > 0, else 0."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
+
+
+def largest(x, r: types.Rollout, key=None):
+    """Return the largest x among the valid rows of the group, or of ``key``; -inf where there is none."""
+    return ops.segment_max(jnp.where(ops.valid_rows(r) > 0, x, -jnp.inf), r.group if key is None else key)
+
+
+def zscore(x, r: types.Rollout, weight, ddof: int, epsilon=0.0):
+    """Return (x - mean) / (std + epsilon) over the group's rows with weight; 0 without spread, and on other rows."""
+    mean, std = ops.segment_mean(x, r.group, weight), ops.segment_std(x, r.group, weight, ddof)
+    return jnp.where(weight > 0, over(x - mean, std + epsilon), 0.0)
+
+
+def _reward(function, *parts: str, siblings: bool = False) -> types.RolloutTransform:
+    """``sets``, where what a piece reads is named by its arguments."""
+    needs = asks(*parts, siblings=siblings)
+    return transforms.stateless(types.RolloutTransform, lambda r: r.replace(reward=function(r)), needs=needs)
+
+
+@sets()
+def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Positive = float("inf")):
+    """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit)."""
+    return jnp.clip((r.reward + bias) * scale, -limit, limit)
+
+
+@sets()
+def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseable: types.Number | None = None):
+    """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1)."""
+    found, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
+    failed = jnp.where(found == types.Outcome.UNPARSEABLE, unread, wrong)
+    return jnp.where(found == types.Outcome.CORRECT, correct, failed)
+
+
+@sets()
+def unparseable(r, value: types.Number = -0.5):
+    """Set the reward of rows whose answer could not be read to ``value``; the others keep theirs."""
+    return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, value, r.reward)
+
+
+@transforms.piece
+def add_parts(parts: tuple[tuple[str, float], ...] = (("format", 0.5),)):
+    """Add weighed parts of the verdict: r + sum_k w_k part_k. ``parts`` is (name, weight) pairs."""
+    return _reward(lambda r: r.reward + sum(w * ops.part(r, k) for k, w in parts), *[k for k, _ in parts])
+
+
+@transforms.piece
+def require(part: str, threshold: types.Number = 0.5, otherwise: types.Number = 0.0):
+    """Keep the reward where part >= threshold, else pay ``otherwise``; several are a cascade. Cf. ``gated``: tokens."""
+    return _reward(lambda r: jnp.where(ops.part(r, part) >= threshold, r.reward, otherwise), part)
+
+
+@transforms.piece
+def mix_part(name: str, alpha: types.Fraction):
+    """Mix the reward with a part: alpha r + (1 - alpha) part. Source: RLSP (2025)."""
+    return _reward(lambda r: alpha * r.reward + (1 - alpha) * ops.part(r, name), name)
+
+
+@transforms.piece
+def decoupled(weights: tuple[tuple[str, float], ...], epsilon: types.NonNegative = 1e-6, ddof: int = 1):
+    """Pay z-scores of parts in the group: sum_k w_k (part_k - mean_k) / (std_k + epsilon). GDPO (arXiv 2601.05242)."""
+
+    def apply(r: types.Rollout):
+        scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
+        return sum(scores, jnp.zeros_like(r.reward))
+
+    return _reward(apply, *[k for k, _ in weights], siblings=True)
+
+
+@transforms.piece
+def exponential_distance(part: str, alpha: types.NonNegative):
+    """Pay closeness: exp(-alpha |part|), the part a distance in its own unit. Source: Time-R1 (2025)."""
+    return _reward(lambda r: jnp.exp(-alpha * jnp.abs(ops.part(r, part))), part)
+
+
+def _agreement(r: types.Rollout, score, answer):
+    """Return [B], whether the row's answer has its group's best total score; of equals the smallest answer has it."""
+    total = ops.segment_total(score * ops.valid_rows(r), ops.dense(r.group, answer))
+    best = largest(total, r) * (1 - 1e-5)  # totals summed in another order are equal up to rounding
+    number = answer.astype(total.dtype)
+    return number == -largest(jnp.where(total >= best, -number, -jnp.inf), r)
+
+
+@sets(needs=asks("answer", siblings=True))
+def majority_vote(r):
+    """Pay agreement with the group's most frequent answer (part "answer", an id; ties: the smallest). 2505.22453."""
+    return _agreement(r, jnp.ones_like(r.reward), ops.part(r, "answer").astype(r.group.dtype))
+
+
+@sets(needs=asks("answer", siblings=True))
+def collective_vote(r, models: types.Count):
+    """Pay agreement with argmax_a sum_m SC_m n_m(a), n_m(a) the votes of model m in the group. RLCCF (2025).
+
+    SC_m is the share of model m's rows that agree with its own majority; a row's model is its agent modulo
+    ``models``. One model is ``majority_vote``.
+    """
+    valid, answer = ops.valid_rows(r), ops.part(r, "answer").astype(r.group.dtype)
+    model = ops.dense(r.group, (r.group if models == 1 else field(r, "agent")) % models)
+    votes = ops.segment_total(valid, ops.dense(model, answer))
+    return _agreement(r, over(largest(votes, r, model), ops.segment_total(valid, model)), answer)
+
+
+@sets(needs=GROUP)
+def confidence_penalty(r):
+    """Charge wrong rows their confidence c = exp(mean_t log pi_b): r - (1 - r) c / (D - c) / G. LENS (2510.08696).
+
+    D = max(1 / mean(r / c), 2 max c) over the G rows of the group, 2 max c where all are wrong; rewards there lie in
+    [-1 / G, 0]. Rows with r = 1 are unchanged; c is 0 without tokens.
+    """
+    c, valid = jnp.exp(ops.row_mean(field(r, "behaviour_logp"), r.mask)[:, 0]), ops.valid_rows(r)
+    c = jnp.where(ops.length(r) > 0, c, 0.0)
+    importance = over(1.0, ops.segment_mean(over(r.reward, c), r.group, valid))
+    odds = over(c, jnp.maximum(importance, 2 * largest(c, r)) - c)
+    return r.reward - over((1 - r.reward) * odds, ops.segment_total(valid, r.group))
+
+
+@sets(needs=asks(extra=("reference_answer",)))
+def reference_likelihood(r):
+    """Pay exp(sum_t log pi(y*_t)): trained tokens with extra["reference_answer"] 1. VeriFree (arXiv 2505.21493)."""
+    return jnp.exp(ops.row_sum(field(r, "raw_logp"), r.mask * ops.extra(r, "reference_answer"))[:, 0])
+
+
+def _row_max(x, mask):
+    found = jnp.max(jnp.where(mask > 0, x, -jnp.inf), axis=1)
+    return jnp.where(found > -jnp.inf, found, 0.0)
+
+
+@sets(needs=asks(extra=("student_logp", "solution")))
+def student_likelihood(r, solution: Pair = (1.0, 0.01), thought: Pair = (3.0, 0.03), malformed: types.Number = -1.0):
+    """Pay a teacher by its student: a mean(s) + b min(s) - (c mean(d) + e max(d)). RLT (arXiv 2506.08388).
+
+    s = log pi_student on solution tokens, (a, b) = ``solution``; d = log pi - log pi_student on the other trained
+    tokens, (c, e) = ``thought``. extra["student_logp"]; extra["solution"] 1 on solution tokens. Unparseable rows get
+    ``malformed``.
+    """
+    student, chosen = ops.extra(r, "student_logp"), ops.extra(r, "solution") > 0
+    solved, thinking = jnp.where(chosen, r.mask, 0.0), jnp.where(chosen, 0.0, r.mask)
+    gap = field(r, "raw_logp") - student
+    gain = solution[0] * ops.row_mean(student, solved)[:, 0] - solution[1] * _row_max(-student, solved)
+    paid = gain - thought[0] * ops.row_mean(gap, thinking)[:, 0] - thought[1] * _row_max(gap, thinking)
+    return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
+
+
+@sets(needs=asks("solver_success"))
+def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.0):
+    """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335)."""
+    success = ops.part(r, "solver_success")
+    paid = jnp.where(success > 0, 1 - success, unsolved)
+    return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
+
+
+@sets(needs=asks("votes", siblings=True))
+def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
+    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (own votes - the civilians' mean), by group.
+
+    Psi = votes on the spy (agent 0) - mean votes on civilians, the part "votes"; 0 where either is missing. Votes on
+    k spies are averaged and civilians get k beta Psi / n, so that the sum is 0. Vision-Zero (arXiv 2509.25541).
+    """
+    spy, votes, valid = field(r, "agent") == 0, ops.part(r, "votes"), ops.valid_rows(r)
+    spies, civilians = jnp.where(spy, valid, 0.0), jnp.where(spy, 0.0, valid)
+    k, n = ops.segment_total(spies, r.group), ops.segment_total(civilians, r.group)
+    mean = ops.segment_mean(votes, r.group, civilians)
+    psi = jnp.where(jnp.minimum(k, n) > 0, ops.segment_mean(votes, r.group, spies) - mean, 0.0)
+    return jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean))
+
+
+@sets("token_reward", types.Needs(reference=True))
+def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05):
+    """Charge each token its divergence from the reference: r_t -= coefficient k(log pi_b - log pi_ref).
+
+    Unfiltered log-probs at sampling. Only "k1" gives the gradient of reverse KL. Source: Ziegler et al.
+    (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which stands in the loss and is differentiated.
+    """
+    if r.raw_logp is None or r.ref_logp is None:
+        raise ValueError("reward.kl: the rollout has no raw_logp or no ref_logp")
+    cost = -coefficient * ops.kl_estimate(estimator, (r.raw_logp - r.ref_logp) * r.mask) * r.mask
+    return cost if r.token_reward is None else r.token_reward + cost

@@ -1,0 +1,82 @@
+"""Surrogates of pairs: ``prepare.best_and_worst`` says which two rows of a group are one.
+
+Both rows hold the pair's loss, so that ``reduce.mean_over_rows`` is the mean over pairs.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from rljax import ops, transforms, types
+from rljax.transforms.surrogate import row, token
+
+PAIR = types.Needs(block="group", siblings=True)
+
+
+def _preference(rollout: types.Rollout):
+    return ops.extra(rollout, "preference")  # [B], 1 on the better row, -1 on the worse, 0 on the others
+
+
+def _margin(x, rollout: types.Rollout):
+    """Return x of the better row minus x of the worse one, at every row of the group; x and result [B, 1]."""
+    signed = jnp.where(_preference(rollout) != 0, x[:, 0], 0.0) * _preference(rollout)
+    return ops.segment_total(signed, rollout.group)[:, None]
+
+
+@transforms.piece
+def preference(
+    beta: types.Positive = 0.1,
+    smoothing: types.Fraction = 0.0,
+    per_token: bool = False,
+    next_value: bool = False,
+):
+    """Prefer the better row: -(1 - s) log sigmoid(x) - s log sigmoid(-x), x = beta h, s the label smoothing.
+
+    h = sum_w log(pi / ref) - sum_l log(pi / ref), means in place of sums with ``per_token``. Source: DPO (arXiv
+    2305.18290, eq. 7). With ``next_value`` (Step-APO), x = beta h - V(s'_w) + V(s'_l) from the part "next_value".
+    """
+
+    def term(loss: types.Loss, rollout: types.Rollout, scores: types.Scores):
+        del loss
+        delta = (ops.row_mean if per_token else ops.row_sum)(row.to_reference(rollout, scores), rollout.mask)
+        x = beta * _margin(delta, rollout)
+        if next_value:
+            x = x - _margin(ops.part(rollout, "next_value")[:, None], rollout)
+        value = -(1.0 - smoothing) * jax.nn.log_sigmoid(x) - smoothing * jax.nn.log_sigmoid(-x)
+        return value * jnp.ones_like(rollout.mask), {"preferred": jnp.where(x > 0, jnp.ones_like(rollout.mask), 0.0)}
+
+    parts = frozenset({"next_value"}) if next_value else frozenset()
+    return token.policy(term, PAIR | types.Needs(reference=True, parts=parts))
+
+
+@token.surrogate(PAIR | types.Needs(reference=True))
+def squared_preference(loss, r, s, beta: types.Positive = 0.1, per_token: bool = False):
+    """Hold the margin at 1 / (2 beta): (h - 1 / (2 beta))^2, h as in ``preference``.
+
+    Source: IPO (arXiv 2310.12036, eq. 17); ``per_token`` averages log-ratios over tokens, as TRL and AReaL do.
+    """
+    delta = (ops.row_mean if per_token else ops.row_sum)(row.to_reference(r, s), r.mask)
+    return (_margin(delta, r) - 0.5 / beta) ** 2 * jnp.ones_like(r.mask)
+
+
+@token.surrogate(types.Needs(siblings=True))
+def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
+    """Clip both rows' ratios by themselves, with advantages +-(r_w - r_l) / 2; the pair's loss is their sum.
+
+    Source: P3O (arXiv 2310.00212), V1. At ratio 1 its gradient is -(r_w - r_l) grad(logp_w - logp_l) / 2.
+    """
+    a = 0.5 * (ops.extra(r, "margin") * _preference(r))[:, None]
+    rho = jnp.exp(token.log_ratio(loss))
+    # the mean over rows halves the sum of two
+    return 2.0 * jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
+
+
+@token.surrogate(PAIR | types.Needs(reference=True))
+def reward_difference(loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None):
+    """Regress the difference of log-ratios onto that of rewards: (r_w - r_l - beta (Delta_w - Delta_l))^2.
+
+    Delta = sum_t log(pi / ref), held to [-limit, limit] where given. Source: PRDP (arXiv 2402.08714, eq. 7).
+    """
+    delta = ops.row_sum(row.to_reference(r, s), r.mask)
+    delta = delta if limit is None else jnp.clip(delta, -limit, limit)
+    margin = ops.extra(r, "margin")[:, None]
+    return (margin - beta * _margin(delta, r)) ** 2 * jnp.ones_like(r.mask)

@@ -1,0 +1,202 @@
+"""Surrogates of single tokens. A piece is a function of (loss, rollout, scores) and its arguments."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from rljax import ops, transforms, types
+from rljax.transforms import prepare as prepares
+
+sg = jax.lax.stop_gradient
+
+
+def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), prepare=()) -> types.LossTransform:
+    """Add ``term(loss, rollout, scores)`` [B, T], or a pair of it and its metrics, to the policy term."""
+
+    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
+        found = term(loss, rollout, scores)
+        value, metrics = found if isinstance(found, tuple) else (found, {})
+        value = loss.terms["policy"] + value if "policy" in loss.terms else value
+        return loss.replace(terms={**loss.terms, "policy": value}, metrics={**loss.metrics, **sg(metrics)})
+
+    return transforms.stateless(types.LossTransform, apply, needs=needs, prepare=prepare)
+
+
+def surrogate(needs: types.Needs = types.Needs(), prepare=()):
+    """Make a piece of ``term(loss, rollout, scores, *arguments)``; see ``policy`` and ``transforms.formula``."""
+    return transforms.formula(lambda term, arguments: policy(term, needs, prepare), 3)
+
+
+def advantage(r: types.Rollout):
+    """Return the advantage as a constant, [B, T]."""
+    return sg(ops.given(r.advantage, "surrogate: the rollout has no advantage; give the recipe an advantage piece"))
+
+
+def log_ratio(loss: types.Loss):
+    """Return log rho, [B, T]."""
+    return ops.given(loss.log_ratio, "surrogate: no ratio; put a ratio piece before it, such as ratio.token()")
+
+
+def logp(r: types.Rollout, s: types.Scores):
+    """Return logp, 0 on masked tokens, [B, T]."""
+    return jnp.where(r.mask > 0, ops.given(s.logp, "surrogate: the scores have no logp"), 0.0)
+
+
+@surrogate()
+def reinforce(loss, r, s):
+    """Follow the score function: -A logp (Williams 1992). The reference for all the others."""
+    return -advantage(r) * logp(r, s)
+
+
+@surrogate()
+def unclipped(loss, r, s):
+    """Weigh by the plain ratio: -A rho. On-policy its gradient is ``reinforce``'s."""
+    return -advantage(r) * jnp.exp(log_ratio(loss))
+
+
+@surrogate()
+def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2, dual: types.Positive | None = None):
+    """Take the larger loss of -A rho and -A rho', where rho' is rho held to [1 - low, 1 + high].
+
+    Tokens beyond the bound in the direction of A have no gradient. ``dual`` > 1 bounds the loss of negative
+    advantages by -dual A (arXiv 1912.09729, eq. 5); None leaves it out. Source: PPO (arXiv 1707.06347, eq. 7);
+    separate bounds: DAPO (arXiv 2503.14476, eq. 10).
+    """
+    a, rho = advantage(r), jnp.exp(log_ratio(loss))
+    value = jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
+    if dual is not None:
+        value = jnp.where(a < 0, jnp.minimum(value, -dual * a), value)
+    outside = jnp.where(a >= 0, rho > 1.0 + high, rho < 1.0 - low)
+    return value, {"clipped": outside.astype(value.dtype)}
+
+
+@surrogate(types.Needs(proximal=True))
+def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
+    """Clip the ratio around where the update started: [c - epsilon, c + epsilon], c = exp(proximal - behaviour).
+
+    Source: Mix-PPG of ReMix (arXiv 2507.06892), for a ratio anchored on the sampler. c = 1 is ``clip``.
+    """
+    a, rho = advantage(r), jnp.exp(log_ratio(loss))
+    proximal = s.logp if r.proximal_logp is None else r.proximal_logp
+    behaviour = ops.given(r.behaviour_logp, "surrogate.centred_clip: the rollout has no behaviour_logp")
+    centre = jnp.exp(jnp.where(r.mask > 0, sg(proximal) - behaviour, 0.0))
+    return jnp.maximum(-a * rho, -a * jnp.clip(rho, centre - epsilon, centre + epsilon))
+
+
+@surrogate()
+def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: types.Number = 4.0):
+    """Weigh REINFORCE by a clipped constant: -sg(clip(rho, 1 - low, 1 + high)) A logp.
+
+    Every token keeps its gradient. Source: CISPO (arXiv 2506.13585, eq. 4); ``low`` infinite is the canonical form,
+    and AIPO's (arXiv 2505.24034) with the ratio anchored on the sampler.
+    """
+    return -sg(jnp.clip(jnp.exp(log_ratio(loss)), 1.0 - low, 1.0 + high)) * advantage(r) * logp(r, s)
+
+
+@surrogate()
+def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
+    """Weigh REINFORCE by sg(rho) inside (1 - low, 1 + high), by 0 outside (SkyRL).
+
+    Differs from ``clipped_importance`` by dropping what is outside.
+    """
+    rho = sg(jnp.exp(log_ratio(loss)))
+    return -jnp.where((rho > 1.0 - low) & (rho < 1.0 + high), rho, 0.0) * advantage(r) * logp(r, s)
+
+
+@surrogate()
+def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positive = 1.05):
+    """Pass the ratio through a sigmoid: -A (4 / tau) sigmoid(tau (rho - 1)), tau by the sign of A.
+
+    The gate's slope at rho = 1 is 1. Source: SAPO (arXiv 2511.20347). Differs from ``clip`` by having no edge.
+    """
+    a = advantage(r)
+    tau = jnp.where(a > 0, positive, negative)
+    return -a * 4.0 / tau * jax.nn.sigmoid(tau * jnp.expm1(log_ratio(loss)))
+
+
+Pair = tuple[types.Positive, types.Positive]
+
+
+@surrogate()
+def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0, 2.0)):
+    """Weigh REINFORCE by sg(W^k exp(lambda (1 - W))), W the ratio: largest at W = k / lambda, 1 at W = 1.
+
+    Source: VESPO (arXiv 2602.10693); pairs are (k, lambda) for A >= 0 and A < 0.
+    """
+    a, d = advantage(r), sg(log_ratio(loss))
+    k, lam = (jnp.where(a >= 0, p, n) for p, n in zip(positive, negative, strict=True))
+    return -jnp.exp(k * d - lam * jnp.expm1(d)) * a * logp(r, s)
+
+
+@surrogate()
+def divergence_mask(
+    loss,
+    r,
+    s,
+    measure: Literal["tv", "kl"] = "tv",
+    low: types.NonNegative = 0.15,
+    high: types.NonNegative = 0.15,
+    cap: types.Positive = 20.0,
+):
+    """Weigh REINFORCE by sg(min(rho, cap)), dropping tokens that have moved too far in the direction of A.
+
+    Drop A > 0 where pi > pi_b by more than ``high``, A < 0 where pi < pi_b by more than ``low``; moved by pi - pi_b
+    ("tv") or by the Bernoulli KL(pi_b || pi) of the token ("kl"). Source: DPPO (arXiv 2602.04879).
+    """
+    a, d, live = advantage(r), sg(log_ratio(loss)), sg(logp(r, s))
+    now, before = jnp.exp(live), jnp.exp(live - d)
+    moved = jnp.abs(now - before) if measure == "tv" else ops.bernoulli_kl(before, now)
+    drop = jnp.where(a > 0, (now > before) & (moved > high), (now < before) & (moved > low))
+    weight = jnp.where(drop, 0.0, jnp.minimum(jnp.exp(d), cap))
+    return -weight * a * logp(r, s), {"clipped": drop.astype(a.dtype)}
+
+
+@surrogate()
+def quadratic(loss, r, s, beta: types.Positive):
+    """Hold each token on a leash: -(A logp - beta / 2 (log rho)^2).
+
+    Source: Direct Reward Optimisation (arXiv 2405.19107). At rho = 1 the gradient is ``reinforce``'s.
+    """
+    return -advantage(r) * logp(r, s) + 0.5 * beta * log_ratio(loss) ** 2
+
+
+@surrogate(prepare=(prepares.solve_rate(),))
+def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure", floor: types.Positive = 1.0):
+    """Fit right rows, and wrong ones through the policy they imply: -log R and -log((1 - p R) / (1 - p)).
+
+    R the ratio, p the group's success rate held to [0.02, 0.98]. ``floor`` bounds the second argument from below,
+    straight-through: its gradient stays. Source: NFT (arXiv 2505.18116, eq. 8-10).
+    """
+    d, p = log_ratio(loss), jnp.clip(r.extra["solve_rate"], 0.02, 0.98)[:, None]
+    implied = (1.0 - p * jnp.exp(d)) / (1.0 - p)
+    implied = implied + sg(jnp.maximum(implied, floor) - implied)
+    weight = {"uniform": jnp.ones_like(p), "failure": 1.0 - p, "spread": jnp.sqrt((1.0 - p) / p)}[prompt_weight]
+    return weight * jnp.where(transforms.PREDICATES["correct"](r), -d, -jnp.log(implied))
+
+
+@surrogate()
+def likelihood(loss, r, s):
+    """Fit the rows as they are: -logp. The surrogate of supervised fine-tuning; reads no advantage."""
+    return -logp(r, s)
+
+
+@transforms.piece
+def value_error(clip: types.Positive | None = 0.2):
+    """Regress the critic: max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2.
+
+    Source: the PPO implementation of value clipping (arXiv 2005.12729, section 3); ``clip`` None is plain squared
+    error. ``returns`` and V_old are constants.
+    """
+
+    def apply(loss: types.Loss, r: types.Rollout, s: types.Scores) -> types.Loss:
+        if s.value is None or r.returns is None or r.value is None:
+            raise ValueError("surrogate.value_error: needs scores.value, rollout.value and rollout.returns")
+        error = (s.value - r.returns) ** 2
+        if clip is not None:
+            near = r.value + jnp.clip(s.value - r.value, -clip, clip)
+            error = jnp.maximum(error, (near - r.returns) ** 2)
+        return loss.replace(terms={**loss.terms, "value": 0.5 * error})
+
+    return transforms.stateless(types.LossTransform, apply, needs=types.Needs(value=True))
