@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax import losses, seams, types
+from rljax import losses, parse, seams, types
 
 _PER_TOKEN = (
     *("behaviour_logp", "raw_logp", "entropy", "square_prob", "version", "turn", "token_reward", "advantage"),
@@ -47,43 +47,37 @@ def rollout_from_arrays(
     Raises:
       ValueError: an unknown field, or a shape other than these.
     """
-    rows = jnp.shape(mask)
-    if len(rows) != 2:
-        raise ValueError(f"mask has shape {rows}: expected [B, T]")
     unknown = sorted(set(fields) - {*_PER_TOKEN, *_PER_ROW})
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no field of a rollout; valid: {', '.join([*_PER_TOKEN, *_PER_ROW])}")
-    given = {name: x for name, x in fields.items() if x is not None}
-    given.setdefault("raw_logp", given.get("behaviour_logp"))
-    per_row = {"reward": reward, "group": group, **{n: x for n, x in given.items() if n in _PER_ROW}, **(parts or {})}
-    per_token = {n: x for n, x in {"token": token, **given}.items() if n not in _PER_ROW and x is not None}
-    for expected, named in ((rows[:1], per_row), (rows, per_token)):
-        for name, x in named.items():
-            if jnp.shape(x) != expected:
-                raise ValueError(f"{name} has shape {jnp.shape(x)}: expected {expected}, as mask is {rows}")
-    for name, x in (extra or {}).items():
-        if jnp.shape(x)[:1] != rows[:1]:
-            raise ValueError(f"extra[{name!r}] has shape {jnp.shape(x)}: expected {rows[0]} rows")
-
-    def array(name: str, x: Any) -> jax.Array | None:
-        x = None if x is None else jnp.asarray(x)
-        return x.astype(jnp.int32) if x is not None and name in _WHOLE else _floating(x)
-
-    return types.Rollout(
-        mask=_floating(jnp.asarray(mask)),
-        reward=_floating(jnp.asarray(reward)),
-        group=jnp.asarray(group).astype(jnp.int32),
-        action=None if token is None else types.Action(token=jnp.asarray(token).astype(jnp.int32)),
-        parts={name: _floating(jnp.asarray(x)) for name, x in (parts or {}).items()},
-        extra={name: jnp.asarray(x) for name, x in (extra or {}).items()},
-        **{name: array(name, x) for name, x in given.items()},
-    )
+        raise ValueError(
+            f"{unknown[0]!r} is no field of a rollout.{parse.nearest(unknown[0], [*_PER_TOKEN, *_PER_ROW])}"
+        )
+    fields.setdefault("raw_logp", fields.get("behaviour_logp"))
+    given = {name: _array(x, name in _WHOLE) for name, x in fields.items() if x is not None}
+    given |= {"mask": _array(mask), "reward": _array(reward), "group": _array(group, whole=True)}
+    ids = None if token is None else _array(token, whole=True)
+    named = {name: _array(x) for name, x in (parts or {}).items()}
+    more = {name: jnp.asarray(x) for name, x in (extra or {}).items()}
+    if given["mask"].ndim != 2:
+        raise ValueError(f"mask has shape {given['mask'].shape}: expected [B, T]")
+    rows, columns = given["mask"].shape
+    for name, x in {**given, "token": ids, **named}.items():
+        expected = (rows,) if name in ("reward", "group", *_PER_ROW, *named) else (rows, columns)
+        if x is not None and x.shape != expected:
+            raise ValueError(f"{name} has shape {x.shape}: expected {expected}, as mask is {(rows, columns)}")
+    for name, x in more.items():
+        if x.shape[:1] != (rows,):
+            raise ValueError(f"extra[{name!r}] has shape {x.shape}: expected {rows} rows")
+    action = None if ids is None else types.Action(token=ids)
+    return types.Rollout(**given, action=action, parts=named, extra=more)
 
 
-def _floating(x: Any) -> Any:
-    if x is None or jnp.issubdtype(x.dtype, jnp.floating):
-        return x
-    return x.astype(jnp.result_type(float))
+def _array(x: Any, whole: bool = False) -> jax.Array:
+    """Return an array of whole numbers, or of floating-point ones."""
+    x = jnp.asarray(x)
+    if whole:
+        return x.astype(jnp.int32)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
 def _algorithm(algorithm: types.Algorithm | str) -> types.Algorithm:
@@ -137,14 +131,14 @@ def objective(
     rollout, state = _transformed(algorithm, rollout, state, key)
     key = jax.random.key(0) if key is None else key
     told = {"policy": scores.logp, "value": scores.value, "reward": scores.reward}
-    total, metrics = jnp.zeros(()), {}
+    values, metrics = [], {}
     for i, o in enumerate(algorithm.objectives):
         if told[o.module] is None:
             continue
         own = jax.random.fold_in(key, i)
         rows, inner = losses.prepare(o, rollout, scores, state["objectives"][i], own)
         value, found = losses.loss(o, rows, scores, inner, own)
-        total, metrics = total + value, {**metrics, **found}
-    if not metrics:
+        values, metrics = [*values, value], {**metrics, **found}
+    if not values:
         raise ValueError(f"{algorithm.spec}: scores have none of {', '.join(o.module for o in algorithm.objectives)}")
-    return total, metrics
+    return sum(values[1:], values[0]), metrics

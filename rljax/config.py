@@ -202,6 +202,11 @@ def _inputs(algorithm: types.Algorithm, task: tasks.Task, name: str) -> None:
             f"config.algorithm (phase {name!r}): {algorithm.spec} reads parts[{missing[0]!r}], which task "
             f"{task.name!r} does not report; it reports {', '.join(task.parts) or 'none'}."
         )
+    if needs.token_reward:
+        raise ValueError(
+            f"config.algorithm (phase {name!r}): {algorithm.spec} reads token rewards, which no source pays. "
+            "rljax.objective takes it on arrays."
+        )
     if needs.extra:
         raise ValueError(
             f"config.algorithm (phase {name!r}): {algorithm.spec} reads extra[{min(needs.extra)!r}], which no source "

@@ -175,6 +175,7 @@ class Needs:
     extra: frozenset[str] = frozenset()  # names of Rollout.extra that no piece of the algorithm writes
     value: bool = False
     reward: bool = False
+    token_reward: bool = False  # Rollout.token_reward, paid by the source
     reference: bool = False  # Rollout.ref_logp
     proximal: bool = False  # Rollout.proximal_logp when there is more than one gradient step
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it

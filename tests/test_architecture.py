@@ -48,7 +48,7 @@ FLOORS = {
         "progress": (),
         "checkpoint": (),
         "seams": ("parse",),
-        "arrays": ("seams",),
+        "arrays": ("parse", "seams"),
         "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
         "config": ("parse", "seams"),
         "program": ("config",),
@@ -56,6 +56,7 @@ FLOORS = {
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
         "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
+        "bench": ("config", "program", "seams"),
         "__main__": ("checkpoint", "config", "evaluate", "loop"),
     },
 }

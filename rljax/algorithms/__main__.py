@@ -8,7 +8,10 @@ from rich import box, console, table
 
 from rljax import algorithms, losses, seams, types
 
-FLAGS = ("entropy", "square_prob", "value", "reward", "reference", "proximal", "fixed_proximal", "live", "siblings")
+FLAGS = (
+    *("entropy", "square_prob", "value", "reward", "token_reward", "reference", "proximal", "fixed_proximal"),
+    *("live", "siblings"),
+)
 
 
 def _needs(algorithm: types.Algorithm) -> str:

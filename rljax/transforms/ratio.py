@@ -153,4 +153,5 @@ def mixture(d, r, s, alpha: types.Fraction = 0.1):
     Source: REX-RAG (arXiv 2508.08149). alpha 0 is ``token``.
     """
     old, probe = _anchor(d, r, s), jnp.where(r.mask > 0, ops.extra(r, "probe_logp"), 0.0)
-    return d + old - jnp.log((1.0 - alpha) * jnp.exp(old) + alpha * jnp.exp(probe))
+    # in logs: both probabilities may be too small for their exponentials
+    return d + old - jnp.logaddexp(jnp.log1p(-alpha) + old, jnp.log(alpha) + probe)

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from rljax import ops, types
 from rljax.transforms.reward import shaping
 
+PAID = types.Needs(token_reward=True)
+
 
 def _paid(r: types.Rollout):
     return jnp.where(r.mask > 0, shaping.field(r, "token_reward"), 0.0)
@@ -22,7 +24,7 @@ def turns(r: types.Rollout):
     return ids, ops.segment_first(ids[:, ::-1], r.mask[:, ::-1])[:, ::-1]
 
 
-@shaping.sets("token_reward")
+@shaping.sets("token_reward", PAID)
 def clip_process(r, eta: types.Number):
     """Leave a step nothing to gain: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
 
@@ -31,7 +33,7 @@ def clip_process(r, eta: types.Number):
     return jnp.minimum(_paid(r) - eta, 0.0) * _steps(r)
 
 
-@shaping.sets("token_reward")
+@shaping.sets("token_reward", PAID)
 def delta_process(r):
     """Pay a step r_k - r_{k+1}; the last keeps its own. Effective RL reward (arXiv 2410.15115).
 
@@ -41,14 +43,14 @@ def delta_process(r):
     return -ops.gae(jnp.zeros_like(r.mask), _paid(r), _steps(r), 1.0, 0.0)  # one-step differences, the sign turned
 
 
-@shaping.sets(None)
+@shaping.sets(None, PAID)
 def gated(r, threshold: types.Number):
     """Make one reward of the row: R + 1[R >= threshold] sum_t r_t. Gated reward accumulation (arXiv 2508.10548)."""
     dense = jnp.sum(_paid(r), axis=1)
     return r.replace(reward=r.reward + jnp.where(r.reward >= threshold, dense, 0.0), token_reward=None)
 
 
-@shaping.sets("token_reward")
+@shaping.sets("token_reward", PAID)
 def improvement(r, alpha: types.NonNegative = 10.0):
     """Add alpha (r2 - r1) at the last trained token of turn 1: token rewards of turns 1 and 0. SCoRe (2409.12917).
 
@@ -59,7 +61,7 @@ def improvement(r, alpha: types.NonNegative = 10.0):
     return _paid(r) + alpha * gain * ops.last_token(second)
 
 
-@shaping.sets(None)
+@shaping.sets(None, PAID)
 def only_turn(r, turn: int):
     """Pay one turn alone: its token rewards, and the row's reward where the row ends in it.
 
@@ -70,7 +72,7 @@ def only_turn(r, turn: int):
     return r.replace(reward=r.reward * ends, token_reward=jnp.where(there, _paid(r), 0.0))
 
 
-@shaping.sets("token_reward", shaping.asks(extra=("match",)))
+@shaping.sets("token_reward", PAID | shaping.asks(extra=("match",)))
 def turn_returns(r, gamma: types.Fraction = 0.5):
     """Pay R_k = r_k + gamma R_{k+1} at a turn's last trained token, r_k where it misses the expert. UI-S1 (2509.11543).
 
@@ -89,7 +91,7 @@ def turn_returns(r, gamma: types.Fraction = 0.5):
     return jax.lax.scan(back, jnp.zeros_like(r.reward), columns, reverse=True)[1].T
 
 
-@shaping.sets("token_reward")
+@shaping.sets("token_reward", PAID)
 def center_turns(r, key: types.Segments = "agent"):
     """Pay a turn's total at its last trained token, less the mean of all turns with equal ``key``. MARS (2025)."""
     (ids, end), keys = turns(r), ops.segments(r, key)
