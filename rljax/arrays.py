@@ -53,7 +53,7 @@ def rollout_from_arrays(
             f"{unknown[0]!r} is no field of a rollout.{parse.nearest(unknown[0], [*_PER_TOKEN, *_PER_ROW])}"
         )
     fields.setdefault("raw_logp", fields.get("behaviour_logp"))
-    given = {name: _array(x, name in _WHOLE) for name, x in fields.items() if x is not None}
+    given: dict[str, Any] = {name: _array(x, name in _WHOLE) for name, x in fields.items() if x is not None}
     given |= {"mask": _array(mask), "reward": _array(reward), "group": _array(group, whole=True)}
     ids = None if token is None else _array(token, whole=True)
     named = {name: _array(x) for name, x in (parts or {}).items()}

@@ -167,6 +167,10 @@ def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
     _inputs(algorithm, task, name)
+    if samples <= algorithm.source.demonstrated:
+        raise ValueError(
+            f"config.batch.samples={samples} (phase {name!r}): {algorithm.source.spec} leaves none to the policy."
+        )
     if losses.needs(algorithm).siblings and samples < 2:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
@@ -195,23 +199,16 @@ def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase
 
 def _inputs(algorithm: types.Algorithm, task: tasks.Task, name: str) -> None:
     """Check that somebody gives the named arrays the algorithm reads."""
-    needs = losses.needs(algorithm)
+    needs, where = losses.needs(algorithm), f"config.algorithm (phase {name!r}): {algorithm.spec}"
     missing = sorted(needs.parts - set(task.parts))
     if missing:
-        raise ValueError(
-            f"config.algorithm (phase {name!r}): {algorithm.spec} reads parts[{missing[0]!r}], which task "
-            f"{task.name!r} does not report; it reports {', '.join(task.parts) or 'none'}."
-        )
-    if needs.token_reward:
-        raise ValueError(
-            f"config.algorithm (phase {name!r}): {algorithm.spec} reads token rewards, which no source pays. "
-            "rljax.objective takes it on arrays."
-        )
-    if needs.extra:
-        raise ValueError(
-            f"config.algorithm (phase {name!r}): {algorithm.spec} reads extra[{min(needs.extra)!r}], which no source "
-            "gives. rljax.objective takes it on arrays."
-        )
+        there = ", ".join(task.parts) or "none"
+        raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {there}.")
+    unpaid = ["token rewards"] * needs.token_reward + [f"extra[{n!r}]" for n in sorted(needs.extra)]
+    if unpaid:
+        raise ValueError(f"{where} reads {unpaid[0]}, which no source gives; rljax.objective takes it on arrays.")
+    if algorithm.source.demonstrated and task.host:
+        raise ValueError(f"{where}: task {task.name!r} gives its demonstrations on the host, not inside a rollout.")
 
 
 def _at_least(low: int, fields: dict[str, Any]) -> None:

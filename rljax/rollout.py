@@ -109,6 +109,34 @@ def demonstrate(plan: plans.Plan, step: types.Array, position, prompts: types.Pr
     )
 
 
+def guided(
+    plan: plans.Plan, rollout: types.Rollout, step: types.Array, prompts: types.Prompts, key: types.Key
+) -> types.Rollout:
+    """Put demonstrations in place of the last samples of each prompt, as many as the source asks for."""
+    key = jax.random.fold_in(jax.random.fold_in(key, _DEMONSTRATIONS), step)
+    index = jnp.repeat(prompts.index, plan.samples, total_repeat_length=rollout.reward.shape[0])
+    token, mask = plan.task.demonstrations(index, "train", key)
+    sample = jnp.arange(rollout.reward.shape[0]) % plan.samples
+    theirs = sample >= plan.samples - plan.algorithm.source.demonstrated
+    kept = None if rollout.action is None or rollout.action.kept is None else jnp.uint32(sampling.EVERY_TOKEN)
+    certain = jnp.zeros_like(rollout.mask)
+    there = rollout.replace(
+        mask=jnp.asarray(mask, jnp.float32),
+        action=types.Action(jnp.asarray(token, jnp.int32), kept),
+        behaviour_logp=certain,
+        raw_logp=certain,
+        entropy=certain,
+        square_prob=jnp.ones_like(certain),
+        finish=jnp.full(theirs.shape, int(types.Finish.STOP), jnp.int32),
+        on_policy=jnp.zeros_like(rollout.reward),
+    )
+
+    def pick(other: types.Array, own: types.Array) -> types.Array:
+        return jnp.where(theirs.reshape((-1,) + (1,) * (own.ndim - 1)), jnp.broadcast_to(other, own.shape), own)
+
+    return jax.tree.map(pick, there, rollout)
+
+
 def example(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.Rollout:
     """Stand for a rollout in shape: what the source's pool is made for."""
     count, length = plan.prompts * plan.algorithm.source.oversample, plan.task.prompt_length

@@ -54,6 +54,8 @@ def make_step(
         if demonstrated:
             return rollouts.demonstrate(plan, step, position, prompts, key)
         rollout = rollouts.sample(plan, params, step, position, prompts, key)
+        if plan.algorithm.source.demonstrated:
+            rollout = rollouts.guided(plan, rollout, step, prompts, key)
         if rollout.action is None or rollout.index is None or not tasks.scored_on_device(plan.task):
             return rollout
         verdict = plan.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)

@@ -271,12 +271,14 @@ class Controller:
 class Source:
     """Where rows come from. ``select`` runs on the scored batch, before the rollout transforms.
 
-    ``origin``: the policy samples, or the task demonstrates. ``oversample``: prompts drawn for each
-    prompt kept. ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count,
-    key) -> (rollout, pool)`` returns ``count`` rows.
+    ``origin``: the policy samples, or the task demonstrates. ``demonstrated``: of each prompt's samples,
+    how many are the task's demonstrations instead. ``oversample``: prompts drawn for each prompt kept.
+    ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count, key) -> (rollout,
+    pool)`` returns ``count`` rows.
     """
 
     origin: Literal["policy", "demonstrations"] = "policy"
+    demonstrated: int = 0
     oversample: int = 1
     init: Callable[[Rollout], Tree] = lambda rollout: ()
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rollout, pool, count, key: (

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax import losses, ops, optimizer, sharding, types
+from rljax import losses, ops, optimizer, sharding, transforms, types
 from rljax import plan as plans
 
 _PIECES = 3  # stream of the root key
@@ -69,7 +69,8 @@ def _minibatch_gradient(
         value, metrics = losses.loss(o, rows, scores, inner, key)
         if scores.logp is not None and rows.behaviour_logp is not None:
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
-            metrics["sampler_gap"] = jnp.sum(jnp.where(rows.mask > 0, gap, 0.0) * rows.coefficient["metric"])
+            own = (rows.mask > 0) & transforms.PREDICATES["on_policy"](rows)  # others wrote the rest
+            metrics["sampler_gap"] = jnp.sum(jnp.where(own, gap, 0.0) * rows.coefficient["metric"])
         return value, metrics
 
     gradient = jax.value_and_grad(loss, has_aux=True)

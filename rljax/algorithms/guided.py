@@ -19,7 +19,7 @@ from rljax.types import Count, Fraction, NonNegative, Positive
 
 
 @recipe
-def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | None = None):
+def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | None = None, demonstrations: Count = 1):
     """Demonstrations join the group; their tokens are shaped by pi / (pi + gamma), the policy's by plain ratios.
 
     LUFFY (arXiv 2504.14945): statistics over the union, no std, no clip. ``dr_grpo`` unclipped where every row
@@ -28,6 +28,7 @@ def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | No
     own = chain(ratio.token(), surrogate.unclipped())
     expert = chain(ratio.shaped(gamma), surrogate.unclipped())
     return compose(
+        source=source.guided(demonstrations),
         advantage=[advantage.center_by_group()],
         loss=[where("on_policy", own, expert), *when(entropy, penalty.entropy(entropy))],
         reduce=reduce.fixed_length(length),
@@ -35,7 +36,9 @@ def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | No
 
 
 @recipe
-def rl_plus(entropy: NonNegative = 1e-3, power: NonNegative = 0.5, length: Count | None = None):
+def rl_plus(
+    entropy: NonNegative = 1e-3, power: NonNegative = 0.5, length: Count | None = None, demonstrations: Count = 1
+):
     """External rows by a multiple-importance ratio, weighed towards tokens the policy finds unlikely.
 
     RL-PLUS (arXiv 2508.00222): ratio 2 pi / (pi_old + (pi_old + 1) / 2), weight (1 - pi)^power, group mean over
@@ -44,6 +47,7 @@ def rl_plus(entropy: NonNegative = 1e-3, power: NonNegative = 0.5, length: Count
     own = chain(ratio.token(), surrogate.unclipped())
     external = chain(ratio.multiple_importance(), surrogate.unclipped(), weight.exploration_focus(power))
     return compose(
+        source=source.guided(demonstrations),
         advantage=[advantage.center_by("group", only="on_policy")],
         loss=[where("on_policy", own, external), *when(entropy, penalty.entropy(entropy))],
         reduce=reduce.fixed_length(length),
@@ -51,7 +55,7 @@ def rl_plus(entropy: NonNegative = 1e-3, power: NonNegative = 0.5, length: Count
 
 
 @recipe
-def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1):
+def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1, demonstrations: Count = 1):
     """Four terms at once: fit and reinforce demonstrations, fit own right rows, unlearn own wrong ones.
 
     SRFT (arXiv 2506.19767): weights sft exp(-H) on the first and rl exp(H) on the third, H the token's entropy,
@@ -62,6 +66,7 @@ def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1):
     right = chain(surrogate.likelihood(), weight.entropy_exponential(rl, 1.0))
     wrong = chain(surrogate.likelihood(), weight.constant(-1.0))
     return compose(
+        source=source.guided(demonstrations),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[where("on_policy", where("correct", right, wrong), demonstration)],
         reduce=reduce.mean_over_tokens(),

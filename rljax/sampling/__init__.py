@@ -21,6 +21,7 @@ the logits differently in the last bit; a token changes only if that bit decides
 ``behaviour_logp``  log-probability under the distribution drawn from: tempered, filtered, renormalised
 ``raw_logp``        log-probability under the tempered distribution, unfiltered
 ``entropy``         nats, of the tempered distribution, unfiltered
+``square_prob``     sum of its squared probabilities
 ``kept``            on request, packed bits of the support drawn from, so that the trainer renormalises
                     over the same tokens under newer weights (``rljax.models.score``)
 ==================  ==========================================================================
@@ -32,7 +33,8 @@ reports ``behaviour_logp`` 0 and the other two at temperature 1.
 that stopped (``types.Finish.STOP``) from one cut at ``length`` (``types.Finish.LENGTH``).
 """
 
-from rljax.sampling.decode import Policy, Sample, generate, row_keys
+from rljax.sampling.decode import EVERY_TOKEN, Policy, Sample, generate, row_keys
 from rljax.sampling.processors import Processors, build, chain, min_p, top_k, top_p
 
-__all__ = ["Policy", "Processors", "Sample", "build", "chain", "generate", "min_p", "row_keys", "top_k", "top_p"]
+__all__ = ["EVERY_TOKEN", "Policy", "Processors", "Sample", "build", "chain", "generate", "min_p", "row_keys"]
+__all__ += ["top_k", "top_p"]

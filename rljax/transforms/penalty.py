@@ -62,7 +62,7 @@ def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
         live, other = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
     else:
         live, other = s.logp, s.logp if r.proximal_logp is None else r.proximal_logp
-    live = ops.given(live, "penalty: the scores have no logp")
+    live, other = (ops.given(x, "penalty: the scores have no logp") for x in (live, other))
     return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(other), 0.0)
 
 

@@ -115,8 +115,9 @@ def interpolated():
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
         d = _difference(rollout, scores, "behaviour")
+        behaviour = ops.given(rollout.behaviour_logp, "ratio.interpolated: the rollout has no behaviour_logp")
         moved = (1.0 - 1.0 / jnp.maximum(rollout.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
-        return written(loss, d - moved).replace(proximal_logp=rollout.behaviour_logp + moved)
+        return written(loss, d - moved).replace(proximal_logp=behaviour + moved)
 
     return transforms.stateless(types.LossTransform, apply, prepare=(prepare.statistic(age),))
 
@@ -142,8 +143,8 @@ def multiple_importance(d, r, s):
 
     Source: RL-PLUS (arXiv 2508.00222), pi_old the proximal policy. pi_old = 1 gives pi.
     """
-    old = jnp.exp(_anchor(d, r, s))
-    return d + jnp.log(2.0 * old) - jnp.log(old + 0.5 * (old + 1.0))
+    old = _anchor(d, r, s)
+    return d + jnp.log(2.0) + old - jnp.log(1.5 * jnp.exp(old) + 0.5)
 
 
 @_ratio(extra=frozenset({"probe_logp"}))

@@ -82,7 +82,7 @@ def staircase(
 @_controller
 def decay(initial: float, factor: types.Positive, every: types.Count = 1, low: float = 0.0) -> types.Controller:
     """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low)."""
-    return _counted(lambda count: jnp.maximum(initial * factor ** (count // every).astype(jnp.result_type(float)), low))
+    return _counted(lambda count: jnp.maximum(initial * factor ** jnp.floor(jnp.asarray(count) / every), low))
 
 
 @_controller

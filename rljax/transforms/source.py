@@ -18,6 +18,16 @@ def demonstrations():
     return types.Source(origin="demonstrations")
 
 
+@transforms.piece
+def guided(demonstrations: types.Count = 1):
+    """Put the task's demonstrations into the group, in place of the last samples of each prompt.
+
+    Those rows have ``on_policy`` 0 and behaviour probability 1, and are verified like the others. LUFFY (arXiv
+    2504.14945) and RL-PLUS (arXiv 2508.00222) take 1 of 8.
+    """
+    return types.Source(demonstrated=demonstrations)
+
+
 def _take(rollout: types.Rollout, rows: jax.Array) -> types.Rollout:
     return jax.tree.map(lambda x: x[rows], rollout)
 

@@ -14,7 +14,7 @@ Step = Literal["turn", "tag"]
 VALUE = types.Needs(value=True)
 
 
-def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap=0.0):
+def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0):
     """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is paid beside the rewards."""
     value, paid = ops.given(r.value, "advantage: the rollout has no value"), ops.token_rewards(r) + bootstrap
     advantage = ops.gae(paid, value, r.mask, gamma, lam)
@@ -96,7 +96,9 @@ def prefix_tree(r):
     V(s) is the mean reward of the group's rows that begin with the tokens s, tool output among them. Source: TEMPO
     (2025), which then divides by the group's std. Along a row that ends alone the differences sum to r - mean.
     """
-    token = ops.given(r.action, "prefix_tree: the rollout has no action").token
+    if r.action is None:
+        raise ValueError("prefix_tree: the rollout has no action")
+    token = r.action.token
     reward, valid = ops.row_reward(r), ops.valid_rows(r)
     root = ops.segment_mean(reward, r.group, valid)
 

@@ -1,5 +1,8 @@
 """Centre and scale: two general functions, their presets, and other scales; what all pieces of the seam share."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import jax.numpy as jnp
 
 from rljax import ops, transforms, types
@@ -23,7 +26,7 @@ def write(r: types.Rollout, advantage) -> types.Rollout:
     return r.replace(advantage=jnp.where(counted > 0, a * counted, 0.0))
 
 
-def sets(needs=types.Needs()):
+def sets(needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs()):
     """Make a piece of ``function(rollout, *arguments)``, the new advantage; the piece takes the arguments alone.
 
     The function may return (advantage, the critic's target), ``needs`` be a function of the arguments by name.
@@ -34,7 +37,7 @@ def sets(needs=types.Needs()):
             out = function(r)
             return write(r, out[0]).replace(returns=out[1] * r.mask) if isinstance(out, tuple) else write(r, out)
 
-        asked = needs(arguments) if callable(needs) else needs
+        asked = needs if isinstance(needs, types.Needs) else needs(arguments)
         return transforms.stateless(types.RolloutTransform, apply, needs=asked)
 
     return transforms.formula(lift, 1)
@@ -64,7 +67,13 @@ def asks(key: types.Segments, per: types.Unit = "token", only: types.Predicate |
     return types.Needs(siblings=siblings, parts=parts, extra=frozenset({"tag"} & names))
 
 
-def _moments(r: types.Rollout, key="group", per="row", only=None, ddof=0):
+def _moments(
+    r: types.Rollout,
+    key: types.Segments = "group",
+    per: types.Unit = "row",
+    only: types.Predicate | None = None,
+    ddof: int = 0,
+):
     """Return (mean, standard deviation) over each segment, [B, 1] of row keys, else [B, T]; 0 of nothing."""
     ids, valid = ops.segments(r, key), ops.valid_rows(r)[:, None]
     chosen = valid > 0 if only is None else transforms.PREDICATES[only](r)
