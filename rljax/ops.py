@@ -217,10 +217,11 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     if estimator == "k2":
         return 0.5 * log_ratio**2
     if estimator == "k3":
-        # expm1(-d) + d loses nothing near d = 0; the clamp only keeps a garbage token from overflowing.
+        # expm1(-d) + d loses less near d = 0 than exp(-d) - 1 + d; the clamp keeps a garbage token from overflowing
         return jnp.expm1(jnp.clip(-log_ratio, -20.0, 20.0)) + log_ratio
     if estimator == "abs":
-        return jnp.abs(log_ratio)
+        # jnp.abs has slope 1 at 0, where the policy starts; the subgradient there is 0
+        return log_ratio * jax.lax.stop_gradient(jnp.sign(log_ratio))
     raise ValueError(f"estimator={estimator!r}: choose one of {', '.join(ESTIMATORS)}")
 
 

@@ -35,6 +35,7 @@ ARGUMENTS = {
     "mix_part": "'iou', 0.5",
     "only_turn": "1",
     "overlong": "8, 2",
+    "part_baseline": "'iou'",
     "partition_target": "15.0",
     "pass_at_k": "2",
     "quadratic": "0.5",

@@ -12,6 +12,16 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data.cache_folder() / "xl
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
+import pytest
+
+from tests import memory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_programs():
+    """Let go of compiled programs after a file that made many."""
+    yield
+    memory.forget_programs()
 
 
 def pytest_configure(config):

@@ -15,6 +15,7 @@ STEPS = (CENTRE, adv.center_steps())
 CALLS = {
     **{"role_baseline": (2,), "value_tracker": (10,), "log_partition_baseline": (0.1,), "pass_at_k": (2,)},
     **{"clamp": (0.5,), "mix": STEPS, "convex": (*STEPS, 0.25), "partition_target": (15.0,)},
+    "part_baseline": ("iou",),
 }
 PIECES = {name: build(*CALLS.get(name, ())) for name, build in transforms.pieces("advantage").items()} | {
     "by_agent": adv.scale_by(("group", "agent"), epsilon=0.0),
@@ -105,7 +106,7 @@ def test_numbers_may_be_traced_and_needs_and_errors_are_told():
     with pytest.raises(ValueError, match="keys of tokens"):
         adv.center_by(("group", "turn"))
     with pytest.raises(ValueError, match="no part 'greedy_reward'"):
-        get(r, adv.greedy_baseline())
+        get(r, adv.part_baseline("greedy_reward"))
     with pytest.raises(ValueError, match="the rollout has no value"):
         get(r, adv.gae())
 
@@ -157,9 +158,9 @@ def test_presets_and_other_scales_by_hand():
 
 def test_baselines_by_hand():
     r = ones([1, 0], parts={"greedy_reward": [0.5, 0.25], "optimal_value": [0.1, 0.2], "prompt_value": [1.0, 2.0]})
-    close(row(r, adv.greedy_baseline()), [0.5, -0.25])
-    close(row(r, adv.optimal_value_baseline()), [0.9, -0.2])
-    close(row(r, adv.prompt_value_baseline()), [0, -2])
+    close(row(r, adv.part_baseline("greedy_reward")), [0.5, -0.25])
+    close(row(r, adv.part_baseline("optimal_value")), [0.9, -0.2])
+    close(row(r, adv.part_baseline("prompt_value")), [0, -2])
     r = record([[1, 0, 0], [1, 1, 1]], [1, 0])
     close(get(r, adv.length_weighted_baseline()), [[0.75, 0, 0], [-0.25] * 3])  # sums to 0
     close(get(ones([1, 0, 0], width=2), adv.length_weighted_baseline()), get(ones([1, 0, 0], width=2), CENTRE))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rljax import algorithms, losses, parse
-from tests import batch
+from tests import batch, memory
 from tests.batch import B, T
 from tests.reference import dual
 
@@ -65,7 +65,15 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "vl_cogito": ({"limit": 4},),
 }
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
-every_case = pytest.mark.parametrize(("name", "i"), CASES, ids=lambda x: str(x))
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def case(request):
+    """Give each call in turn to all tests, then forget its programs."""
+    yield request.param
+    compiled.cache_clear()
+    memory.forget_programs()
+
 
 # picks the first of equals, or draws: the order of rows matters where it must
 ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "prdp", "grpo_lambda", "clip_cov"}
@@ -165,8 +173,8 @@ def _dropped(name, i, d):
     return dropped
 
 
-@every_case
-def test_float32_equals_the_oracle_in_value_and_gradient(name, i):
+def test_float32_equals_the_oracle_in_value_and_gradient(case):
+    name, i = case
     d = batch.arrays(name=name)
     want, by_logp, by_entropy = reference(name, i, d)
     value, gradient = evaluate(name, i, d)
@@ -175,8 +183,8 @@ def test_float32_equals_the_oracle_in_value_and_gradient(name, i):
     np.testing.assert_allclose(gradient.entropy, by_entropy, rtol=1e-4, atol=1e-6)
 
 
-@every_case
-def test_float64_equals_the_oracle_whatever_the_padding_holds(name, i):
+def test_float64_equals_the_oracle_whatever_the_padding_holds(case):
+    name, i = case
     if name == "clip_cov":
         return  # draws other tokens in a batch of another width
     d = batch.arrays(name=name)
@@ -189,16 +197,16 @@ def test_float64_equals_the_oracle_whatever_the_padding_holds(name, i):
         assert np.all(np.asarray(gradient.logp)[:, T:] == 0)
 
 
-@every_case
-def test_masked_and_invalid_tokens_have_exactly_no_gradient(name, i):
+def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
+    name, i = case
     d = batch.arrays(name=name)
     for _, _, gradient, _, _ in compiled(name, i, True)(*batch.records(d)):
         for leaf in jax.tree.leaves(gradient):
             assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
 
 
-@every_case
-def test_row_order_and_group_names_do_not_matter(name, i):
+def test_row_order_and_group_names_do_not_matter(case):
+    name, i = case
     d = batch.arrays(name=name)
     order = np.random.default_rng(1).permutation(B)
     if name in ORDERED:
@@ -213,8 +221,8 @@ def test_row_order_and_group_names_do_not_matter(name, i):
     np.testing.assert_allclose(h.logp, g.logp[order], rtol=1e-4, atol=1e-6)
 
 
-@every_case
-def test_micro_batches_only_add(name, i):
+def test_micro_batches_only_add(case):
+    name, i = case
     for value, metrics, _, parts, _ in compiled(name, i, True)(*batch.records(batch.arrays(name=name))):
         np.testing.assert_allclose(sum(p[0] for p in parts), value, rtol=1e-5, atol=1e-6)
         for k, v in metrics.items():

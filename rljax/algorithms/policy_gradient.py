@@ -57,7 +57,7 @@ def remax(kl: NonNegative = 0.0):
     """
     return compose(
         reward=when(kl, reward.kl("k1", kl)),
-        advantage=[advantage.greedy_baseline()],
+        advantage=[advantage.part_baseline("greedy_reward")],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_rows_of_sums(),
     )

@@ -55,7 +55,7 @@ def a_star_po(beta: Positive = 1e-3):
     V* of each row's prompt is the part "optimal_value".
     """
     return compose(
-        advantage=[advantage.optimal_value_baseline()],
+        advantage=[advantage.part_baseline("optimal_value")],
         loss=[surrogate.reference_regression(beta)],
         reduce=reduce.mean_over_rows(),
     )
@@ -136,7 +136,7 @@ def a_lol(low: Fraction = 0.9, high: NonNegative = 0.9):
     "prompt_value" is V(x).
     """
     return compose(
-        advantage=[advantage.prompt_value_baseline(), advantage.positive_part()],
+        advantage=[advantage.part_baseline("prompt_value"), advantage.positive_part()],
         loss=[ratio.product("reference"), surrogate.clipped_importance(low, high)],
         reduce=reduce.mean_over_rows_of_sums(),
     )
@@ -146,7 +146,7 @@ def a_lol(low: Fraction = 0.9, high: NonNegative = 0.9):
 def a_lol_token(low: Fraction = 0.9, high: NonNegative = 0.9):
     """``a_lol`` with a clipped ratio for each token, its sequence form in the paper (arXiv 2305.14718)."""
     return compose(
-        advantage=[advantage.prompt_value_baseline(), advantage.positive_part()],
+        advantage=[advantage.part_baseline("prompt_value"), advantage.positive_part()],
         loss=[ratio.token("reference"), surrogate.clipped_importance(low, high)],
         reduce=reduce.mean_over_rows_of_sums(),
     )
@@ -156,7 +156,7 @@ def a_lol_token(low: Fraction = 0.9, high: NonNegative = 0.9):
 def a_lol_reference_free():
     """``a_lol`` without the ratio: likelihood of rows better than V(x), weighed by how much (arXiv 2305.14718)."""
     return compose(
-        advantage=[advantage.prompt_value_baseline(), advantage.positive_part()],
+        advantage=[advantage.part_baseline("prompt_value"), advantage.positive_part()],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_rows_of_sums(),
     )

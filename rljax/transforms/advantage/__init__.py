@@ -9,13 +9,11 @@ taken of the row's total reward. A group of one valid row gets advantage 0 from 
 """
 
 from rljax.transforms.advantage.baseline import (
-    greedy_baseline,
     leave_one_out,
     length_weighted_baseline,
     log_partition_baseline,
     optimal_token_baseline,
-    optimal_value_baseline,
-    prompt_value_baseline,
+    part_baseline,
     role_baseline,
     value_tracker,
 )

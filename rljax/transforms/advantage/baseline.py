@@ -21,22 +21,14 @@ def leave_one_out(r):
     return _against(r, jnp.where(others > 0, mean, reward))
 
 
-@normalise.sets(normalise.reads("greedy_reward"))
-def greedy_baseline(r):
-    """Subtract the greedy completion's reward, the part "greedy_reward": A_t = G_t - part. ReMax (arXiv 2310.10505)."""
-    return _against(r, ops.part(r, "greedy_reward"))
+@normalise.sets(lambda a: normalise.reads(a["name"]))
+def part_baseline(r, name: str):
+    """Subtract a number the verifier gives with each row: A_t = G_t - part.
 
-
-@normalise.sets(normalise.reads("optimal_value"))
-def optimal_value_baseline(r):
-    """Subtract the optimal value of the prompt, the part "optimal_value": A = r - V*. A*-PO (arXiv 2505.20686)."""
-    return _against(r, ops.part(r, "optimal_value"))
-
-
-@normalise.sets(normalise.reads("prompt_value"))
-def prompt_value_baseline(r):
-    """Subtract the reference's value of the prompt, the part "prompt_value": A = r - V. A-LoL (arXiv 2305.14718)."""
-    return _against(r, ops.part(r, "prompt_value"))
+    The greedy completion's reward (ReMax, arXiv 2310.10505), the prompt's optimal value (A*-PO, arXiv 2505.20686), or
+    the reference's value of it (A-LoL, arXiv 2305.14718).
+    """
+    return _against(r, ops.part(r, name))
 
 
 @normalise.sets(normalise.SIBLINGS)

@@ -1,0 +1,212 @@
+"""Ratio 1, constants under differentiation, traced numbers, packing, devices.
+
+Many recipes share a program, compiled without care for its speed: what they have in common is compiled once.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rljax import algorithms, sharding, types
+from rljax.transforms import reduce, surrogate
+from tests import batch
+from tests import test_algorithms as battery
+from tests.batch import B
+
+KEY = jax.random.key(0)
+TABLE = algorithms.TABLE
+program = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+BUILT = {name: battery.recipe(name) for name in TABLE}
+
+
+def close(a, b, **tolerance):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), **{"rtol": 2e-4, "atol": 2e-6, **tolerance})
+
+
+def policy_loss(algorithm, rollout, scores):
+    return battery.total(algorithm, rollout, scores)[0]
+
+
+def slope(algorithm, rollout, scores):
+    """Return the gradient of the policy's loss in logp."""
+    return jax.grad(lambda x: policy_loss(algorithm, rollout, scores.replace(logp=x)))(scores.logp)
+
+
+def unpaid(rollout):
+    return rollout.replace(token_reward=None)
+
+
+# --- at ratio 1 ---------------------------------------------------------------------------------------
+
+RATIO_FREE = {"likelihood", "implicit_negative", "mirror_descent", "preference", "squared_preference", "pairwise_clip"}
+RATIO_FREE |= {"reference_regression", "group_variance", "trajectory_balance", "reward_difference", "where", "chain"}
+IDENTITIES = {"truncated_importance", "masked_importance", "sequence_masked_importance", "second_moment_mask"}
+IDENTITIES |= {"bernoulli_kl_mask", "off_policy_sequence_mask"}
+
+
+def called(piece):
+    return piece.spec.partition("(")[0]
+
+
+def chains():
+    """Return the distinct (ratio, surrogate, weights against a sampler) of the table, by what they reduce with."""
+    found = {}
+    for built in BUILT.values():
+        o = built.objectives[0]
+        of = {seam: [p for p in o.loss if p.seam == seam] for seam in ("ratio", "surrogate", "weight")}
+        weights = [p for p in of["weight"] if called(p) in IDENTITIES]
+        if len(of["surrogate"]) == 1 and called(of["surrogate"][0]) not in RATIO_FREE:
+            loss = (*of["ratio"], *of["surrogate"], *weights)
+            if "reference" not in loss[0].spec:
+                found[" ".join(p.spec for p in (*loss, o.reduce))] = types.Objective(loss=loss, reduce=o.reduce)
+    return found
+
+
+def test_at_ratio_one_every_surrogate_follows_reinforce_and_weights_are_the_identity():
+    d, r = batch.arrays(), np.random.default_rng(4)
+    d["extra"]["probe_logp"] = d["logp"]
+    rollout, scores = batch.records(d | {"proximal": d["logp"], "behaviour": d["logp"]})
+    rollout = rollout.replace(advantage=jnp.asarray(r.normal(size=(B, 1)) * d["mask"], jnp.float32))
+
+    @program
+    def run(rollout, scores):
+        def found(o):
+            return slope(types.Algorithm((o,)), rollout, scores)
+
+        plain = (surrogate.reinforce(),)
+        return {n: (found(o), found(types.Objective(plain, o.reduce))) for n, o in chains().items()}
+
+    out = run(rollout, scores)
+    assert len({name.partition(" ")[0] for name in out}) > 8 and len(out) > 35
+    for name, (got, want) in out.items():
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+# --- constants, traced numbers, packing, devices --------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", algorithms.FAMILIES)
+def test_nothing_of_the_rollout_is_differentiated(family):
+    members = [n for n in TABLE if TABLE[n].__module__.endswith(family)]
+
+    def run(rollout, scores):
+        found = {}
+        for name in members:
+
+            def loss(r, name=name):
+                return sum(battery.total(BUILT[name], r, scores))
+
+            by_field = jax.grad(loss, allow_int=True)(rollout if name in batch.PAID_AT_TOKENS else unpaid(rollout))
+            found[name] = [x for x in jax.tree.leaves(by_field) if jnp.issubdtype(x.dtype, jnp.floating)]
+        return found
+
+    for name, found in program(run)(*batch.records(batch.arrays(name="mars"))).items():
+        assert len(found) > 40 and all(np.all(np.asarray(x) == 0) for x in found), name
+
+
+TRACED = [
+    *(("grpo", "low"), ("grpo", "kl"), ("w_reinforce", "positive"), ("rl_zvp", "alpha"), ("ppo", "lam")),
+    *(("ppo", "kl"), ("kimi_k15", "tau"), ("dpo", "beta"), ("tis", "cap"), ("m2po", "tau"), ("luffy", "gamma")),
+    *(("dph_rl", "coefficient"), ("grpo_lambda", "alpha"), ("rlsp", "alpha"), ("score", "alpha"), ("ui_s1", "gamma")),
+]
+
+
+def test_numbers_may_be_traced():
+    values = (0.004, 0.5)
+
+    @program
+    def run(rollout, scores, numbers):
+        def at(name, argument, x):
+            given = rollout if name in batch.PAID_AT_TOKENS else unpaid(rollout)
+            built = TABLE[name](**(battery.CALLS[name][0] | {argument: x}))
+            return sum(battery.total(built, given, scores))
+
+        return {(n, a): (jax.vmap(functools.partial(at, n, a))(numbers), at(n, a, values[0])) for n, a in TRACED}
+
+    found = run(*batch.records(batch.arrays(name="mars")), jnp.asarray(values))
+    for which, (mapped, apart) in found.items():
+        np.testing.assert_allclose(mapped[0], apart, rtol=1e-5, atol=1e-6, err_msg=str(which))
+        assert mapped[0] != mapped[1], which
+
+
+# statistics of the whole batch, or of its newest version
+OF_THE_BATCH = {"whiten", "scale_by_batch", "decoupled", "standardise_rows", "scale_by_informative_share", "fresh"}
+OF_THE_BATCH |= {"scale_by_task", "interpolated", "covariance_mask", "covariance_kl", "high_entropy", "drop_outliers"}
+OF_THE_BATCH |= {"second_moment_mask", "solve_rate_length"}
+
+
+def alone():
+    """Return the distinct chains of the table without such statistics, summed over tokens."""
+    found = {}
+    for built in BUILT.values():
+        o, token = built.objectives[0], "token_reward" if built.spec.partition("(")[0] in batch.PAID_AT_TOKENS else ""
+        pieces = (*built.rollout, *o.prepare, *(p for p in o.loss if p.prepare or p.needs.block == "group"))
+        own = [p for p in o.loss if any(q.seam == "reduce" for q in p.prepare)]  # a mean of its own
+        if not own and not any(called(p) in OF_THE_BATCH for p in (*pieces, *o.loss)):
+            summing = types.Objective(loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare)
+            key = " ".join([token, *(p.spec for p in pieces)])
+            found[key] = types.Algorithm((summing,), built.rollout), bool(token)
+    return found
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_groups_in_one_batch_do_not_see_each_other(part):
+    """Two batches of three groups exchange one: the losses of all four add up."""
+    group = np.arange(B) // 4
+    batches = [batch.arrays(seed, "mars") for seed in (0, 1)]
+    for d in batches:
+        d["extra"]["node"] += 10 * (group - d["group"])[:, None]
+        d["group"] = group
+
+    def exchanged(one, other):
+        return jax.tree.map(lambda a, b: np.concatenate([a[:4], b[4:8], a[8:]]), one, other)
+
+    four = [*batches, exchanged(*batches), exchanged(*batches[::-1])]
+    chosen = list(alone().items())[part * 20 : (part + 1) * 20]
+    assert len(chosen) > 10
+
+    @program
+    def run(rollout, scores):
+        return {n: policy_loss(a, rollout if paid else unpaid(rollout), scores) for n, (a, paid) in chosen}
+
+    a, b, c, d = (run(*batch.records(x)) for x in four)
+    for name in a:
+        np.testing.assert_allclose(a[name] + b[name], c[name] + d[name], rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+def on_devices(names):
+    """Return the gradients of recipes on one device and with the rows over eight."""
+    twice = [batch.arrays(seed, "mars") for seed in (0, 1)]
+    twice[1] |= {"group": twice[1]["group"] + 20, "rollout": twice[1]["rollout"] + 20}
+    twice[1]["extra"]["node"] = twice[1]["extra"]["node"] + 500
+    records = batch.records(jax.tree.map(lambda *x: np.concatenate(x), *twice))
+    mesh = sharding.make_mesh({"data": 2, "fsdp": 4})
+
+    def run(rollout, scores):
+        plain = unpaid(rollout)
+        return {n: slope(BUILT[n], rollout if n in batch.PAID_AT_TOKENS else plain, scores) for n in names}
+
+    split = jax.device_put(records, sharding.batch_sharding(mesh))
+    assert len(split[0].mask.sharding.device_set) == 8
+    out = program(run, out_shardings=NamedSharding(mesh, PartitionSpec()))(*split)
+    return program(run)(*records), out
+
+
+def agree(names):
+    one, eight = on_devices(names)
+    for name in names:
+        np.testing.assert_allclose(eight[name], one[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_rows_over_eight_devices():
+    agree(["grpo", "ppo", "gvpo", "tempo", "m2po", "webagent_r1"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", algorithms.FAMILIES)
+def test_rows_over_eight_devices_for_every_recipe(family):
+    agree([n for n in TABLE if TABLE[n].__module__.endswith(family) and n != "clip_cov"])  # which draws by shape
