@@ -139,11 +139,12 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
     }
     if judged:
         reward = ops.row_reward(rollout)
+        own = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], valid, 0.0)  # not what others wrote
         metrics |= {
             "reward": ops.masked_mean(rollout.reward, valid),
             "reward_std": ops.masked_std(reward, valid),
             "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
-            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, valid),
+            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, own),
         }
         metrics |= {f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome}
         metrics |= {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
@@ -151,6 +152,10 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, valid)
     if rollout.entropy is not None:
         metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
+    if rollout.ref_logp is not None and rollout.raw_logp is not None:
+        # of the policy that sampled; a penalty's own, of the live policy, takes its place
+        d = jnp.where(rollout.mask > 0, rollout.raw_logp - rollout.ref_logp, 0.0)
+        metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), rollout.mask)
     if rollout.advantage is not None:
         metrics["advantage_abs"] = ops.masked_mean(jnp.abs(rollout.advantage), rollout.mask)
     return metrics
