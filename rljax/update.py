@@ -69,8 +69,8 @@ def _minibatch_gradient(
         value, metrics = losses.loss(o, rows, scores, inner, key)
         if scores.logp is not None and rows.behaviour_logp is not None:
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
-            own = (rows.mask > 0) & transforms.PREDICATES["on_policy"](rows)  # others wrote the rest
-            metrics["sampler_gap"] = jnp.sum(jnp.where(own, gap, 0.0) * rows.coefficient["metric"])
+            drawn = (rows.mask > 0) & (rows.behaviour_logp < 0)  # demonstrations are taken to be certain
+            metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
         return value, metrics
 
     gradient = jax.value_and_grad(loss, has_aux=True)

@@ -17,6 +17,15 @@ PAID_AT_TOKENS = (
     *("mars", "score", "score_initial", "ui_s1", "rlvmr", "istar", "tango"),
 )
 
+# recipes whose rows hold the reward of their rollout
+PAID_BY_ROLLOUT = ("delethink", "mem_searcher", "supo", "webagent_r1", "agent_lightning")
+
+
+def kind(name):
+    """Tell which batch a recipe is tested on: recipes of one kind have equal arrays."""
+    return name in PAID_AT_TOKENS, name in PAID_BY_ROLLOUT
+
+
 # what a config must say of the pieces that have arguments without defaults, by name
 ARGUMENTS = {
     "budget_triangle": "4.0",
@@ -122,7 +131,7 @@ def arrays(seed=0, name=""):
         "tag": np.array([[0, 0, 1, 1, 2, 2]] * B),
         "token_score": r.normal(size=(B, T)),
     }
-    if name in ("delethink", "mem_searcher", "supo", "webagent_r1", "agent_lightning"):
+    if name in PAID_BY_ROLLOUT:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
     return d
 

@@ -129,8 +129,8 @@ def ascent(names, d, calls=CALLS, pi=PI):
 
         return {name: jax.grad(policy)(scores.logp, name) for name in names}
 
-    with jax.enable_x64(True):  # many recipes in one program, compiled without care for its speed
-        program = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
+    with jax.enable_x64(True):  # many recipes in one program
+        program = jax.jit(run)
         found = program(*batch.records(d, jnp.float64))
     out, group = {}, (P[LEFT] * P[RIGHT])[:, None, None]
     for name, g in found.items():

@@ -1,7 +1,7 @@
 """The battery: every recipe of the table against its oracle and the invariances a loss must have.
 
-Two compiled functions for each call: float32 on the batch as it is, float64 on the same batch made wider, with
-garbage in everything that is masked. Both must equal one oracle, written in float64 loops from the paper.
+Each call runs in float32 on the batch as it is, and in float64 on the same batch made wider, with garbage in everything
+that is masked. Both must equal one oracle, written in float64 loops from the paper.
 """
 
 import functools
@@ -108,8 +108,8 @@ def total(algorithm, rollout, scores):
 
 
 @functools.cache
-def compiled(name, i, micro):
-    """Return jitted (rollout, scores) -> losses, gradients in the scores of each, and what ``micro`` asks for."""
+def compiled(name, i):
+    """Return jitted (rollout, scores) -> [loss, metrics, gradient in the scores, micro-batches, rows] by objective."""
 
     def run(rollout, scores):
         algorithm, found = recipe(name, i), []
@@ -117,16 +117,33 @@ def compiled(name, i, micro):
             f = functools.partial(losses.loss, o, state=inner, key=KEY)
             (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
             cuts = ((0, 5), (5, 9), (9, 12)) if losses.objective_needs(o).block == "group" else ((0, 1), (1, 12))
-            parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts] if micro else []
+            parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts]
             found.append((value, metrics, gradient, parts, rows))
         return found
 
-    return jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})  # each runs but a few times
+    return jax.jit(run)
+
+
+@functools.cache
+def wide(family, kind):
+    """Return float64 {case: (value, gradients)} on the dirty batch, for all of a family that share a batch."""
+    cases = [c for c in CASES if (family_of(c[0]), batch.kind(c[0])) == (family, kind)]
+
+    def run(rollout, scores):
+        return {c: jax.value_and_grad(lambda s, c=c: total(recipe(*c), rollout, s)[0])(scores) for c in cases}
+
+    with jax.enable_x64(True):
+        found = jax.jit(run)(*batch.records(dirty(batch.arrays(name=cases[0][0])), jnp.float64))
+        return jax.device_get(found)
+
+
+def family_of(name):
+    return getattr(algorithms.TABLE.get(name), "__module__", name)
 
 
 def evaluate(name, i, d):
     """Return float32 (value, gradients) of the policy objective."""
-    value, _, gradient, _, _ = compiled(name, i, True)(*batch.records(d))[0]
+    value, _, gradient, _, _ = compiled(name, i)(*batch.records(d))[0]
     return float(value), gradient
 
 
@@ -166,7 +183,7 @@ def reference(name, i, d):
 
 def _dropped(name, i, d):
     """Return what was drawn: the one thing an oracle cannot know."""
-    rows = compiled(name, i, True)(*batch.records(d))[0][-1]
+    rows = compiled(name, i)(*batch.records(d))[0][-1]
     dropped = np.asarray(rows.extra["covariant"])
     candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
     assert dropped.sum() == count and all((int(a), int(b)) in candidates for a, b in np.argwhere(dropped))
@@ -189,18 +206,17 @@ def test_float64_equals_the_oracle_whatever_the_padding_holds(case):
         return  # draws other tokens in a batch of another width
     d = batch.arrays(name=name)
     want, by_logp, by_entropy = reference(name, i, d)
-    with jax.enable_x64(True):
-        value, _, gradient, _, _ = compiled(name, i, False)(*batch.records(dirty(d), jnp.float64))[0]
-        np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-11)
-        np.testing.assert_allclose(gradient.logp[:, :T], by_logp, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(gradient.entropy[:, :T], by_entropy, rtol=1e-9, atol=1e-9)
-        assert np.all(np.asarray(gradient.logp)[:, T:] == 0)
+    value, gradient = wide(family_of(name), batch.kind(name))[case]
+    np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(gradient.logp[:, :T], by_logp, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(gradient.entropy[:, :T], by_entropy, rtol=1e-9, atol=1e-9)
+    assert np.all(gradient.logp[:, T:] == 0)
 
 
 def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
     name, i = case
     d = batch.arrays(name=name)
-    for _, _, gradient, _, _ in compiled(name, i, True)(*batch.records(d)):
+    for _, _, gradient, _, _ in compiled(name, i)(*batch.records(d)):
         for leaf in jax.tree.leaves(gradient):
             assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
 
@@ -223,7 +239,7 @@ def test_row_order_and_group_names_do_not_matter(case):
 
 def test_micro_batches_only_add(case):
     name, i = case
-    for value, metrics, _, parts, _ in compiled(name, i, True)(*batch.records(batch.arrays(name=name))):
+    for value, metrics, _, parts, _ in compiled(name, i)(*batch.records(batch.arrays(name=name))):
         np.testing.assert_allclose(sum(p[0] for p in parts), value, rtol=1e-5, atol=1e-6)
         for k, v in metrics.items():
             np.testing.assert_allclose(sum(p[1][k] for p in parts), v, rtol=1e-5, atol=2e-6)
@@ -232,7 +248,7 @@ def test_micro_batches_only_add(case):
 @pytest.mark.parametrize("name", [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1])
 def test_a_critic_equals_its_oracle(name):
     d = batch.arrays(name=name)
-    (value, _, gradient, _, _), live = compiled(name, 0, True)(*batch.records(d))[1], dict(d)
+    (value, _, gradient, _, _), live = compiled(name, 0)(*batch.records(d))[1], dict(d)
     live["live_value"] = dual.variables(d["live_value"])[0]
     want = oracle(f"{name}_critic")(live)
     np.testing.assert_allclose(value, want.value, rtol=1e-5, atol=1e-6)

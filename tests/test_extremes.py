@@ -92,7 +92,7 @@ def program(family, paid):
             out[name] = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
         return out
 
-    return members, jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
+    return members, jax.jit(run)
 
 
 def check(family, choice):

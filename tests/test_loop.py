@@ -32,7 +32,7 @@ def get_config(arg=""):
 
 
 def command(module, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     return {
         "args": [sys.executable, "-m", f"rljax{module}", *arguments],
         "env": environment,

@@ -19,7 +19,7 @@ from tests.batch import B
 
 KEY = jax.random.key(0)
 TABLE = algorithms.TABLE
-program = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+program = jax.jit
 BUILT = {name: battery.recipe(name) for name in TABLE}
 
 

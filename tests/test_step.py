@@ -159,7 +159,7 @@ def test_ppo_trains_a_critic_of_its_own():
 
 
 def test_exact_and_estimated_divergences_vanish_at_the_reference_and_grow_from_it():
-    program = tiny.program("nsr()", seam__penalty="kl('js', 0.1) | kl('k3', 0.1)")
+    program = tiny.program("nsr()", seam__penalty="exact_kl('js', 0.1) | kl('k3', 0.1)")
     step, state = start(program)
     state, first = step.fused(state, program.key)
     _, second = step.fused(state, program.key)
