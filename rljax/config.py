@@ -204,9 +204,12 @@ def _inputs(algorithm: types.Algorithm, task: tasks.Task, name: str) -> None:
     if missing:
         there = ", ".join(task.parts) or "none"
         raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {there}.")
-    unpaid = ["token rewards"] * needs.token_reward + [f"extra[{n!r}]" for n in sorted(needs.extra)]
+    unpaid = ["rows of another hand (on_policy 0)"] * (needs.off_policy and not algorithm.source.off_policy)
+    unpaid += ["token rewards"] * needs.token_reward + [f"extra[{n!r}]" for n in sorted(needs.extra)]
     if unpaid:
-        raise ValueError(f"{where} reads {unpaid[0]}, which no source gives; rljax.objective takes it on arrays.")
+        raise ValueError(
+            f"{where} reads {unpaid[0]}, which its source does not give; rljax.objective takes it on arrays."
+        )
     if algorithm.source.demonstrated and task.host:
         raise ValueError(f"{where}: task {task.name!r} gives its demonstrations on the host, not inside a rollout.")
 
@@ -221,7 +224,12 @@ def _split(config: ConfigDict, algorithm: types.Algorithm, prompts: int, samples
     """Check that rows divide into minibatches and micro-batches without cutting a block."""
     for o in algorithm.objectives:
         unit = 1 if losses.objective_needs(o).block == "row" else samples
-        pieces = (o.minibatches or config.learner.minibatches) * config.learner.microbatches
+        minibatches = o.minibatches or config.learner.minibatches
+        pieces = minibatches * config.learner.microbatches
+        if losses.needs(algorithm).siblings and prompts % minibatches:
+            raise ValueError(
+                f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
+            )
         if (prompts * samples) % (pieces * unit):
             raise ValueError(
                 f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "

@@ -86,7 +86,8 @@ def loss(
 
     ``rollout`` comes from ``prepare``; it may be any part of the minibatch.
     """
-    built = _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], key)
+    # prepare has the same key: its pieces must not draw what these do
+    built = _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], jax.random.fold_in(key, 1))
 
     def total(array: jax.Array, coefficient: jax.Array) -> jax.Array:
         # a masked token may hold an infinity: it must not meet its zero coefficient in a product

@@ -137,6 +137,19 @@ def row_reward(rollout: types.Rollout) -> Array:
     return rollout.reward + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
 
 
+def current_version(rollout: types.Rollout) -> Array:
+    """Return the trainer's version, extra["now"] [B], or without it that of the newest trained token."""
+    if "now" in rollout.extra:
+        return jnp.max(rollout.extra["now"])
+    version = given(rollout.version, "the rollout has no version")
+    return jnp.max(jnp.where(rollout.mask > 0, version, jnp.iinfo(version.dtype).min))
+
+
+def correct(rollout: types.Rollout) -> Array:
+    """Return bool [B]: the verifier's outcome, or reward > 0 where it gave none."""
+    return rollout.reward > 0 if rollout.outcome is None else rollout.outcome == types.Outcome.CORRECT
+
+
 def length(rollout: types.Rollout) -> Array:
     """Return [B], the number of trained tokens of each row."""
     return jnp.sum(rollout.mask, axis=1)

@@ -73,6 +73,11 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str]) -> types.Algor
       ValueError: an unknown piece, one of another seam, or other than one source or reduction.
     """
     policy, *others = algorithm.objectives
+    if fields["ratio"].strip() and any(p.spec.startswith("where(") for p in policy.loss):
+        raise ValueError(
+            f"config.seam.ratio={fields['ratio']!r}: {algorithm.spec} has a ratio in each branch of its where(...); "
+            "replace the whole at config.seam.surrogate."
+        )
     sources = _edit("source", fields["source"], (algorithm.source,))
     reductions = _edit("reduce", fields["reduce"], (policy.reduce,))
     for seam, found in (("source", sources), ("reduce", reductions)):

@@ -176,6 +176,7 @@ class Needs:
     value: bool = False
     reward: bool = False
     token_reward: bool = False  # Rollout.token_reward, paid by the source
+    off_policy: bool = False  # rows that the policy did not sample, Rollout.on_policy 0
     reference: bool = False  # Rollout.ref_logp
     proximal: bool = False  # Rollout.proximal_logp when there is more than one gradient step
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
@@ -279,6 +280,7 @@ class Source:
 
     origin: Literal["policy", "demonstrations"] = "policy"
     demonstrated: int = 0
+    off_policy: bool = False  # some rows are not the policy's own
     oversample: int = 1
     init: Callable[[Rollout], Tree] = lambda rollout: ()
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rollout, pool, count, key: (

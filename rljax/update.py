@@ -173,6 +173,7 @@ def update(
     rollout, pool = source.select(rollout, state.pool, plan.rows, jax.random.fold_in(key, 0))
     rollout = _complete(plan, state, sharding.constrain(rollout, plan.mesh))
     rollout, inner = losses.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+    rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
     state = state.replace(algorithm=inner, pool=pool)
     metrics = _rollout_metrics(rollout, judged=source.origin == "policy")
     skipped = jnp.zeros(())

@@ -104,7 +104,7 @@ def arrays(seed=0, name=""):
         "format": (r.random(B) < 0.6).astype(np.float64),
         "exploration": r.random(B),
         "answer": np.array([3, 4, 4, 3, 3, 1, 1, 2, 1, 5, 6, 5], np.float64),
-        "reference_length": np.full(B, 4.0),
+        "length_gap": np.arange(B) % 5 - 2.0,
         "iou": r.random(B),
         "box": r.random(B),
         "solver_success": np.array([0.5, 0, 0.25, 1, 0.75, 0.5, 0, 0.1, 0.2, 0.3, 0.9, 0], np.float64),

@@ -284,7 +284,8 @@ def test_distinct_values_and_steps_count_once_and_mix_with_the_episode():
     z = (np.array([[2, 2, 3, 0], [4, 5, 5, 5]]) - 3.5) / np.std([2, 3, 4, 5], ddof=1)
     close(get(r, adv.zscore_steps(epsilon=0.0)), z * np.asarray(r.mask))
     close(get(r.replace(turn=None, extra={"tag": r.turn}), PIECES["by_tag"]), a)
-    np.testing.assert_array_equal(get(r.replace(token_reward=None), adv.zscore_steps()), 0)
+    with pytest.raises(ValueError, match="no token_reward"):
+        get(r.replace(token_reward=None), adv.zscore_steps())
     episode = np.array([[-10], [10]]) * np.asarray(r.mask)  # it sees the rows' reward alone
     close(get(r.replace(advantage=r.mask * 99), adv.mix(*STEPS, 1.0, 0.5)), episode + 0.5 * a)
     close(get(r, adv.mix(*STEPS, 1.0, 0.0)), episode)

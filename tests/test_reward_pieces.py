@@ -178,7 +178,7 @@ def test_lengths_by_themselves():
         close(got(reward.overlong(4, 2, 1.0, beyond), [3] * 4, lengths=[2, 3, 4, 6]), expected)
     close(got(reward.cosine_length(4), [1, 1, 1, 0, 0, 0], lengths=[0, 2, 4, 0, 2, 6]), [1, 0.75, 0.5, -1, -0.75, -0.5])
     close(got(reward.budget_triangle(4.0), [1, 0, 1, 1], lengths=[4, 2, 8, 9]), [1.5, 0.25, 1, 1])
-    close(got(reward.length_gap(), [1, 1], lengths=[4, 0], parts={"reference_length": [6, 20]}), [0.9, 0.5])
+    close(got(reward.length_gap(), [1, 1, 0], lengths=[4, 1, 1], parts={"length_gap": [-2, 20, 3]}), [0.9, 0.5, 0])
     close(got(reward.truncated(0.25), [1, 1], finish=[0, 1]), [0.25, 1])
 
 

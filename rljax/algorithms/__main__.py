@@ -10,7 +10,7 @@ from rljax import algorithms, losses, seams, types
 
 FLAGS = (
     *("entropy", "square_prob", "value", "reward", "token_reward", "reference", "proximal", "fixed_proximal"),
-    *("live", "siblings"),
+    *("live", "siblings", "off_policy"),
 )
 
 

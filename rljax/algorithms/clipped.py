@@ -80,7 +80,7 @@ def dapo(
     dual: Positive | None = None,
     epsilon: NonNegative = 1e-6,
 ):
-    """GRPO with a raised upper clip, token mean, dynamic sampling and soft overlong punishment; no KL.
+    """GRPO with a raised upper clip, token mean, dynamic sampling, and soft overlong punishment where asked for; no KL.
 
     DAPO (arXiv 2503.14476). ``overlong`` is (limit, cache) in tokens; the paper's 16k answers use
     (20480, 4096); None leaves it out. The authors' release also has ``dual`` 10.
@@ -203,8 +203,8 @@ def sapo(positive: Positive = 1.0, negative: Positive = 1.05):
 
 @recipe
 def vespo(
-    positive: tuple[Positive, Positive] = (2.0, 3.0),
-    negative: tuple[Positive, Positive] = (3.0, 2.0),
+    positive: tuple[float, float] = (2.0, 3.0),
+    negative: tuple[float, float] = (3.0, 2.0),
 ):
     """REINFORCE weighed by sg(W^k exp(lambda (1 - W))), W the product ratio to the sampler.
 
@@ -352,7 +352,7 @@ def prorl(low: NonNegative = 0.2, high: NonNegative = 0.4, kl: NonNegative = 1e-
     return compose(
         source=source.dynamic(),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[ratio.token(), surrogate.clip(low, high), penalty.kl("k3", kl)],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k3", kl))],
         reduce=reduce.mean_over_tokens(),
         after=[after.reset_reference(every)],
     )
@@ -363,7 +363,12 @@ def simplerl_zoo(kl: NonNegative = 1e-4, entropy: NonNegative = 1e-3, low: NonNe
     """GRPO with a small k3 and a small entropy bonus. SimpleRL-Zoo (arXiv 2503.18892); kl 1e-3 at 32B."""
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k3", kl)), penalty.entropy(entropy)],
+        loss=[
+            ratio.token(),
+            surrogate.clip(low, high),
+            *when(kl, penalty.kl("k3", kl)),
+            *when(entropy, penalty.entropy(entropy)),
+        ],
         reduce=reduce.mean_over_rows(),
     )
 
@@ -378,22 +383,4 @@ def intellect_2(low: NonNegative = 0.2, high: NonNegative = 0.2, dual: Positive 
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[ratio.token(), surrogate.clip(low, high, dual), *when(kl, penalty.kl("k3", kl))],
         reduce=reduce.mean_over_tokens(),
-    )
-
-
-@recipe
-def deepseek_v32(low: NonNegative = 0.2, high: NonNegative = 0.2, kl: NonNegative = 1e-3, delta: Positive = 0.5):
-    """GRPO with an importance-corrected k3 and off-policy rows of negative advantage masked.
-
-    DeepSeek-V3.2 (arXiv 2512.02556, section 3.1): the corrected k3 has the gradient of reverse KL.
-    """
-    return compose(
-        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[
-            ratio.token(),
-            surrogate.clip(low, high),
-            weight.off_policy_sequence_mask(delta),
-            penalty.kl("k3", kl, correction="behaviour"),
-        ],
-        reduce=reduce.mean_over_rows(),
     )

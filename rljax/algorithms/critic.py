@@ -153,6 +153,7 @@ def digirl(cost: float = 0.05, threshold: float = 0.0):
     """Fit the steps whose critic-based advantage is positive: filtered behaviour cloning.
 
     DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``.
+    Its critics are two success classifiers; here the value module regresses the return.
     """
     return compose(
         advantage=[advantage.step_value_difference(cost), advantage.binarise(threshold)],
@@ -167,6 +168,7 @@ def webrl(beta: Positive = 1.0, cost: float = 0.05):
     """Regress the log-ratio to the reference onto the step advantage: (beta log(pi / ref) - A)^2 for each turn.
 
     WebRL (arXiv 2411.02337), the paper's squared form; its release binarises A and uses a smooth L1.
+    Critic as in ``digirl``.
     """
     return compose(
         advantage=[advantage.step_value_difference(cost)],

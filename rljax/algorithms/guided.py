@@ -117,7 +117,7 @@ def dph_rl(
     fresh = chain(ratio.token(), surrogate.clip(low, high))
     return compose(
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
-        loss=[where("on_policy", fresh, penalty.f_divergence(divergence, coefficient))],
+        loss=[where("on_policy", fresh), penalty.f_divergence(divergence, coefficient, only="off_policy")],
         reduce=reduce.mean_over_tokens(),
     )
 
@@ -176,7 +176,7 @@ def exp_grpo(beta: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative 
     fit = penalty.nll(beta, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
     return compose(
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
-        loss=[where("on_policy", own, chain(own, weight.constant(0.0))), *when(beta, fit)],
+        loss=[where("on_policy", own), *when(beta, fit)],
         reduce=reduce.mean_over_rows(),
     )
 
@@ -192,7 +192,7 @@ def cog_rethinker(coefficient: NonNegative = 0.1, low: NonNegative = 0.2, high: 
     return compose(
         source=source.dynamic(),
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
-        loss=[where("on_policy", own, chain(own, weight.constant(0.0))), *when(coefficient, fit)],
+        loss=[where("on_policy", own), *when(coefficient, fit)],
         reduce=reduce.mean_over_tokens(),
     )
 

@@ -280,7 +280,7 @@ def best_minus_second(scale: bool = False, low: NonNegative = 0.2, high: NonNega
 def brpo_pairwise(limit: Positive = 0.6, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Pay +1 to rows that beat the group's reference row, -1 to the others; lopsided groups are paid nothing.
 
-    BRPO of Writing-Zero (2025). The part "beats_reference" is 1, -1, and 0 on the reference row itself.
+    BRPO of Writing-Zero (arXiv 2506.00103). The part "beats_reference" is 1, -1, and 0 on the reference row itself.
     """
     return compose(
         advantage=[advantage.pairwise_reference(limit)],
@@ -349,8 +349,8 @@ def t1(kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3, decay: Fraction = 0.
 def on_policy_distillation():
     """Let the reference teach the policy on the policy's own samples: A_t = log teacher - log pi.
 
-    On-policy distillation, MOPD (arXiv 2601.02780); pi at sampling, unfiltered. The expected gradient is that of each
-    token's reverse KL.
+    On-policy distillation, as in MiMo-V2-Flash (arXiv 2601.02780); pi at sampling, unfiltered. The expected
+    gradient is that of each token's reverse KL.
     """
     return compose(
         advantage=[advantage.distillation()],
@@ -363,7 +363,7 @@ def on_policy_distillation():
 def tempo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative = 1e-6):
     """GRPO plus temporal differences on the tree that the group's shared prefixes form.
 
-    TEMPO (2025): A = (r - mean + V(s_{t+1}) - V(s_t)) / (std + epsilon), V the mean reward under a prefix.
+    TEMPO (arXiv 2509.18314): A = (r - mean + V(s_{t+1}) - V(s_t)) / (std + epsilon), V the mean reward under a prefix.
     """
     return compose(
         advantage=[advantage.prefix_tree(), advantage.scale_by_group(epsilon)],
@@ -376,7 +376,8 @@ def tempo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative 
 def attn_rl(low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Credit a node of a branching rollout by its rise over root and parent.
 
-    AttnRL (2025). extra["node"] [B, T] names the node of each token; where to branch belongs to the sampler.
+    AttnRL (arXiv 2509.26628). extra["node"] [B, T] names the node of each token; where to branch belongs to the
+    sampler.
     """
     return compose(
         advantage=[advantage.branch_tree()],

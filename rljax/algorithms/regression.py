@@ -93,8 +93,8 @@ def flow_rl(beta: Positive = 15.0, cap: Positive = 10.0):
     """Match the policy to exp(beta A) times the reference: trajectory balance with a learned log Z(x).
 
     FlowRL (arXiv 2509.15207): w (log Z + mean logp - beta A - mean ref)^2, w the truncated row ratio. The
-    value module is log Z, read at the first token. Its half of the joint gradient is that of a regression onto
-    beta A + mean ref - mean logp, an objective of its own.
+    value module is log Z, read at the first token. It is regressed onto beta A + mean ref - mean logp at
+    sampling by an objective of its own: on the first step the direction of its half of the joint gradient.
     """
     partition = types.Objective(
         module="value", loss=(surrogate.value_error(None),), reduce=reduce.mean_over_first_tokens()

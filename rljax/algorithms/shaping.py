@@ -140,9 +140,9 @@ def rlccf(models: Count):
 
 @recipe
 def general_reasoner(weight: NonNegative = 0.05, limit: Positive = 10.0):
-    """GRPO on 1[verified] - weight min(limit, |length gap|), -0.5 where no answer could be read.
+    """GRPO on 1[verified] (1 - weight min(limit, |length gap|)), -0.5 where no answer could be read.
 
-    General-Reasoner (arXiv 2505.14652): the gap is to the part "reference_length".
+    General-Reasoner (arXiv 2505.14652): the part "length_gap" compares the answer with the reference answer.
     """
     return _grpo([reward.length_gap(weight, limit), reward.unparseable(-0.5)])
 

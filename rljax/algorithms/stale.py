@@ -45,7 +45,7 @@ def a_3po(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 
 @recipe
-def aipo(cap: Positive = 4.0):
+def aipo(cap: float = 4.0):
     """REINFORCE weighed by the truncated ratio to the sampler: -sg(min(exp(logp - behaviour), cap)) A logp.
 
     AIPO, LlamaRL (arXiv 2505.24034); cap between 2 and 10. Equals ``cispo`` with lower bound 0 anchored on the sampler.
@@ -184,4 +184,22 @@ def remix(share: Fraction = 0.4, epsilon: NonNegative = 0.2, kl: NonNegative = 1
             *when(entropy, penalty.entropy(entropy)),
         ],
         reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def deepseek_v32(low: NonNegative = 0.2, high: NonNegative = 0.2, kl: NonNegative = 1e-3, delta: Positive = 0.5):
+    """GRPO with an importance-corrected k3 and off-policy rows of negative advantage masked.
+
+    DeepSeek-V3.2 (arXiv 2512.02556, section 3.1): the corrected k3 has the gradient of reverse KL.
+    """
+    return compose(
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[
+            ratio.token(),
+            surrogate.clip(low, high),
+            weight.off_policy_sequence_mask(delta),
+            *when(kl, penalty.kl("k3", kl, correction="behaviour")),
+        ],
+        reduce=reduce.mean_over_rows(),
     )

@@ -72,7 +72,7 @@ def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Positi
 def mars(gamma: Fraction = 1.0, limit: Positive | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Turn rewards centred for each player, summed to go, centred over distinct values, whitened.
 
-    MARS (2025), self-play in turn-based games; the player is the row's ``agent``.
+    MARS (arXiv 2510.15414), self-play in turn-based games; the player is the row's ``agent``.
     """
     return compose(
         reward=[reward.center_turns("agent")],
@@ -105,7 +105,8 @@ def spiral(roles: Count = 2, decay: Fraction = 0.95):
 def vision_zero(beta: NonNegative = 0.1, lam: NonNegative = 0.1, decay: Fraction = 0.9):
     """Zero-sum voting game between a spy and civilians, with a running baseline for each role.
 
-    Vision-Zero (arXiv 2509.25541): the part "votes" counts votes against the row; agent 0 is the spy.
+    Vision-Zero (arXiv 2509.25541): the part "votes" counts votes against the row; agent 0 is the spy, every civilian
+    is agent 1. Votes take the place of the reward.
     """
     return compose(
         reward=[reward.zero_sum_votes(beta, lam)],

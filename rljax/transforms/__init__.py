@@ -173,7 +173,8 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
         init=lambda: tuple(p.init() for p in pieces),
         observe=lambda states, metrics: tuple(p.observe(s, metrics) for p, s in zip(pieces, states, strict=True)),
         needs=functools.reduce(lambda a, b: a | b, (p.needs for p in pieces), types.Needs()),
-        seam=pieces[-1].seam if pieces else "",
+        # a chain that holds a surrogate is one, whatever else it holds
+        seam="surrogate" if any(p.seam == "surrogate" for p in pieces) else pieces[0].seam if pieces else "",
         spec=f"chain({', '.join(p.spec for p in pieces)})",
     )
     if isinstance(built, types.LossTransform):
@@ -203,8 +204,16 @@ PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
 """[B, 1] or [B, T], where a row or a token satisfies what the name says."""
 
 
-def where(predicate: types.Predicate, then: types.LossTransform, otherwise: types.LossTransform) -> types.LossTransform:
-    """Give tokens that satisfy ``predicate`` the terms of ``then``, the others those of ``otherwise``.
+def predicate_needs(*names: types.Predicate | None) -> types.Needs:
+    """Return what predicates ask for: the part "kept", or a source that gives rows the policy did not sample."""
+    parts = frozenset({"kept"} & set(names))
+    return types.Needs(parts=parts, off_policy=bool({"on_policy", "off_policy"} & set(names)))
+
+
+def where(
+    predicate: types.Predicate, then: types.LossTransform, otherwise: types.LossTransform | None = None
+) -> types.LossTransform:
+    """Give tokens that satisfy ``predicate`` the terms of ``then``, the others those of ``otherwise``, or none.
 
     Predicates: "on_policy" (the policy sampled the row) and "off_policy", "correct" and "wrong" (reward > 0 or
     not), "positive", "negative" and "nonzero" (the advantage), "kept" (the part of that name), "first_turn".
@@ -212,25 +221,31 @@ def where(predicate: types.Predicate, then: types.LossTransform, otherwise: type
     and negative.
     """
     choose = PREDICATES[predicate]
-    both = chain(then, otherwise)
+    other = chain(kind=types.LossTransform) if otherwise is None else otherwise
+    both = chain(then, other)
 
     def apply(loss, rollout, scores, state, key):
         a = then.apply(loss, rollout, scores, state[0], jax.random.fold_in(key, 0))
-        b = otherwise.apply(loss, rollout, scores, state[1], jax.random.fold_in(key, 1))
+        b = other.apply(loss, rollout, scores, state[1], jax.random.fold_in(key, 1))
         mask = choose(rollout)
 
-        def pick(x, y):
-            zero = jnp.zeros_like(rollout.mask)
-            return jnp.where(mask, zero if x is None else x, zero if y is None else y)
+        def pick(x, y, default=None):
+            default = jnp.zeros_like(rollout.mask) if default is None else default
+            return jnp.where(mask, default if x is None else x, default if y is None else y)
 
+        proximal = loss.proximal_logp
+        if a.proximal_logp is not None or b.proximal_logp is not None:
+            plain = jax.lax.stop_gradient(scores.logp) if rollout.proximal_logp is None else rollout.proximal_logp
+            proximal = pick(a.proximal_logp, b.proximal_logp, plain)
         return types.Loss(
             log_ratio=None if a.log_ratio is None and b.log_ratio is None else pick(a.log_ratio, b.log_ratio),
-            proximal_logp=loss.proximal_logp,
+            proximal_logp=proximal,
             terms={k: pick(a.terms.get(k), b.terms.get(k)) for k in sorted({*a.terms, *b.terms})},
             metrics={k: pick(a.metrics.get(k), b.metrics.get(k)) for k in sorted({*a.metrics, *b.metrics})},
         )
 
-    return dataclasses.replace(both, apply=apply, spec=f"where({predicate!r}, {then.spec}, {otherwise.spec})")
+    spec = f"where({predicate!r}, {then.spec}{'' if otherwise is None else f', {otherwise.spec}'})"
+    return dataclasses.replace(both, apply=apply, spec=spec, needs=both.needs | predicate_needs(predicate))
 
 
 def pieces(seam: str) -> dict[str, Callable[..., Any]]:

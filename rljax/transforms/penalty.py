@@ -44,7 +44,7 @@ def _penalty(
             return loss.replace(terms={**loss.terms, key: value}, metrics={**loss.metrics, **told})
 
         own = () if a["reduce"] is None else (reductions.named(key, a["reduce"]),)
-        asked = needs if isinstance(needs, types.Needs) else needs(a)
+        asked = (needs if isinstance(needs, types.Needs) else needs(a)) | transforms.predicate_needs(a.get("only"))
         return transforms.stateless(types.LossTransform, apply, needs=asked, prepare=(*prepare(a), *own))
 
     return transforms.formula(lift, 2)
@@ -143,7 +143,7 @@ def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
         covariance, count = weights.covariances(r, s)
         order = jnp.argsort(jnp.argsort(-jnp.where(r.mask > 0, covariance, -jnp.inf).reshape(-1)))
         chosen = order.reshape(r.mask.shape) < weights.at_least_one(a["share"] * count)
-        return r.replace(extra={**r.extra, "covariant": jnp.where(chosen, r.mask, 0.0)})
+        return r.replace(extra={**r.extra, "charged": jnp.where(chosen, r.mask, 0.0)})
 
     return (transforms.stateless(types.PrepareTransform, pick, needs=types.Needs(live=True)),)
 
@@ -155,7 +155,7 @@ def covariance_kl(r, s, share: types.Fraction = 2e-4, coefficient: types.NonNega
     Source: KL-Cov (arXiv 2505.22617, eq. 12), beside ``surrogate.unclipped``.
     """
     value = ops.kl_estimate("abs", _log_ratio(r, s, "proximal"))
-    return value * r.extra["covariant"], value
+    return value * r.extra["charged"], value
 
 
 @_penalty("squared_log_ratio")

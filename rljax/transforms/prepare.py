@@ -25,8 +25,7 @@ def _drops(needs: types.Needs = types.Needs()):
             r, where = found if isinstance(found, tuple) else (r, found)
             return r.replace(mask=jnp.where(where, r.mask, 0.0))
 
-        asked = types.Needs(parts=frozenset(v for v in arguments.values() if isinstance(v, str) and v == "kept"))
-        return statistic(apply, needs | asked)
+        return statistic(apply, needs | transforms.predicate_needs(arguments.get("predicate")))
 
     return transforms.formula(lift, 1)
 
@@ -91,14 +90,10 @@ def divergence_within(r: types.Rollout, proximal, estimator: str, low, high, lev
 
 @transforms.piece
 def solve_rate():
-    """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct.
-
-    Correct is the verifier's outcome, or reward > 0 where it gave none.
-    """
+    """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct (``ops.correct``)."""
 
     def apply(r: types.Rollout) -> types.Rollout:
-        correct = r.reward > 0 if r.outcome is None else r.outcome == types.Outcome.CORRECT
-        rate = ops.segment_mean(correct.astype(r.mask.dtype), r.group, ops.valid_rows(r))
+        rate = ops.segment_mean(ops.correct(r).astype(r.mask.dtype), r.group, ops.valid_rows(r))
         return r.replace(extra={**r.extra, "solve_rate": rate})
 
     return statistic(apply)

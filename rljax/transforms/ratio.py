@@ -104,14 +104,13 @@ def on_policy(d, r, s):
 def interpolated():
     """Put the proximal policy between sampler and policy by age: log prox = log b + (1 - 1/age) (sg(logp) - log b).
 
-    Source: A-3PO (arXiv 2512.06547). Age is the newest version in the minibatch minus the token's; at age 0 or 1 the
+    Source: A-3PO (arXiv 2512.06547). Age is the trainer's version minus the token's; at age 0 or 1 the
     proximal policy is the sampler. Weights that follow see the same proximal policy.
     """
 
     def age(r: types.Rollout) -> types.Rollout:
         version = ops.given(r.version, "ratio.interpolated: the rollout has no version")
-        newest = jnp.max(jnp.where(r.mask > 0, version, jnp.iinfo(version.dtype).min))
-        return r.replace(extra={**r.extra, "age": (newest - version).astype(r.mask.dtype)})
+        return r.replace(extra={**r.extra, "age": (ops.current_version(r) - version).astype(r.mask.dtype)})
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
         d = _difference(rollout, scores, "behaviour")

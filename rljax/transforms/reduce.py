@@ -13,14 +13,13 @@ from rljax import ops, transforms, types
 
 
 def _coefficient(rule: Callable[[types.Rollout, types.Array], types.Array], arguments) -> types.PrepareTransform:
-    del arguments
-
     def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
         del scores
         mask = rollout.mask * ops.valid_rows(rollout)[:, None]
         return rollout.replace(coefficient={**rollout.coefficient, "common": rule(rollout, mask)})
 
-    return transforms.stateless(types.PrepareTransform, apply)
+    needs = transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
+    return transforms.stateless(types.PrepareTransform, apply, needs=needs)
 
 
 _reduction = transforms.formula(_coefficient, 2)  # a piece is a function of (rollout, mask of what counts), arguments

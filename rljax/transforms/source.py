@@ -25,7 +25,7 @@ def guided(demonstrations: types.Count = 1):
     Those rows have ``on_policy`` 0 and behaviour probability 1, and are verified like the others. LUFFY (arXiv
     2504.14945) and RL-PLUS (arXiv 2508.00222) take 1 of 8.
     """
-    return types.Source(demonstrated=demonstrations)
+    return types.Source(demonstrated=demonstrations, off_policy=True)
 
 
 def _take(rollout: types.Rollout, rows: jax.Array) -> types.Rollout:
@@ -80,4 +80,4 @@ def replay(share: types.Fraction = 0.25):
         mixed = mixed.replace(on_policy=jnp.where(old, 0.0, fresh), group=place.astype(jnp.int32))
         return mixed, {"rollout": rollout, "filled": jnp.ones((), bool)}
 
-    return types.Source(init=init, select=select)
+    return types.Source(init=init, select=select, off_policy=True)

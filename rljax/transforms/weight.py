@@ -36,6 +36,10 @@ def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False
     """Weigh by ``pick(rollout)`` [B, T] of the whole minibatch, or by 1 minus it, kept in extra[name]."""
 
     def mark(r: types.Rollout) -> types.Rollout:
+        if name in r.extra:
+            raise ValueError(
+                f"weight: two pieces of one objective write extra[{name!r}]; one of a kind may stand there"
+            )
         return r.replace(extra={**r.extra, name: pick(r)})
 
     before = prepares.statistic(mark, types.Needs(fixed_proximal=fixed_proximal))
@@ -186,11 +190,11 @@ def row_tv_mask(loss, r, s, bound: types.Positive = 0.1):
 
 @transforms.piece
 def fresh(lag: int = 0):
-    """Keep the policy term only on tokens at most ``lag`` versions older than the batch's newest one."""
+    """Keep the policy term only on tokens at most ``lag`` versions older than the trainer."""
 
     def pick(r: types.Rollout):
         version = ops.given(r.version, "weight.fresh: the rollout has no version")
-        return (version < jnp.max(jnp.where(r.mask > 0, version, 0)) - lag).astype(r.mask.dtype)
+        return (version < ops.current_version(r) - lag).astype(r.mask.dtype)
 
     return _marked("stale", pick, inverse=True)
 
@@ -214,8 +218,8 @@ def high_entropy(share: types.Fraction = 0.2):
 def covariance_mask(share: types.Fraction = 2e-4, bounds: tuple[float, float] = (1.0, 5.0)):
     """Drop a random ``share`` of the minibatch's tokens, chosen where the covariance lies within ``bounds``.
 
-    cov = (A - mean A)(logp - mean logp) on tokens that the clip leaves alone; at least one. Source: Clip-Cov
-    (arXiv 2505.22617, eq. 10).
+    cov = (A - mean A)(logp - mean logp); at least one token is drawn, and one that the clip has already stopped is
+    left alone. Source: Clip-Cov (arXiv 2505.22617).
     """
 
     def pick(rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):

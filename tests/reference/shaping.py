@@ -213,11 +213,11 @@ def rlccf(d, models=2):
 
 
 def general_reasoner(d, weight=0.05, limit=10.0):
-    """1[verified] - weight min(limit, |gap|), -0.5 where unparseable (RW-12)."""
+    """Right: 1 - weight min(limit, |gap|); wrong: 0; unparseable: -0.5 (RW-12)."""
     rewards = {}
-    for i, n in lengths(d).items():
-        gap = abs(n - d["parts"]["reference_length"][i])
-        rewards[i] = float(d["reward"][i] > 0) - weight * min(limit, gap)
+    for i, _ in parts.rows(d):
+        gap = abs(d["parts"]["length_gap"][i])
+        rewards[i] = 1.0 - weight * min(limit, gap) if d["reward"][i] > 0 else 0.0
         if d["outcome"][i] == 2:
             rewards[i] = -0.5
     return grpo(d, rewards)

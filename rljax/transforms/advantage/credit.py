@@ -12,6 +12,7 @@ from rljax.transforms.advantage import normalise
 Piece = types.RolloutTransform
 Step = Literal["turn", "tag"]
 VALUE = types.Needs(value=True)
+PAID = types.Needs(token_reward=True)
 
 
 def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0):
@@ -159,12 +160,12 @@ def center_distinct(r, key: types.Segments = "agent"):
 def _step_rewards(r: types.Rollout, key, unit, ddof=1):
     """Return (the steps' rewards, centred over the steps that share ``key``, and their spread), [B, T]."""
     ids, among = _steps(ops.segments(r, unit)), _on_tokens(ops.segments(r, key), r.mask)
-    paid = jnp.zeros_like(r.mask) if r.token_reward is None else r.token_reward * r.mask
+    paid = ops.given(r.token_reward, "advantage: the rollout has no token_reward") * r.mask
     reward, once = ops.segment_total(paid, ids), ops.segment_first(ids, normalise.trained(r))
     return reward - ops.segment_mean(reward, among, once), ops.segment_std(reward, among, once, ddof)
 
 
-@normalise.sets(lambda a: normalise.asks(a["key"]) | normalise.asks(a["unit"]))
+@normalise.sets(lambda a: PAID | normalise.asks(a["key"]) | normalise.asks(a["unit"]))
 def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"):
     """Subtract from a step's reward the mean over the steps that share ``key``; the step's tokens share the result.
 
@@ -174,7 +175,7 @@ def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"
     return _step_rewards(r, key, unit)[0]
 
 
-@normalise.sets(lambda a: normalise.asks(a["key"]) | normalise.asks(a["unit"]))
+@normalise.sets(lambda a: PAID | normalise.asks(a["key"]) | normalise.asks(a["unit"]))
 def zscore_steps(
     r, key: types.Segments = "group", unit: Step = "turn", epsilon: types.NonNegative = 1e-6, ddof: int = 1
 ):

@@ -63,8 +63,8 @@ def asks(key: types.Segments, per: types.Unit = "token", only: types.Predicate |
     names = {key} if isinstance(key, str) else {*key}
     if per != "token" and names & {"turn", "tag"}:
         raise ValueError(f"key={key!r}: turns and tags are keys of tokens, so per='token'")
-    siblings, parts = per != "token" and "group" in names, frozenset({"kept"} & {only})
-    return types.Needs(siblings=siblings, parts=parts, extra=frozenset({"tag"} & names))
+    siblings = per != "token" and "group" in names
+    return types.Needs(siblings=siblings, extra=frozenset({"tag"} & names)) | transforms.predicate_needs(only)
 
 
 def _moments(

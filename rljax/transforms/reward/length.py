@@ -133,10 +133,14 @@ def relative_length(r, output: types.NonNegative = 0.1, turns: types.NonNegative
     return r.reward - ops.segment_mean(r.reward, r.group, ops.valid_rows(r)) * used
 
 
-@shaping.sets(needs=shaping.asks("reference_length"))
+@shaping.sets(needs=shaping.asks("length_gap"))
 def length_gap(r, weight: types.NonNegative = 0.05, limit: types.Positive = 10.0):
-    """Charge r - weight min(limit, |len - part "reference_length"|), in tokens. General-Reasoner (2505.14652)."""
-    return r.reward - weight * jnp.minimum(jnp.abs(ops.length(r) - ops.part(r, "reference_length")), limit)
+    """Charge right rows weight min(limit, |part "length_gap"|): how much longer the answer is than the reference's.
+
+    In tokens of the answer alone. Source: General-Reasoner (arXiv 2505.14652).
+    """
+    charge = weight * jnp.minimum(jnp.abs(ops.part(r, "length_gap")), limit)
+    return jnp.where(r.reward > 0, r.reward - charge, r.reward)
 
 
 def _at_the_right(r: types.Rollout, mask):

@@ -14,8 +14,8 @@ def _paid(r: types.Rollout):
 
 
 def _steps(r: types.Rollout):
-    """Return [B, T], 1 on trained tokens that are paid something: where a step ends."""
-    return jnp.where(_paid(r) != 0, r.mask, 0.0)
+    """Return [B, T], 1 where a step ends: extra["step_end"], or trained tokens that are paid something."""
+    return jnp.where(r.extra.get("step_end", _paid(r)) != 0, r.mask, 0.0)
 
 
 def turns(r: types.Rollout):
@@ -24,13 +24,15 @@ def turns(r: types.Rollout):
     return ids, ops.segment_first(ids[:, ::-1], r.mask[:, ::-1])[:, ::-1]
 
 
-@shaping.sets("token_reward", PAID)
+@shaping.sets(None, PAID)
 def clip_process(r, eta: types.Number):
     """Leave a step nothing to gain: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
 
-    A step ends at a trained token whose token reward is not 0.
+    A step ends where extra["step_end"] is 1, or without it at trained tokens whose token reward is not 0.
     """
-    return jnp.minimum(_paid(r) - eta, 0.0) * _steps(r)
+    steps = _steps(r)
+    clipped = jnp.minimum(_paid(r) - eta, 0.0) * steps
+    return r.replace(token_reward=clipped, extra={**r.extra, "step_end": steps})
 
 
 @shaping.sets("token_reward", PAID)

@@ -116,7 +116,7 @@ def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positi
     return -a * 4.0 / tau * jax.nn.sigmoid(tau * jnp.expm1(log_ratio(loss)))
 
 
-Pair = tuple[types.Positive, types.Positive]
+Pair = tuple[float, float]
 
 
 @surrogate()
@@ -173,7 +173,7 @@ def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure",
     implied = (1.0 - p * jnp.exp(d)) / (1.0 - p)
     implied = implied + sg(jnp.maximum(implied, floor) - implied)
     weight = {"uniform": jnp.ones_like(p), "failure": 1.0 - p, "spread": jnp.sqrt((1.0 - p) / p)}[prompt_weight]
-    return weight * jnp.where(transforms.PREDICATES["correct"](r), -d, -jnp.log(implied))
+    return weight * jnp.where(ops.correct(r)[:, None], -d, -jnp.log(implied))
 
 
 @surrogate()
