@@ -57,7 +57,7 @@ EXPECTED = {
     **same(Z * J, "dapo", "dapo_filter", "gspo", "gspo_token", "luspo", "gmpo", "cispo", "sapo", "vespo", "dppo"),
     **same(Z * J, "dppo_kl", "clip_cov", "kl_cov", "forking_tokens", "skywork_or1", "stable_reinforce", "aipo"),
     **same(Z * J, "rollout_is", "tis", "icepop", "seq_mask_tis", "m2po", "kpop", "ulorl", "delethink", "mem_searcher"),
-    **same(Z * J, "supo", "webagent_r1", "agent_lightning", "dr_mas", "tango", "tool_rewards", "dph_rl", "guide_grpo"),
+    **same(Z * J, "supo", "webagent_r1", "agent_lightning", "dr_mas", "tango", "paravt", "dph_rl", "guide_grpo"),
     **same(Z * J, "rex_rag", "exp_grpo", "cog_rethinker", "grpo_lambda", "cosine_grpo", "vl_cogito", "ada_ctrl"),
     **same(Z * J, "auto_think", "train_long_think_short", "campo", "grpo_tcr", "ghpo", "rlsp", "mm_upt", "rlccf"),
     **same(Z * J, "general_reasoner", "gated_reward"),
@@ -95,7 +95,7 @@ EXPECTED = {
     "scale_rl": J / 2 / (S + 1e-4) / m,  # averaged over mixed groups
     "golongrl": J / 2 / np.sqrt(m / 2),  # mean variance of groups; solve rate 1/2 weighs 1
     "spo": J / S,
-    **same(J / S_TOKENS, "mars", "learnability"),
+    **same(J / S_TOKENS, "mars", "absolute_zero"),
     "reinforce_plus_plus": (J - 1e-3 * KL) / spread(REWARD[:, None] - 1e-3 * TO_GO),  # k1 in the reward: exact KL
     # critics: a true value function leaves the gradient alone at any lambda, any function of the state at lambda 1
     "ppo": J / spread(gae(0.95)),

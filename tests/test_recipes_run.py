@@ -9,7 +9,7 @@ from rljax import algorithms
 from tests import memory, tiny
 
 # what a recipe reads and no task or source of ours gives: refused when the config is resolved
-REFUSED = {"token rewards", "parts", "extra"}
+REFUSED = {"token rewards", "parts", "extra", "rows of another hand"}
 # one of each way to lean on the step: rows of another hand, whole groups, live statistics with a key, two objectives
 # with a reference, remembered numbers
 QUICK = ("luffy", "dpo", "clip_cov", "flow_rl", "spiral")

@@ -1,4 +1,10 @@
-"""Print the table, one recipe, or how two differ: ``python -m rljax.algorithms [call [call]]``."""
+"""Print the table, one recipe, or how two differ: ``python -m rljax.algorithms [call [call]]``.
+
+"Needs" tells what a recipe reads beyond mask, reward, group and log-probs: siblings (groups of at least two), proximal
+(the policy at the start of the update, where there are several steps; fixed_proximal always), live (a pass over the
+whole minibatch before it is split), reference, value, entropy, off_policy (rows that somebody else wrote), parts
+(numbers the verifier gives) and extra (arrays a source gives).
+"""
 
 import inspect
 import re
@@ -41,7 +47,7 @@ def _pieces(specs: tuple[str, ...]) -> str:
 def _columns(*names: str) -> table.Table:
     shown = table.Table(box=box.SIMPLE_HEAD)
     for name in names:
-        shown.add_column(name, overflow="fold")
+        shown.add_column(name, overflow="fold", no_wrap=name == "algorithm")
     return shown
 
 
@@ -58,7 +64,7 @@ def show_table() -> None:
         found = {seam: specs for seam, specs in algorithms.seams(built).items() if specs != ("task()",)}
         shown.add_row(name, _paper(name), " · ".join(_pieces(s) for s in found.values()), _needs(built))
     _print(shown)
-    print(f"{len(algorithms.TABLE)} recipes. One in full: python -m rljax.algorithms NAME")
+    print(f"{len(algorithms.TABLE)} recipes. One in full: python -m rljax.algorithms NAME; what is needed: --help")
 
 
 def _build(call: str) -> types.Algorithm:
@@ -89,7 +95,8 @@ def compare(one: str, other: str) -> None:
 def main(arguments: list[str]) -> None:
     """Show what the arguments ask for; a mistake is one line on stderr and exit code 2."""
     if len(arguments) > 2 or any(a.startswith("-") for a in arguments):
-        sys.exit(__doc__)
+        print(__doc__)
+        sys.exit(0 if {"-h", "--help"} & {*arguments} else 2)
     try:
         {0: show_table, 1: show, 2: compare}[len(arguments)](*arguments)
     except ValueError as error:

@@ -80,14 +80,14 @@ def train_long_think_short(
 
 
 @recipe
-def campo(penalty_: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.2, oversample: Count = 2):
+def campo(constant: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.2, oversample: Count = 2):
     """GRPO by token mean that subtracts a constant from truncated rows with a looping tail.
 
     CAMPO, MiroMind-M1 (arXiv 2507.14683).
     """
     return compose(
         source=source.dynamic(oversample),
-        reward=[reward.tail_repetition(penalty_)],
+        reward=[reward.tail_repetition(constant)],
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_tokens(),
@@ -180,7 +180,7 @@ def gui_g1(alpha: NonNegative = 0.25, beta: NonNegative = 0.125, length: Positiv
 
 
 @recipe
-def learnability(low: NonNegative = 0.2, high: NonNegative = 0.2):
+def absolute_zero(low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Pay a proposer of tasks by how hard they are for the solver, if it can solve them at all.
 
     Absolute Zero (arXiv 2505.03335): 1 - s for 0 < s, else -0.5, -1 malformed; s is the part "solver_success".

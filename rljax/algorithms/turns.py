@@ -246,7 +246,7 @@ def tango(start: NonNegative = 0.5, end: NonNegative = 1e-3, steps: Count = 1000
 
 
 @recipe
-def tool_rewards(success: float = 0.4, flow: float = 0.3, unclosed: float = -0.3, scale: float = 0.5):
+def paravt(success: float = 0.4, flow: float = 0.3, unclosed: float = -0.3, scale: float = 0.5):
     """GRPO plus small payments for the fragile positions of a format: parts "closing", "flow", "unclosed".
 
     ParaVT (2025).

@@ -260,7 +260,7 @@ def gui_g1(d, alpha=0.25, beta=0.125, length=64.0, p_of="outcome"):
     return parts.row_sum_mean(d, clip_loss(d, parts.centred(s), weights=weights)) * (1.0 / length)
 
 
-def learnability(d, low=0.2, high=0.2):
+def absolute_zero(d, low=0.2, high=0.2):
     """Token mean; 1 - s where s > 0 else -0.5, -1 malformed, whitened over the tokens of each (domain, agent)."""
     rewards = {}
     for i, _ in parts.rows(d):

@@ -276,7 +276,7 @@ def tango(d, alpha=0.5):
     return parts.token_mean(d, clip_loss(d, mixed(d, parts.zscore(d), steps, 1 - alpha, alpha)))
 
 
-def tool_rewards(d, success=0.4, flow=0.3, unclosed=-0.3, scale=0.5):
+def paravt(d, success=0.4, flow=0.3, unclosed=-0.3, scale=0.5):
     """Row mean; GRPO on r + scale (success closing + flow flow + unclosed unclosed) (RW-28)."""
     part = d["parts"]
     paid = scale * (success * part["closing"] + flow * part["flow"] + unclosed * part["unclosed"])
