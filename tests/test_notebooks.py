@@ -27,6 +27,7 @@ def executed(tmp_path_factory):
         "RLJAX_QUICK": "1",
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }
