@@ -137,6 +137,17 @@ def row_reward(rollout: types.Rollout) -> Array:
     return rollout.reward + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
 
 
+def live_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
+    """Return the live logp, 0 on masked tokens, [B, T]; differentiable."""
+    return jnp.where(rollout.mask > 0, given(scores.logp, "the scores have no logp"), 0.0)
+
+
+def proximal_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
+    """Return the proximal policy's log-probs, a constant: the live ones where there is a single gradient step."""
+    found = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
+    return jax.lax.stop_gradient(given(found, "neither rollout nor scores have a log-prob"))
+
+
 def current_version(rollout: types.Rollout) -> Array:
     """Return the trainer's version, extra["now"] [B], or without it that of the newest trained token."""
     if "now" in rollout.extra:

@@ -235,8 +235,7 @@ def where(
 
         proximal = loss.proximal_logp
         if a.proximal_logp is not None or b.proximal_logp is not None:
-            plain = jax.lax.stop_gradient(scores.logp) if rollout.proximal_logp is None else rollout.proximal_logp
-            proximal = pick(a.proximal_logp, b.proximal_logp, plain)
+            proximal = pick(a.proximal_logp, b.proximal_logp, ops.proximal_logp(rollout, scores))
         return types.Loss(
             log_ratio=None if a.log_ratio is None and b.log_ratio is None else pick(a.log_ratio, b.log_ratio),
             proximal_logp=proximal,

@@ -61,8 +61,8 @@ def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
     elif against == "behaviour":
         live, other = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
     else:
-        live, other = s.logp, s.logp if r.proximal_logp is None else r.proximal_logp
-    live, other = (ops.given(x, "penalty: the scores have no logp") for x in (live, other))
+        live, other = s.logp, ops.proximal_logp(r, s)
+    live = ops.given(live, "penalty: the scores have no logp")
     return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(other), 0.0)
 
 

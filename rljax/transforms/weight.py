@@ -46,13 +46,9 @@ def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False
     return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], prepare=(before,))
 
 
-def _logp(r: types.Rollout, s: types.Scores):
-    return jnp.where(r.mask > 0, ops.given(s.logp, "weight: the scores have no logp"), 0.0)
-
-
 def _proximal(loss: types.Loss, r: types.Rollout, s: types.Scores):
-    found = next((p for p in (loss.proximal_logp, r.proximal_logp) if p is not None), s.logp)
-    return jax.lax.stop_gradient(ops.given(found, "weight: neither rollout nor scores have a log-prob"))
+    """Return the proximal log-probs, or what the ratio seam has put in their place."""
+    return ops.proximal_logp(r, s) if loss.proximal_logp is None else jax.lax.stop_gradient(loss.proximal_logp)
 
 
 def _gap(loss: types.Loss, r: types.Rollout, s: types.Scores):
@@ -145,7 +141,7 @@ def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5):
     Source: DeepSeek-V3.2 (arXiv 2512.02556, section 3.1).
     """
     behaviour = ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp")
-    drift = ops.row_mean(behaviour - _logp(r, s), r.mask)
+    drift = ops.row_mean(behaviour - ops.live_logp(r, s), r.mask)
     return jnp.where(transforms.PREDICATES["negative"](r) & (drift > delta), 0.0, 1.0)
 
 
@@ -245,7 +241,7 @@ def at_least_one(count):
 def covariances(rollout: types.Rollout, scores: types.Scores):
     """Return (A - mean A)(logp - mean logp) over the minibatch's tokens [B, T], and their number."""
     a = ops.given(rollout.advantage, "covariance: the rollout has no advantage")
-    live = _logp(rollout, scores)
+    live = ops.live_logp(rollout, scores)
     return (a - ops.masked_mean(a, rollout.mask)) * (live - ops.masked_mean(live, rollout.mask)), jnp.sum(rollout.mask)
 
 
@@ -257,7 +253,7 @@ def mastered_token_mask(loss, r, s, entropy: types.NonNegative = 0.2, probabilit
     """
     sampled = ops.given(r.entropy, "weight.mastered_token_mask: the rollout has no entropy")
     sharp = ops.row_mean(sampled, r.mask) < entropy
-    known = jnp.exp(_logp(r, s)) >= probability
+    known = jnp.exp(ops.live_logp(r, s)) >= probability
     return jnp.where(transforms.PREDICATES["correct"](r) & sharp & known, 0.0, 1.0)
 
 
@@ -322,13 +318,13 @@ def by_solve_rate(gamma: types.Number = 1.0, alpha: types.Fraction = 0.8):
 @_weighs()
 def exploration_focus(loss, r, s, power: types.NonNegative = 0.5):
     """Weigh tokens the policy finds unlikely: (1 - pi)^power. Source: RL-PLUS (arXiv 2508.00222)."""
-    return jnp.maximum(-jnp.expm1(_logp(r, s)), 0.0) ** power
+    return jnp.maximum(-jnp.expm1(ops.live_logp(r, s)), 0.0) ** power
 
 
 @_weighs()
 def probability(loss, r, s):
     """Weigh tokens by the policy's own probability pi. Source: dynamic fine-tuning (arXiv 2508.05629)."""
-    return jnp.exp(_logp(r, s))
+    return jnp.exp(ops.live_logp(r, s))
 
 
 @_weighs(types.Needs(entropy=True))

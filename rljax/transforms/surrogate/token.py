@@ -39,15 +39,10 @@ def log_ratio(loss: types.Loss):
     return ops.given(loss.log_ratio, "surrogate: no ratio; put a ratio piece before it, such as ratio.token()")
 
 
-def logp(r: types.Rollout, s: types.Scores):
-    """Return logp, 0 on masked tokens, [B, T]."""
-    return jnp.where(r.mask > 0, ops.given(s.logp, "surrogate: the scores have no logp"), 0.0)
-
-
 @surrogate()
 def reinforce(loss, r, s):
     """Follow the score function: -A logp (Williams 1992). The reference for all the others."""
-    return -advantage(r) * logp(r, s)
+    return -advantage(r) * ops.live_logp(r, s)
 
 
 @surrogate()
@@ -79,9 +74,8 @@ def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     Source: Mix-PPG of ReMix (arXiv 2507.06892), for a ratio anchored on the sampler. c = 1 is ``clip``.
     """
     a, rho = advantage(r), jnp.exp(log_ratio(loss))
-    proximal = s.logp if r.proximal_logp is None else r.proximal_logp
     behaviour = ops.given(r.behaviour_logp, "surrogate.centred_clip: the rollout has no behaviour_logp")
-    centre = jnp.exp(jnp.where(r.mask > 0, sg(proximal) - behaviour, 0.0))
+    centre = jnp.exp(jnp.where(r.mask > 0, ops.proximal_logp(r, s) - behaviour, 0.0))
     return jnp.maximum(-a * rho, -a * jnp.clip(rho, centre - epsilon, centre + epsilon))
 
 
@@ -92,7 +86,7 @@ def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: 
     Every token keeps its gradient. Source: CISPO (arXiv 2506.13585, eq. 4); ``low`` infinite is the canonical form,
     and AIPO's (arXiv 2505.24034) with the ratio anchored on the sampler.
     """
-    return -sg(jnp.clip(jnp.exp(log_ratio(loss)), 1.0 - low, 1.0 + high)) * advantage(r) * logp(r, s)
+    return -sg(jnp.clip(jnp.exp(log_ratio(loss)), 1.0 - low, 1.0 + high)) * advantage(r) * ops.live_logp(r, s)
 
 
 @surrogate()
@@ -102,7 +96,7 @@ def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonN
     Differs from ``clipped_importance`` by dropping what is outside.
     """
     rho = sg(jnp.exp(log_ratio(loss)))
-    return -jnp.where((rho > 1.0 - low) & (rho < 1.0 + high), rho, 0.0) * advantage(r) * logp(r, s)
+    return -jnp.where((rho > 1.0 - low) & (rho < 1.0 + high), rho, 0.0) * advantage(r) * ops.live_logp(r, s)
 
 
 @surrogate()
@@ -127,7 +121,7 @@ def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0,
     """
     a, d = advantage(r), sg(log_ratio(loss))
     k, lam = (jnp.where(a >= 0, p, n) for p, n in zip(positive, negative, strict=True))
-    return -jnp.exp(k * d - lam * jnp.expm1(d)) * a * logp(r, s)
+    return -jnp.exp(k * d - lam * jnp.expm1(d)) * a * ops.live_logp(r, s)
 
 
 @surrogate()
@@ -145,12 +139,12 @@ def divergence_mask(
     Drop A > 0 where pi > pi_b by more than ``high``, A < 0 where pi < pi_b by more than ``low``; moved by pi - pi_b
     ("tv") or by the Bernoulli KL(pi_b || pi) of the token ("kl"). Source: DPPO (arXiv 2602.04879).
     """
-    a, d, live = advantage(r), sg(log_ratio(loss)), sg(logp(r, s))
+    a, d, live = advantage(r), sg(log_ratio(loss)), sg(ops.live_logp(r, s))
     now, before = jnp.exp(live), jnp.exp(live - d)
     moved = jnp.abs(now - before) if measure == "tv" else ops.bernoulli_kl(before, now)
     drop = jnp.where(a > 0, (now > before) & (moved > high), (now < before) & (moved > low))
     weight = jnp.where(drop, 0.0, jnp.minimum(jnp.exp(d), cap))
-    return -weight * a * logp(r, s), {"clipped": drop.astype(a.dtype)}
+    return -weight * a * ops.live_logp(r, s), {"clipped": drop.astype(a.dtype)}
 
 
 @surrogate()
@@ -159,7 +153,7 @@ def quadratic(loss, r, s, beta: types.Positive):
 
     Source: Direct Reward Optimisation (arXiv 2405.19107). At rho = 1 the gradient is ``reinforce``'s.
     """
-    return -advantage(r) * logp(r, s) + 0.5 * beta * log_ratio(loss) ** 2
+    return -advantage(r) * ops.live_logp(r, s) + 0.5 * beta * log_ratio(loss) ** 2
 
 
 @surrogate(prepare=(prepares.solve_rate(),))
@@ -179,7 +173,7 @@ def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure",
 @surrogate()
 def likelihood(loss, r, s):
     """Fit the rows as they are: -logp. The surrogate of supervised fine-tuning; reads no advantage."""
-    return -logp(r, s)
+    return -ops.live_logp(r, s)
 
 
 @transforms.piece
