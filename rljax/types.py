@@ -52,6 +52,12 @@ class Context(flax.struct.PyTreeNode):
     train_token: Array | None = None  # [B, L] the prompt it is trained under, where it differs
     train_mask: Array | None = None  # [B, L]
 
+    @property
+    def training(self) -> tuple[Array, Array]:
+        """Token and mask [B, L] of the prompt the row is trained under."""
+        token = self.token if self.train_token is None else self.train_token
+        return token, self.mask if self.train_mask is None else self.train_mask
+
 
 class Action(flax.struct.PyTreeNode):
     """What was emitted, right-padded. Opaque to the mathematics; tokens today."""

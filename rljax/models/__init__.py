@@ -4,17 +4,19 @@
 
     model = models.build(models.Architecture(vocabulary=64, layers=2, width=32, heads=4, kv_heads=2, hidden=64))
     params = model.init(jax.random.key(0))
-    hidden, _ = model.apply(params, token, mask)
+    hidden = model.apply(params, token, mask)
     logits = model.logits(params, hidden)
 """
 
 import dataclasses
 
+from rljax.models import architecture as architectures
+from rljax.models import cache as caches
 from rljax.models import transformer
 from rljax.types import Array, Key, Tree
 
-Architecture = transformer.Architecture
-Cache = transformer.Cache
+Architecture = architectures.Architecture
+Cache = caches.Cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,34 +33,78 @@ class Model:
     @property
     def axes(self) -> Tree:
         """A tree like the parameters; each leaf is a tuple with a logical axis name, or None, per dimension."""
-        return transformer.axes(self.architecture)
+        return architectures.axes(self.architecture)
 
     def init(self, key: Key) -> Tree:
         """Return fresh float32 parameters: plain nested dictionaries, layers stacked first."""
-        return transformer.init(self.architecture, key)
+        return architectures.init(self.architecture, key)
 
-    def init_cache(self, rows: int, length: int) -> Cache:
-        """Return an empty cache for ``rows`` rows of ``length`` slots, prompt included."""
-        return transformer.init_cache(self.architecture, rows, length, self.constrain)
+    def apply(self, params: Tree, token: Array, mask: Array) -> Array:
+        """Read rows ``token`` [B, S] and return hidden [B, S, D] after the final norm.
 
-    def apply(self, params: Tree, token: Array, mask: Array, cache: Cache | None = None) -> tuple[Array, Cache | None]:
-        """Read ``token`` [B, s] and return (hidden [B, s, D] after the final norm, cache).
-
-        A token's position is the number of real tokens before it in its row, those in the cache
-        included, and it sees the real tokens up to itself: padding, on whichever side, changes nothing.
-        Hidden states of padding are finite and meaningless. With a cache the tokens go to slots
-        [length, length + s); writing past the last slot is the caller's error and is not noticed.
+        A token's position is the number of real tokens before it in its row, and it sees the real tokens
+        up to itself: padding, on whichever side, changes nothing. Hidden states of padding are finite and
+        meaningless.
 
         Args:
           params: from ``init``.
-          token: [B, s] int32; padding may hold any id.
-          mask: [B, s], not 0 on real tokens.
-          cache: what the rows hold already, or None to read them from their start.
+          token: [B, S] int32; padding may hold any id.
+          mask: [B, S], not 0 on real tokens.
 
         Raises:
-          ValueError: shapes of token, mask and cache do not fit.
+          ValueError: shapes of token and mask do not fit.
         """
-        return transformer.apply(self.architecture, params, token, mask, cache, self.constrain)
+        return transformer.apply(self.architecture, params, token, mask, self.constrain)
+
+    def apply_shared(
+        self, params: Tree, prompt: Array, prompt_mask: Array, token: Array, segment: Array
+    ) -> tuple[Array, Array]:
+        """Read prompts [P, L] once, and rows [B, W] that follow them: row b is of prompt b // (B / P).
+
+        A row may hold several completions of its prompt, one segment each, side by side: a token sees its
+        prompt and the tokens up to itself of its own segment, and its position counts these.
+
+        Args:
+          params: from ``init``.
+          prompt: [P, L] int32.
+          prompt_mask: [P, L], not 0 on real tokens.
+          token: [B, W] int32.
+          segment: [B, W] int32, 0 on padding; a segment's tokens are adjacent.
+
+        Returns:
+          hidden of the prompts [P, L, D] and of the rows [B, W, D].
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        return transformer.apply_shared(self.architecture, params, prompt, prompt_mask, token, segment, self.constrain)
+
+    def prepare(self, params: Tree) -> Tree:
+        """Return the parameters as ``prefill``, ``extend`` and ``logits`` read them: made once for many tokens."""
+        return caches.prepare(self.architecture, params)
+
+    def prefill(
+        self, weights: Tree, token: Array, mask: Array, samples: int, columns: int, block: int = 0
+    ) -> tuple[Array, Cache]:
+        """Read prompts [P, L]; return hidden [P, L, D] and a cache for ``samples`` rows of each prompt.
+
+        Args:
+          weights: from ``prepare``.
+          token: [P, L] int32.
+          mask: [P, L], not 0 on real tokens.
+          samples: rows of each prompt; they share its keys.
+          columns: tokens that each row may add; writing past the last is the caller's error, not noticed.
+          block: columns of a block, which is not read before it is in use; 0 for one block.
+        """
+        return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.constrain)
+
+    def extend(self, weights: Tree, token: Array, mask: Array, cache: Cache) -> tuple[Array, Cache]:
+        """Append a token [B] to every row, real where ``mask`` [B] is not 0; return hidden [B, D] and the cache."""
+        return caches.extend(self.architecture, weights, token, mask, cache, self.constrain)
+
+    def select(self, cache: Cache, prompts: Array | None, rows: Array) -> Cache:
+        """Return the cache of the rows [b] and prompts [p] (None: all) alone; row i is of prompt i // (b / p)."""
+        return caches.select(cache, prompts, rows)
 
     def logits(self, params: Tree, hidden: Array) -> Array:
         """Return float32 logits [..., V] of ``hidden`` [..., D]; ValueError unless output is "logits"."""

@@ -1,17 +1,19 @@
 """Teacher-forced scores of given rows: what a model says of completions somebody has sampled.
 
-The unembedding is applied to a few columns of completion at a time, [B, c, D] -> [B, c, V], and again
-in the backward pass, so nothing of size [B, T, V] exists. Cutting along T and not along B leaves rows
-where they are on a mesh. Only what ``needs`` names is computed.
+Rows are read as they stand, [prompt | completion] each; or, where a prompt's completions stand together, the prompt
+once and its completions after it; or those packed, several to a row (``packing``). The three are equal to rounding.
+The unembedding sees a part of the vocabulary at a time (``head``), or a few columns of completion; in the backward
+pass again, so nothing of size [B, T, V] exists. Only what ``needs`` names is computed.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rljax import models, ops, types
+from rljax.models import head, packing, transformer
 from rljax.types import Array, Tree
 
 _MASKED = -1e30  # exp of it is exactly 0, and it stays finite in differences
@@ -24,9 +26,12 @@ def score(
     needs: types.Needs,
     *,
     temperature: Array | float = 1.0,
-    chunk: int = 1024,
+    chunk: int = 4096,
+    vocabulary: int = 4096,
     kept: bool = False,
     reference: Tree | None = None,
+    samples: int = 0,
+    places: packing.Places | None = None,
 ) -> types.Scores:
     """Score the rows [context | action] of a rollout; differentiable in ``params``.
 
@@ -48,37 +53,108 @@ def score(
       needs: what to fill beyond ``logp``.
       temperature: of the policy; 0 is greedy sampling, which is scored at 1.
       chunk: about how many positions of all rows together go through the unembedding at once.
+      vocabulary: about how many tokens of the vocabulary do, at once; 0 is all of them. Exact divergences
+        take all in any case.
       kept: logp is renormalised over the support the sampler stored, raw_logp is the unfiltered one. Rows
         without a stored support were drawn unfiltered: logp is plain and raw_logp None.
       reference: parameters of the reference, for divergences; never differentiated.
+      samples: adjacent rows that have one prompt, which is then read once; 0 reads every row whole. Row
+        rewards are read whole in any case.
+      places: where each completion stands among the packed rows of its prompt; needs ``samples``.
 
     Raises:
       ValueError: no context or action, bad temperature or chunk, an unknown divergence, or one
         without a reference.
     """
     context, action = _checked(rollout, needs, temperature, chunk, reference)
-    token, mask, real = _rows(context, action, rollout.mask)
-    length, width = token.shape[1] - real.shape[1], real.shape[1]
-    hidden, _ = model.apply(params, token, mask)
-    before = hidden[:, length - 1 : length - 1 + width]
+    if samples and not needs.reward:
+        rows = _shared(context, action, rollout.mask, samples, places)
+    else:
+        rows = _whole(context, action, rollout.mask)
+    hidden, before = rows.read(model, params)
     if model.architecture.output == "scalar":
-        return _scalars(model, params, hidden, before, real, needs)
+        return _scalars(model, params, hidden, before, rows, needs)
 
-    columns: dict[str, Any] = {"hidden": before, "token": action.token, "real": real}
+    columns: dict[str, Any] = {"hidden": before, "token": rows.token, "real": rows.real}
     if kept and action.kept is not None:
-        columns["kept"] = action.kept
+        columns["kept"] = rows.put(action.kept)
     heads = {"model": params}
     if needs.divergence:
         heads["reference"] = jax.lax.stop_gradient(reference)
-        other, _ = model.apply(heads["reference"], token, mask)
-        columns["reference"] = other[:, length - 1 : length - 1 + width]
+        columns["reference"] = rows.read(model, heads["reference"])[1]
 
     def body(columns: dict[str, Array]) -> dict[str, Array]:
-        return _from_logits(model, heads, columns, needs, temperature)
+        if needs.divergence or not vocabulary:
+            return _from_logits(model, heads, columns, needs, temperature)
+        return _in_parts(model, params, columns, needs, temperature, vocabulary)
 
-    found = _over_columns(jax.checkpoint(body), columns, chunk)
+    found = _over_columns(jax.checkpoint(body) if needs.divergence or not vocabulary else body, columns, chunk)
+    found = {name: rows.take(x) for name, x in found.items()}
     divergence = {name: found.pop(name) for name in sorted(needs.divergence)}
     return types.Scores(divergence=divergence, **found)
+
+
+class _Rows(NamedTuple):
+    """Completions laid out for a forward pass. X rows of W positions; B, T as in the rollout."""
+
+    read: Any  # (model, params) -> hidden of everything, hidden before each position [X, W, D]
+    token: Array  # [X, W]
+    real: Array  # [X, W] bool
+    put: Any  # [B, T, ...] -> [X, W, ...]
+    take: Any  # [X, W] -> [B, T]
+    last: Array  # [B] index, in the hidden of everything, of a whole row's last real position
+
+
+def _real(mask: Array) -> Array:
+    """Return which of the action is read: the loss mask is 0 on tool output too, so all before the last 1."""
+    return jax.lax.cummax((mask != 0).astype(jnp.int32), axis=1, reverse=True) > 0
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def _whole(context: types.Context, action: types.Action, mask: Array) -> _Rows:
+    """Read every row from the start of its prompt."""
+    prompt, seen = context.training
+    real = _real(mask)
+    length, width = prompt.shape[1], real.shape[1]
+    token = jnp.concatenate([prompt, action.token], axis=1)
+    attended = jnp.concatenate([seen != 0, real], axis=1)
+
+    def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
+        hidden = model.apply(params, token, attended)
+        return hidden, hidden[:, length - 1 : length - 1 + width]
+
+    # Prompts end where completions begin, so a row without a completion is judged by its prompt.
+    last = length - 1 + jnp.sum(real, axis=1, dtype=jnp.int32)
+    return _Rows(read, action.token, real, _same, _same, last)
+
+
+def _shared(
+    context: types.Context, action: types.Action, mask: Array, samples: int, places: packing.Places | None
+) -> _Rows:
+    """Read each prompt once and its completions after it."""
+    prompt, seen = (x[::samples] for x in context.training)
+    real = _real(mask)
+    put, take = (_same, _same) if places is None else packing.movers(places, real)
+    token, laid = put(action.token), put(real)
+    segment = laid.astype(jnp.int32)
+    first = jnp.zeros_like(laid).at[:, 0].set(True)
+    if places is not None:
+        order = jnp.broadcast_to(jnp.arange(real.shape[0], dtype=jnp.int32)[:, None], real.shape)
+        segment = jnp.where(laid, 1 + put(order), 0)
+        first = put(jnp.zeros_like(real).at[:, 0].set(True))
+
+    def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
+        ahead, hidden = model.apply_shared(params, prompt, seen, token, segment)
+        start = jnp.repeat(ahead[:, -1:], token.shape[0] // prompt.shape[0], axis=0)
+        previous = jnp.concatenate([start, hidden[:, :-1]], axis=1)
+        # what comes before a completion is the end of its prompt, not of its neighbour
+        before = previous if places is None else jnp.where(first[:, :, None], start, previous)
+        return hidden, before
+
+    return _Rows(read, token, laid, put, take, jnp.zeros((), jnp.int32))
 
 
 def pack_bits(mask: Array) -> Array:
@@ -118,30 +194,15 @@ def _checked(
     return rollout.context, rollout.action
 
 
-def _rows(context: types.Context, action: types.Action, mask: Array) -> tuple[Array, Array, Array]:
-    """Return token [B, S], its attention mask [B, S] and which of the action is real [B, T], both bool."""
-    prompt = context.token if context.train_token is None else context.train_token
-    seen = context.mask if context.train_mask is None else context.train_mask
-    # The loss mask is 0 on tool output too, which is read all the same: real is what has a 1 at or after it.
-    real = jax.lax.cummax((mask != 0).astype(jnp.int32), axis=1, reverse=True) > 0
-    return (
-        jnp.concatenate([prompt, action.token], axis=1),
-        jnp.concatenate([seen != 0, real], axis=1),
-        real,
-    )
-
-
 def _scalars(
-    model: models.Model, params: Tree, hidden: Array, before: Array, real: Array, needs: types.Needs
+    model: models.Model, params: Tree, hidden: Array, before: Array, rows: _Rows, needs: types.Needs
 ) -> types.Scores:
     """Value at every completion position [B, T], reward at each row's last real one [B]."""
     value = reward = None
     if needs.value:
-        value = jnp.where(real, model.scalar(params, before), 0.0)
+        value = rows.take(jnp.where(rows.real, model.scalar(params, before), 0.0))
     if needs.reward:
-        # Prompts end where completions begin, so a row without a completion is judged by its prompt.
-        last = hidden.shape[1] - real.shape[1] - 1 + jnp.sum(real, axis=1, dtype=jnp.int32)
-        end = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
+        end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
         reward = model.scalar(params, end[:, 0])
     return types.Scores(value=value, reward=reward)
 
@@ -159,6 +220,29 @@ def _over_columns(body: Any, columns: dict[str, Array], chunk: int) -> dict[str,
 
     found = jax.lax.map(body, jax.tree.map(cut, columns))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, groups * size)[:, :width], found)
+
+
+def _in_parts(
+    model: models.Model,
+    params: Tree,
+    columns: dict[str, Array],
+    needs: types.Needs,
+    temperature: Array | float,
+    vocabulary: int,
+) -> dict[str, Array]:
+    """Everything asked for but divergences, for one group of columns; each [B, c]."""
+    a = model.architecture
+    asked = head.Asked(a.dtype, vocabulary, needs.log_normaliser, needs.entropy, needs.square_prob)
+    temperature = jnp.asarray(temperature, jnp.float32)
+    found = head.scores(
+        asked,
+        columns["hidden"],
+        transformer.unembedding(a, params).T,
+        columns["token"],
+        jnp.where(temperature > 0, temperature, 1.0),
+        columns.get("kept"),
+    )
+    return {name: jnp.where(columns["real"], x, 0.0) for name, x in found.items()}
 
 
 def _from_logits(

@@ -1,94 +1,26 @@
 """One decoder-only transformer: RMSNorm before each block, rotary positions, grouped-query attention, SwiGLU.
 
-Dimension key beside that of ``types``: s new tokens in this call, F hidden width of the SwiGLU block,
-G key-value heads, R = H / G query heads that share one. With a cache S counts its slots.
-
-flax.linen holds the parameters and the loop over layers and does not leave this file: callers see
-pure functions over plain dictionaries (``init``, ``apply``, ``logits``, ``scalar``).
+Dimension key beside that of ``types``: F hidden width of the SwiGLU block, G key-value heads, P prompts, W positions
+of a row that shares one. Pure functions over plain dictionaries; attention alone knows which position sees which.
+Decoding stands in ``cache.py``.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
-import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax.types import Array, Key, Tree
+from rljax.models import attention
+from rljax.models.architecture import Architecture, Names
+from rljax.types import Array, Tree
 
-Dtype = Literal["float32", "bfloat16"]
-Remat = Literal["none", "full", "dots"]
-Output = Literal["logits", "scalar"]
-Names = tuple[str | None, ...]
 Constrain = Callable[[Array, Names], Array]
+Mix = Callable[[Array, Array, Array], Array]  # query [B, S, H, K], key, value [B, S, G, K] -> [B, S, H, K]
 
-# Large enough that exp underflows to exactly 0, finite so that a row with nothing to attend to stays finite.
-_MASKED = -1e30
-
-
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """The shape of a model and how it is computed. Raises ValueError on a field that makes no model.
-
-    ``remat`` says what the backward pass recomputes in each layer: "none" keeps everything, "full"
-    keeps the layer's input only, "dots" also the results of the weight matmuls. ``output`` is the
-    unembedding ("logits") or one number per position ("scalar": a critic or a reward model).
-    """
-
-    vocabulary: int
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    hidden: int
-    head_size: int | None = None  # None: width / heads
-    tied: bool = True  # the unembedding is the embedding, transposed
-    rope_theta: float = 10_000.0
-    norm_epsilon: float = 1e-6
-    dtype: Dtype = "float32"  # of activations and matmul operands; parameters and reductions are float32
-    remat: Remat = "none"
-    output: Output = "logits"
-
-    def __post_init__(self) -> None:
-        for field in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden"):
-            _at_least_one(field, getattr(self, field))
-        if self.head_size is None:
-            if self.width % self.heads:
-                raise ValueError(
-                    f"width={self.width} must be divisible by heads={self.heads} when head_size is not given"
-                )
-            object.__setattr__(self, "head_size", self.width // self.heads)
-        _at_least_one("head_size", self.head_size)
-        if self.size % 2:
-            raise ValueError(f"head_size={self.size} must be even: rotary positions turn pairs")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads={self.heads} must be divisible by kv_heads={self.kv_heads}")
-        for field in ("rope_theta", "norm_epsilon"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field}={getattr(self, field)!r} must be above 0")
-        for field, choices in (("dtype", Dtype), ("remat", Remat), ("output", Output)):
-            if getattr(self, field) not in get_args(choices):
-                raise ValueError(f"{field}={getattr(self, field)!r}: choose one of {', '.join(get_args(choices))}")
-
-    @property
-    def size(self) -> int:
-        """``head_size``, None already replaced."""
-        assert self.head_size is not None
-        return self.head_size
-
-
-@flax.struct.dataclass
-class Cache:
-    """Keys and values of what was read so far. All rows have used the same slots: pad prompts on the left."""
-
-    key: Array  # [N, B, S, G, K] in the compute dtype, already rotated
-    value: Array  # [N, B, S, G, K]
-    mask: Array  # [B, S] bool, slots that hold a real token
-    length: Array  # [] int32, slots written so far
+_STREAM: Names = ("rows", "positions", None)
 
 
 def unconstrained(array: Array, names: Names) -> Array:
@@ -97,75 +29,150 @@ def unconstrained(array: Array, names: Names) -> Array:
     return array
 
 
-def init_cache(architecture: Architecture, rows: int, length: int, constrain: Constrain = unconstrained) -> Cache:
-    """Return an empty cache of ``length`` slots for ``rows`` rows."""
-    a = architecture
-    empty = jnp.zeros((a.layers, rows, length, a.kv_heads, a.size), a.dtype)
-    empty = constrain(empty, ("layers", "rows", None, "kv_heads", None))
-    mask = constrain(jnp.zeros((rows, length), bool), ("rows", None))
-    return Cache(key=empty, value=empty, mask=mask, length=jnp.zeros((), jnp.int32))
-
-
-@functools.partial(jax.jit, static_argnums=0)  # op by op it takes seconds
-def init(architecture: Architecture, key: Key) -> Tree:
-    """Return float32 parameters as nested dictionaries, layers stacked on the first dimension."""
-    return nn.meta.unbox(_boxed(architecture, key))
-
-
-def axes(architecture: Architecture) -> Tree:
-    """Return a tree like the parameters whose leaves are tuples: one logical axis name per dimension."""
-    boxed = jax.eval_shape(functools.partial(_boxed, architecture), jax.random.key(0))
-    return jax.tree.map(
-        lambda box: tuple(box.names), boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
-    )
-
-
 def apply(
+    architecture: Architecture, params: Tree, token: Array, mask: Array, constrain: Constrain = unconstrained
+) -> Array:
+    """Read whole rows; see ``models.Model.apply``."""
+    if token.ndim != 2 or token.shape != mask.shape:
+        raise ValueError(f"token {token.shape} and mask {mask.shape} must share one shape [B, S]")
+    real = mask != 0
+
+    def mix(query: Array, key: Array, value: Array) -> Array:
+        return attention.attend(architecture.attention, query, key, value, real.astype(jnp.int32))
+
+    return _trunk(architecture, params, token, places(real), mix, constrain)
+
+
+def places(real: Array) -> Array:
+    """Return the position [B, S] of each token: how many real ones stand before it in its row."""
+    return jnp.cumsum(real, axis=1, dtype=jnp.int32) - real.astype(jnp.int32)
+
+
+def apply_shared(
     architecture: Architecture,
     params: Tree,
+    prompt: Array,
+    prompt_mask: Array,
     token: Array,
-    mask: Array,
-    cache: Cache | None = None,
+    segment: Array,
     constrain: Constrain = unconstrained,
-) -> tuple[Array, Cache | None]:
-    """Read tokens; see ``models.Model.apply``."""
-    if token.ndim != 2 or token.shape != mask.shape:
-        raise ValueError(f"token {token.shape} and mask {mask.shape} must share one shape [B, s]")
-    if cache is not None and (cache.mask.shape[0] != token.shape[0] or cache.mask.shape[1] < token.shape[1]):
-        raise ValueError(f"cache of [B, S] = {cache.mask.shape} cannot take tokens of [B, s] = {token.shape}")
-    read: Any = _Decoder(architecture, constrain).apply({"params": params}, token, mask != 0, cache)
-    return read
+) -> tuple[Array, Array]:
+    """Read rows that share prompts; see ``models.Model.apply_shared``."""
+    (prompts, length), (rows, width) = prompt.shape, token.shape
+    if rows % prompts or token.shape != segment.shape or prompt.shape != prompt_mask.shape:
+        raise ValueError(
+            f"token {token.shape} and segment {segment.shape} must share one shape [B, W], prompt {prompt.shape} and "
+            f"its mask {prompt_mask.shape} another [P, L], and P divide B"
+        )
+    real = prompt_mask != 0
+    column = jnp.arange(width, dtype=jnp.int32)[None, :]
+    fresh = jnp.concatenate([jnp.ones_like(segment[:, :1], bool), segment[:, 1:] != segment[:, :-1]], axis=1)
+    own = column - jax.lax.cummax(jnp.where(fresh, column, 0), axis=1)  # places since the segment began
+    own = own.reshape(prompts, -1) + jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
+
+    # One stream for each prompt, [prompt | its rows]: a mesh that splits prompts has nothing to move.
+    def mix(query: Array, key: Array, value: Array) -> Array:
+        q, k, v = (x[:, :length] for x in (query, key, value))
+        first = attention.attend(architecture.attention, q, k, v, real.astype(jnp.int32))
+        shared = attention.Prompt(k, v, real)
+        q, k, v = (x[:, length:].reshape(rows, width, *x.shape[2:]) for x in (query, key, value))
+        second = attention.attend(architecture.attention, q, k, v, segment, shared)
+        return jnp.concatenate([first, second.reshape(prompts, -1, *second.shape[2:])], axis=1)
+
+    whole = jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1)
+    x = _trunk(architecture, params, whole, jnp.concatenate([places(real), own], axis=1), mix, constrain)
+    return x[:, :length], x[:, length:].reshape(rows, width, -1)
+
+
+def _trunk(
+    architecture: Architecture, params: Tree, token: Array, position: Array, mix: Mix, constrain: Constrain
+) -> Array:
+    """Return hidden [B, S, D] after the final norm of tokens [B, S], whose attention is ``mix``'s business."""
+    a = architecture
+    angles = rotation(a, position)
+
+    def block(x: Array, weights: Tree) -> tuple[Array, None]:
+        def mixed(query: Array, key: Array, value: Array) -> tuple[Array, None]:
+            return mix(query, key, value), None
+
+        return layer(a, weights, x, angles, mixed, constrain)
+
+    if a.remat != "none":
+        block = jax.checkpoint(block, prevent_cse=not a.scan, policy=_SAVED[a.remat])
+    x = constrain(embed(a, params, token), _STREAM)
+    if a.scan:
+        x, _ = jax.lax.scan(block, x, params["layers"])
+    else:
+        for weights in unstacked(a, params["layers"]):
+            x, _ = block(x, weights)
+    return final(a, params, x)
+
+
+def unstacked(architecture: Architecture, layers: Tree) -> list[Tree]:
+    """Return the parameters of each layer."""
+    return [jax.tree.map(lambda w, i=i: w[i], layers) for i in range(architecture.layers)]
+
+
+def embed(architecture: Architecture, params: Tree, token: Array) -> Array:
+    """Return the embedding [B, S, D] of tokens [B, S]; padding may hold any id."""
+    return jnp.take(params["embedding"], token, axis=0, mode="clip").astype(architecture.dtype)
+
+
+def final(architecture: Architecture, params: Tree, x: Array) -> Array:
+    """Return the final norm of the residual stream."""
+    return _rms_norm(x, params["final_norm"], architecture.norm_epsilon)
+
+
+def rotation(architecture: Architecture, position: Array) -> tuple[Array, Array]:
+    """Return cosine and sine [B, S, 1, K / 2] of position * theta^(-2 i / K), in float32."""
+    size = architecture.size
+    frequency = architecture.rope_theta ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angle = position.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def layer(
+    architecture: Architecture,
+    weights: Tree,
+    x: Array,
+    angles: tuple[Array, Array],
+    mix: Callable[[Array, Array, Array], tuple[Array, Any]],
+    constrain: Constrain,
+) -> tuple[Array, Any]:
+    """Add attention and SwiGLU of the normed stream to ``x`` [B, S, D]; return it and what ``mix`` returned beside."""
+    a, dtype = architecture, architecture.dtype
+    y = _rms_norm(x, weights["attention_norm"], a.norm_epsilon)
+    query = _rotate(project(y, weights["query"], dtype), *angles).astype(dtype)
+    key = _rotate(project(y, weights["key"], dtype), *angles).astype(dtype)
+    value = project(y, weights["value"], dtype).astype(dtype)
+    query = constrain(query, ("rows", "positions", "heads", None))
+    mixed, beside = mix(query, key, value)
+    x = constrain(x + project(mixed, weights["attention_output"], dtype, contracted=2).astype(dtype), _STREAM)
+    y = _rms_norm(x, weights["swiglu_norm"], a.norm_epsilon)
+    inner = _swiglu(project(y, weights["gate"], dtype), project(y, weights["up"], dtype)).astype(dtype)
+    inner = constrain(inner, ("rows", "positions", "hidden"))
+    return constrain(x + project(inner, weights["down"], dtype).astype(dtype), _STREAM), beside
 
 
 def logits(architecture: Architecture, params: Tree, hidden: Array) -> Array:
     """Return the unembedding of ``hidden`` [..., D] as float32 [..., V]."""
+    return project(hidden, unembedding(architecture, params), architecture.dtype)
+
+
+def unembedding(architecture: Architecture, params: Tree) -> Array:
+    """Return the matrix [D, V] from hidden states to logits."""
     if architecture.output != "logits":
         raise ValueError(f"logits need output='logits'; this model has output={architecture.output!r}")
-    if architecture.tied:
-        return _einsum("...d,vd->...v", hidden, params["embedding"], architecture.dtype)
-    return _einsum("...d,dv->...v", hidden, params["unembedding"], architecture.dtype)
+    return params["embedding"].T if architecture.tied else params["unembedding"]
 
 
 def scalar(architecture: Architecture, params: Tree, hidden: Array) -> Array:
     """Return one float32 number for each ``hidden`` [..., D]; 0 everywhere at initialisation."""
     if architecture.output != "scalar":
         raise ValueError(f"a scalar needs output='scalar'; this model has output={architecture.output!r}")
-    return _einsum("...d,d->...", hidden, params["scalar"], architecture.dtype)
-
-
-def _at_least_one(field: str, value: int | None) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field}={value!r} must be a whole number of at least 1")
-
-
-def _boxed(architecture: Architecture, key: Key) -> Tree:
-    token = jnp.zeros((1, 1), jnp.int32)
-    return _Decoder(architecture, unconstrained).init(key, token, token == 0, None)["params"]
-
-
-def _einsum(spec: str, left: Array, right: Array, dtype: str) -> Array:
-    """Multiply operands in ``dtype``, accumulate and return in float32."""
-    return jnp.einsum(spec, left.astype(dtype), right.astype(dtype), preferred_element_type=jnp.float32)
+    dtype = architecture.dtype
+    operands = hidden.astype(dtype), params["scalar"].astype(dtype)
+    return jnp.einsum("...d,d->...", *operands, preferred_element_type=jnp.float32)
 
 
 @jax.custom_vjp
@@ -184,7 +191,7 @@ def _matmul_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array
 _matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_backward)
 
 
-def _project(x: Array, weight: Array, dtype: str, contracted: int = 1) -> Array:
+def project(x: Array, weight: Array, dtype: str, contracted: int = 1) -> Array:
     """Multiply the last ``contracted`` dimensions of ``x`` into the first of ``weight``, in ``dtype``; float32 out.
 
     Everything goes through one matrix product of [tokens, in] and [in, out] with a gradient of its own:
@@ -197,187 +204,56 @@ def _project(x: Array, weight: Array, dtype: str, contracted: int = 1) -> Array:
     return flat.reshape(*lead, *out)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
     """Return x / sqrt(mean(x^2) + epsilon) * scale over the last dimension, in float32, cast back to x's dtype."""
+    return _rms_norm_forward(x, scale, epsilon)[0]
+
+
+def _normed(x: Array, epsilon: float) -> tuple[Array, Array]:
     wide = x.astype(jnp.float32)
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
-    return (wide * inverse * scale.reshape((1,) * (x.ndim - 1) + scale.shape)).astype(x.dtype)
+    return wide * inverse, inverse
 
 
-def _angles(position: Array, size: int, theta: float) -> tuple[Array, Array]:
-    """Return cosine and sine [B, s, 1, K / 2] of position * theta^(-2 i / K), in float32."""
-    frequency = theta ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    angle = position.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
-    return jnp.cos(angle), jnp.sin(angle)
+def _rms_norm_forward(x: Array, scale: Array, epsilon: float) -> tuple[Array, tuple[Array, Array]]:
+    out = _normed(x, epsilon)[0] * scale.reshape((1,) * (x.ndim - 1) + scale.shape)
+    return out.astype(x.dtype), (x, scale)
+
+
+def _rms_norm_backward(epsilon: float, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    # Keeps x alone: jax's own derivative would keep and read four arrays of its size.
+    x, scale = saved
+    unit, inverse = _normed(x, epsilon)
+    gradient = gradient.astype(jnp.float32)
+    by_unit = gradient * scale.reshape((1,) * (x.ndim - 1) + scale.shape)
+    by_x = inverse * (by_unit - unit * jnp.mean(by_unit * unit, axis=-1, keepdims=True))
+    return by_x.astype(x.dtype), jnp.sum(gradient * unit, axis=tuple(range(x.ndim - 1)))
+
+
+_rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+
+
+@jax.custom_vjp
+def _swiglu(gate: Array, up: Array) -> Array:
+    """Return silu(gate) * up."""
+    return jax.nn.silu(gate) * up
+
+
+def _swiglu_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    gate, up = saved
+    sigmoid = jax.nn.sigmoid(gate)
+    silu = gate * sigmoid
+    return gradient * up * (sigmoid + silu * (1 - sigmoid)), gradient * silu
+
+
+_swiglu.defvjp(lambda gate, up: (_swiglu(gate, up), (gate, up)), _swiglu_backward)
 
 
 def _rotate(x: Array, cosine: Array, sine: Array) -> Array:
-    """Turn the pairs (i, i + K / 2) of float32 ``x`` [B, s, heads, K] by their angle."""
+    """Turn the pairs (i, i + K / 2) of float32 ``x`` [B, S, heads, K] by their angle."""
     first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
-def _attend(query: Array, key: Array, value: Array, valid: Array, dtype: str) -> Array:
-    """Softmax attention of ``query`` [B, s, H, K] over ``key``, ``value`` [B, S, G, K] where ``valid`` [B, s, S]."""
-    rows, new, heads, size = query.shape
-    grouped = query.reshape(rows, new, key.shape[2], heads // key.shape[2], size)
-    score = _einsum("bsgrk,btgk->bgrst", grouped, key, dtype) * size**-0.5
-    score = jnp.where(valid[:, None, None, :, :], score, _MASKED)
-    weight = jax.nn.softmax(score, axis=-1)
-    return _einsum("bgrst,btgk->bsgrk", weight, value, dtype).reshape(rows, new, heads, size)
-
-
-@flax.struct.dataclass
-class _Shared:
-    """What every layer reads: which slots may be seen, the rotation, and where new slots start."""
-
-    valid: Array  # [B, s, S] bool
-    cosine: Array  # [B, s, 1, K / 2]
-    sine: Array
-    start: Array | None  # [] int32; None without a cache
-
-
-def _parameter(module: nn.Module, name: str, start: Any, names: Names, shape: tuple[int, ...]) -> Array:
-    """Own a float32 parameter of ``module``, with its logical axis names."""
-    value: Any = module.param(name, nn.with_logical_partitioning(start, names), shape, jnp.float32)
-    return value
-
-
-_Carry = tuple[Array, Array | None, Array | None]  # residual stream, the cache's keys, the cache's values
-
-
-class _Layer(nn.Module):
-    """Attention and SwiGLU, each on the normed stream and added back to it."""
-
-    architecture: Architecture
-    constrain: Constrain
-
-    def weight(self, name: str, names: Names, shape: tuple[int, ...], fan_in: int, scale: float = 1.0) -> Array:
-        """Return the parameter ``name``, drawn from N(0, scale^2 / fan_in)."""
-        return _parameter(self, name, nn.initializers.normal(scale * fan_in**-0.5), names, shape)
-
-    def normed(self, name: str, x: Array) -> Array:
-        """Return RMSNorm of ``x`` under the scale ``name``."""
-        scale = _parameter(self, name, nn.initializers.ones, (None,), (self.architecture.width,))
-        return _rms_norm(x, scale, self.architecture.norm_epsilon)
-
-    @nn.compact
-    def __call__(self, carry: _Carry, index: Array, shared: _Shared) -> tuple[_Carry, None]:
-        """Apply layer ``index``, which owns that slice of the cache."""
-        x, keys, values = carry
-        mixed, keys, values = self.attention(self.normed("attention_norm", x), keys, values, index, shared)
-        x = self.constrain(x + mixed, ("rows", "positions", None))
-        x = self.constrain(x + self.swiglu(self.normed("swiglu_norm", x)), ("rows", "positions", None))
-        return (x, keys, values), None
-
-    def attention(
-        self, x: Array, keys: Array | None, values: Array | None, index: Array, shared: _Shared
-    ) -> tuple[Array, Array | None, Array | None]:
-        """Grouped-query attention; writes the new keys and values into the stacked cache in place."""
-        a, dtype = self.architecture, self.architecture.dtype
-
-        def project(name: str, heads: int, axis: str) -> Array:
-            weight = self.weight(name, ("width", axis, "head_size"), (a.width, heads, a.size), a.width)
-            return _project(x, weight, dtype)
-
-        query = _rotate(project("query", a.heads, "heads"), shared.cosine, shared.sine).astype(dtype)
-        key = _rotate(project("key", a.kv_heads, "kv_heads"), shared.cosine, shared.sine).astype(dtype)
-        value = project("value", a.kv_heads, "kv_heads").astype(dtype)
-        query = self.constrain(query, ("rows", "positions", "heads", None))
-        if keys is not None and values is not None and shared.start is not None:
-            # The whole stack is carried and written in place: as outputs of the loop over layers
-            # the slices would be stacked anew, a copy of the cache at every decoded token.
-            at = (index, jnp.zeros_like(index), shared.start, jnp.zeros_like(index), jnp.zeros_like(index))
-            keys = jax.lax.dynamic_update_slice(keys, key[None], at)
-            values = jax.lax.dynamic_update_slice(values, value[None], at)
-            key = jax.lax.dynamic_index_in_dim(keys, index, keepdims=False)
-            value = jax.lax.dynamic_index_in_dim(values, index, keepdims=False)
-        mixed = _attend(query, key, value, shared.valid, dtype)
-        # Each layer adds to the stream twice: the factor keeps its variance at the start free of depth.
-        out = self.weight(
-            "attention_output",
-            ("heads", "head_size", "width"),
-            (a.heads, a.size, a.width),
-            a.heads * a.size,
-            (2 * a.layers) ** -0.5,
-        )
-        return _project(mixed, out, dtype, contracted=2).astype(dtype), keys, values
-
-    def swiglu(self, x: Array) -> Array:
-        """(silu(x gate) * (x up)) down."""
-        a = self.architecture
-        gate = self.weight("gate", ("width", "hidden"), (a.width, a.hidden), a.width)
-        up = self.weight("up", ("width", "hidden"), (a.width, a.hidden), a.width)
-        down = self.weight("down", ("hidden", "width"), (a.hidden, a.width), a.hidden, (2 * a.layers) ** -0.5)
-        inner = jax.nn.silu(_project(x, gate, a.dtype)) * _project(x, up, a.dtype)
-        inner = self.constrain(inner.astype(a.dtype), ("rows", "positions", "hidden"))
-        return _project(inner, down, a.dtype).astype(a.dtype)
-
-
-class _Decoder(nn.Module):
-    """Embedding, the layers under one scan, the final norm; also owns the parameters of the head."""
-
-    architecture: Architecture
-    constrain: Constrain
-
-    @nn.compact
-    def __call__(self, token: Array, mask: Array, cache: Cache | None) -> tuple[Array, Cache | None]:
-        """Return hidden [B, s, D] after the final norm, and the cache with the new tokens in it."""
-        a = self.architecture
-        own = functools.partial(_parameter, self)
-        normal = nn.initializers.normal(a.width**-0.5)
-        embedding = own("embedding", normal, ("vocabulary", "width"), (a.vocabulary, a.width))
-        if a.output == "scalar":
-            own("scalar", nn.initializers.zeros, ("width",), (a.width,))
-        elif not a.tied:
-            own("unembedding", normal, ("width", "vocabulary"), (a.width, a.vocabulary))
-
-        shared, slots = _see(a, mask, cache)
-        # clip: padding may hold any id
-        x = jnp.take(embedding, token, axis=0, mode="clip").astype(a.dtype)
-        x = self.constrain(x, ("rows", "positions", None))
-        stack = nn.scan(
-            _LAYERS[a.remat],
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=_PER_LAYER,
-            length=a.layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
-        carry = (x, None, None) if cache is None else (x, cache.key, cache.value)
-        index = jnp.arange(a.layers, dtype=jnp.int32)
-        (x, keys, values), _ = stack(a, self.constrain, name="layers")(carry, index, shared)
-        x = _rms_norm(x, own("final_norm", nn.initializers.ones, (None,), (a.width,)), a.norm_epsilon)
-        if cache is None:
-            return x, None
-        return x, Cache(key=keys, value=values, mask=slots, length=cache.length + token.shape[1])
-
-
-def _see(architecture: Architecture, mask: Array, cache: Cache | None) -> tuple[_Shared, Array]:
-    """Return what the layers share, and the mask [B, S] of real slots once the new tokens stand in theirs."""
-    a = architecture
-    position = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - mask.astype(jnp.int32)
-    if cache is None:
-        start, slots = jnp.zeros((), jnp.int32), mask
-    else:
-        start = cache.length
-        position += jnp.sum(cache.mask, axis=1, keepdims=True, dtype=jnp.int32)
-        slots = jax.lax.dynamic_update_slice(cache.mask, mask, (jnp.zeros_like(start), start))
-    slot = jnp.arange(slots.shape[1], dtype=jnp.int32)
-    causal = slot[None, :] <= start + jnp.arange(mask.shape[1], dtype=jnp.int32)[:, None]
-    cosine, sine = _angles(position, a.size, a.rope_theta)
-    shared = _Shared(
-        valid=causal[None, :, :] & slots[:, None, :],
-        cosine=cosine,
-        sine=sine,
-        start=None if cache is None else start,
-    )
-    return shared, slots
-
-
-_PER_LAYER: Any = (0, nn.broadcast)  # of the layer's index and of what is shared
-_LAYERS: dict[str, Any] = {
-    "none": _Layer,
-    "full": nn.remat(_Layer, prevent_cse=False),
-    "dots": nn.remat(_Layer, prevent_cse=False, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
-}
+_SAVED: dict[str, Any] = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}

@@ -15,28 +15,25 @@ Array = types.Array
 EVERY_TOKEN = 0xFFFFFFFF  # a word of Sample.kept with all bits set
 
 
-class Cache(Protocol):
-    """What the sampler must know of a cache: where its rows and slots are."""
-
-    key: Array  # [N, B, S, H, K]
-    value: Array  # [N, B, S, H, K]
-    mask: Array  # [B, S]
-    length: Array  # [] int32, slots in use, common to all rows
-
-    def replace(self, **updates: Any) -> Any:
-        """Return a copy with some fields replaced."""
-        ...
-
-
 class Policy(Protocol):
     """What the sampler asks of a model; ``rljax.models.build`` makes one."""
 
-    def init_cache(self, rows: int, length: int) -> Any:
-        """Return an empty cache for ``rows`` rows of ``length`` positions."""
+    def prepare(self, params: types.Tree) -> types.Tree:
+        """Return the parameters in the form the other functions read."""
         ...
 
-    def apply(self, params: types.Tree, token: Array, mask: Array, cache: Any) -> tuple[Array, Any]:
-        """Append ``token [B, s]`` to the cache; return the hidden states ``[B, s, D]`` and the cache."""
+    def prefill(
+        self, weights: types.Tree, token: Array, mask: Array, samples: int, columns: int, block: int
+    ) -> tuple[Array, Any]:
+        """Read prompts [P, L]; return hidden [P, L, D] and a cache for ``samples`` rows of each."""
+        ...
+
+    def extend(self, weights: types.Tree, token: Array, mask: Array, cache: Any) -> tuple[Array, Any]:
+        """Append a token [B] to each row of the cache; return hidden [B, D] and the cache."""
+        ...
+
+    def select(self, cache: Any, prompts: Array | None, rows: Array) -> Any:
+        """Return the cache of some rows, and of some prompts (None: all of them), alone."""
         ...
 
     def logits(self, params: types.Tree, hidden: Array) -> Array:
@@ -56,6 +53,7 @@ class Sample:
     square_prob: Array  # [B, T] float32, sum over v of p_v^2 of the same; 0 after the end
     finish: Array  # [B] int32, a types.Finish
     turns: Array  # int32, positions decoded before every row had ended
+    slots: Array  # int32, tokens that could have been emitted: rows in the batch, summed over turns
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, packed support drawn from; all bits set after the end
 
 
@@ -86,12 +84,14 @@ def generate(
     processors: processors_lib.Processors,
     keep_support: bool = False,
     axis_name: str | None = None,
+    block: int = 0,
+    compact: int = 0,
 ) -> Sample:
     """Sample ``samples`` completions of each prompt, at most ``length`` tokens each.
 
     Token t of row b is drawn with ``fold_in(keys[b], t)`` and nothing else random, so it depends on
     the row's own prompt and key, never on its place, its batch or the number of turns. Each prompt
-    is prefilled once and its cache repeated; the loop ends when every row has emitted one of ``stop``.
+    is read once and its keys are shared; the loop ends when every row has emitted one of ``stop``.
 
     With temperature tau, filter F and logits l: ``raw_logp = log_softmax(l / tau)`` and
     ``behaviour_logp = log_softmax(F(l / tau))`` at the token drawn. At temperature 0 the most
@@ -99,7 +99,7 @@ def generate(
     and ``entropy`` are those of temperature 1.
 
     Args:
-        model: gives ``init_cache``, ``apply`` and ``logits``.
+        model: gives ``prepare``, ``prefill``, ``extend``, ``select`` and ``logits``.
         params: the model's parameters.
         prompts: P prompts, left-padded to L; the last position of each is a token.
         keys: [B] typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
@@ -111,23 +111,28 @@ def generate(
         keep_support: fill ``Sample.kept``, provided there is a filter (and temperature is not 0).
         axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member
             has ended; a predicate of each member's own would copy the whole cache each turn.
+        block: columns of the cache that come into use together; 0: all at once.
+        compact: how often the batch may shrink to half its rows as rows end; see ``stages``.
 
     Raises:
-        ValueError: no sample, no length, or a number of keys other than P * samples.
+        ValueError: no sample, no length, a number of keys other than P * samples, or compaction inside ``vmap``.
     """
-    rows = prompts.token.shape[0] * samples
+    count = prompts.token.shape[0]
+    rows = count * samples
     if samples < 1 or length < 1:
         raise ValueError(f"generate: samples = {samples}, length = {length}: expected at least 1 of each")
     if keys.shape != (rows,):
         raise ValueError(f"generate: keys of shape {keys.shape}: expected {(rows,)}, prompts times samples")
+    if compact and axis_name is not None:
+        raise ValueError(f"generate: compact = {compact}: rows cannot be taken out of a batch inside vmap")
 
-    hidden, read = model.apply(params, prompts.token, prompts.mask, model.init_cache(*prompts.token.shape))
-    # The last token drawn is never fed back, hence one slot less than positions.
-    cache = _spread(read, model.init_cache(rows, prompts.token.shape[1] + length - 1), samples)
-    logits = jnp.repeat(model.logits(params, hidden[:, -1]), samples, axis=0)
+    weights = model.prepare(params)
+    # The last token drawn is never fed back, hence one column less than positions.
+    hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), block)
+    logits = jnp.repeat(model.logits(weights, hidden[:, -1]), samples, axis=0)
     stop_ids = jnp.asarray(stop, jnp.int32)[None, :]
 
-    def emit(sample: Sample, logits: Array, live: Array) -> tuple[Sample, Array, Array]:
+    def emit(sample: Sample, keys: types.Key, logits: Array, live: Array) -> tuple[Sample, Array, Array]:
         """Draw the next position of every live row; return also the token and who is still live."""
         drawn = _draw(logits, keys, sample.turns, processors, sample.kept is not None)
         token = jnp.where(live, drawn.token, pad)
@@ -136,23 +141,101 @@ def generate(
         finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
         return dataclasses.replace(sample, finish=finish), token, live & ~stopped
 
-    def unfinished(carry: tuple[Sample, Any, Array, Array]) -> Array:
-        sample, _, _, live = carry
-        some = jnp.any(live)
-        if axis_name is not None:
-            some = jax.lax.pmax(some.astype(jnp.int32), axis_name) > 0
-        return some & (sample.turns < length)
-
-    def turn(carry: tuple[Sample, Any, Array, Array]) -> tuple[Sample, Any, Array, Array]:
-        sample, cache, token, live = carry
-        hidden, cache = model.apply(params, token[:, None], live[:, None].astype(jnp.float32), cache)
-        sample, token, live = emit(sample, model.logits(params, hidden[:, 0]), live)
-        return sample, cache, token, live
+    def turn(flight: _Flight) -> _Flight:
+        hidden, cache = model.extend(weights, flight.token, flight.live, flight.cache)
+        sample, token, live = emit(flight.sample, flight.keys, model.logits(weights, hidden), flight.live)
+        return dataclasses.replace(flight, sample=sample, cache=cache, token=token, live=live)
 
     keep = keep_support and processors.filter is not None and processors.temperature > 0
     empty = _empty(rows, length, logits.shape[1] if keep else None, pad)
-    sample, token, live = emit(empty, logits, jnp.ones((rows,), bool))
-    return jax.lax.while_loop(unfinished, turn, (sample, cache, token, live))[0]
+    sample, token, live = emit(empty, keys, logits, jnp.ones((rows,), bool))
+    flight = _Flight(sample, cache, token, live, keys, jnp.arange(rows, dtype=jnp.int32))
+    whole, batches = sample, stages(count, samples, compact)
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        if batch != batches[0]:
+            whole = _gather(whole, flight)
+            flight = _shrink(model, flight, whole, batch, batches[0])
+
+        def unfinished(flight: _Flight, batch=batch, following=following) -> Array:
+            some = jnp.any(flight.live)
+            if axis_name is not None:
+                some = jax.lax.pmax(some.astype(jnp.int32), axis_name) > 0
+            if following is not None:
+                some &= ~_fits(flight.live, batch, following)
+            return some & (flight.sample.turns < length)
+
+        flight = jax.lax.while_loop(unfinished, turn, flight)
+    return flight.sample if len(batches) == 1 else _gather(whole, flight)
+
+
+def stages(prompts: int, samples: int, compact: int) -> list[tuple[int, int]]:
+    """Return the shapes (prompts, samples of each) of a batch that shrinks ``compact`` times, by half each time.
+
+    While prompts keep more than a row each, every prompt keeps as many, and its keys stay shared; once there are
+    no more rows than prompts, each row takes its own prompt along.
+    """
+    found = [(prompts, samples)]
+    for _ in range(compact):
+        p, s = found[-1]
+        if (p, s) == (1, 1):
+            break
+        found.append((p, -(-s // 2)) if s > 1 else (-(-p // 2), 1))
+    return found
+
+
+@flax.struct.dataclass
+class _Flight:
+    """Rows being decoded."""
+
+    sample: Sample
+    cache: Any
+    token: Array  # [b] int32, the newest of each row, not yet in the cache
+    live: Array  # [b] bool
+    keys: types.Key  # [b]
+    row: Array  # [b] int32, of the whole batch; past its end: none
+
+
+def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Array:
+    """Tell whether the live rows of a batch fit into the following shape."""
+    (prompts, samples), (fewer, lanes) = batch, following
+    if fewer < prompts:
+        return jnp.sum(live) <= fewer
+    return jnp.max(jnp.sum(live.reshape(prompts, samples), axis=1)) <= lanes
+
+
+def _shrink(
+    model: Policy, flight: _Flight, whole: Sample, batch: tuple[int, int], first: tuple[int, int]
+) -> _Flight:
+    """Move the live rows of a flight into a smaller batch; ``whole`` holds what all rows have emitted."""
+    prompts, samples = batch
+    rows = flight.live.shape[0]
+    if prompts == first[0]:  # some rows of every prompt
+        order = jnp.argsort(~flight.live.reshape(prompts, -1), axis=1, stable=True)[:, :samples]
+        index = (order + jnp.arange(prompts)[:, None] * (rows // prompts)).reshape(-1)
+        cache = model.select(flight.cache, None, index)
+    else:  # one row for each place, of whichever prompt
+        index = jnp.argsort(~flight.live, stable=True)[:prompts]
+        cache = model.select(flight.cache, index, index)
+    live, row = flight.live[index], flight.row[index]
+    held = _take(whole, row)
+    return _Flight(held, cache, flight.token[index], live, flight.keys[index], row)
+
+
+def _rowwise(sample: Sample) -> dict[str, Array]:
+    """Return the fields that have a row each."""
+    names = [f.name for f in dataclasses.fields(sample) if f.name not in ("turns", "slots")]
+    return {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
+
+
+def _take(whole: Sample, row: Array) -> Sample:
+    return dataclasses.replace(whole, **{name: x[row] for name, x in _rowwise(whole).items()})
+
+
+def _gather(whole: Sample, flight: _Flight) -> Sample:
+    """Write what the rows of a flight have emitted into the whole batch."""
+    rows = _rowwise(flight.sample)
+    put = {name: x.at[flight.row].set(rows[name]) for name, x in _rowwise(whole).items()}
+    return dataclasses.replace(whole, turns=flight.sample.turns, slots=flight.sample.slots, **put)
 
 
 @flax.struct.dataclass
@@ -215,6 +298,7 @@ def _empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
         square_prob=zeros,
         finish=jnp.full((rows,), int(types.Finish.LENGTH), jnp.int32),
         turns=jnp.zeros((), jnp.int32),
+        slots=jnp.zeros((), jnp.int32),
         kept=kept,
     )
 
@@ -237,19 +321,6 @@ def _write(sample: Sample, drawn: _Drawn, live: Array) -> Sample:
         entropy=put(sample.entropy, jnp.where(live, drawn.entropy, 0.0)),
         square_prob=put(sample.square_prob, jnp.where(live, drawn.square_prob, 0.0)),
         turns=sample.turns + 1,
+        slots=sample.slots + live.shape[0],
         kept=kept,
-    )
-
-
-def _spread(read: Cache, empty: Cache, samples: int) -> Any:
-    """Copy each prompt's slots into its ``samples`` adjacent rows of ``empty``, which gives size and layout."""
-
-    def fill(whole: Array, part: Array, row_axis: int) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(whole, jnp.repeat(part, samples, axis=row_axis), 0, row_axis + 1)
-
-    return empty.replace(
-        key=fill(empty.key, read.key, 1),
-        value=fill(empty.value, read.value, 1),
-        mask=fill(empty.mask, read.mask, 0),
-        length=read.length,
     )

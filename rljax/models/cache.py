@@ -1,0 +1,158 @@
+"""Decoding: what was read stays as keys and values, the prompt's once for all its samples.
+
+A cache holds the keys of P prompts and, for each of B rows (row b of prompt b // (B / P)), those of its own tokens, in
+blocks of columns. All rows write the same column at a time and a block is read once it is in use, so work follows the
+tokens that exist. The layers stand one after the other: a loop over them would copy weights and cache at each token.
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from rljax.models import attention, transformer
+from rljax.models.architecture import Architecture
+from rljax.types import Array, Tree
+
+Pair = tuple[Array, Array]
+
+
+@flax.struct.dataclass
+class Cache:
+    """Keys and values of each layer in the compute dtype; keys are rotated already."""
+
+    prompt: tuple[Pair, ...]  # of each layer: key [P, G, K, L], value [P, G, L, K]
+    own: tuple[tuple[Pair, ...], ...]  # of each layer and block: key [B, G, K, C], value [B, G, C, K]
+    prompt_mask: Array  # [P, L] bool
+    mask: Array  # [B, S] bool: columns of all blocks that hold a real token
+    length: Array  # [] int32, columns written so far
+
+
+def prepare(architecture: Architecture, params: Tree) -> Tree:
+    """Return the parameters as decoding reads them: in the compute dtype, layers apart, once for many tokens."""
+    a = architecture
+    cast = jax.tree.map(lambda w: w.astype(a.dtype), {k: v for k, v in params.items() if k != "final_norm"})
+    return {**cast, "layers": transformer.unstacked(a, cast["layers"]), "final_norm": params["final_norm"]}
+
+
+def prefill(
+    architecture: Architecture,
+    weights: Tree,
+    token: Array,
+    mask: Array,
+    samples: int,
+    columns: int,
+    block: int,
+    constrain: transformer.Constrain,
+) -> tuple[Array, Cache]:
+    """Read prompts [P, L]; return hidden [P, L, D] and a cache for P * ``samples`` rows of ``columns`` each."""
+    a, real = architecture, mask != 0
+    rows, kept = token.shape[0] * samples, []
+    widths = [min(block, columns - i) for i in range(0, columns, block)] if block else [columns]
+
+    def mix(query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
+        mixed = attention.attend(a.attention, query, key, value, real.astype(jnp.int32))
+        return mixed, (key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3))
+
+    x, angles = transformer.embed(a, weights, token), transformer.rotation(a, transformer.places(real))
+    for layer in weights["layers"]:
+        x, pair = transformer.layer(a, layer, x, angles, mix, constrain)
+        kept.append(pair)
+
+    def empty(*shape: int) -> Array:
+        return constrain(jnp.zeros((rows, a.kv_heads, *shape), a.dtype), ("rows", "kv_heads", None, None))
+
+    own = tuple(tuple((empty(a.size, w), empty(w, a.size)) for w in widths) for _ in kept)
+    cache = Cache(
+        prompt=tuple(kept),
+        own=own,
+        prompt_mask=real,
+        mask=constrain(jnp.zeros((rows, columns), bool), ("rows", None)),
+        length=jnp.zeros((), jnp.int32),
+    )
+    return transformer.final(a, weights, x), cache
+
+
+def extend(
+    architecture: Architecture,
+    weights: Tree,
+    token: Array,
+    mask: Array,
+    cache: Cache,
+    constrain: transformer.Constrain,
+) -> tuple[Array, Cache]:
+    """Append one token [B] to each row, real where ``mask`` [B]; return hidden [B, D] and the cache."""
+    a, rows = architecture, token.shape[0]
+    before = jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)
+    position = jnp.repeat(before, rows // before.shape[0], total_repeat_length=rows)
+    position += jnp.sum(cache.mask, axis=1, dtype=jnp.int32)
+    seen = jax.lax.dynamic_update_slice(cache.mask, mask[:, None] != 0, (jnp.zeros_like(cache.length), cache.length))
+
+    x, angles = transformer.embed(a, weights, token[:, None]), transformer.rotation(a, position[:, None])
+    own = []
+    for layer, prompt, blocks in zip(weights["layers"], cache.prompt, cache.own, strict=True):
+
+        def mix(query: Array, key: Array, value: Array, prompt=prompt, blocks=blocks) -> tuple[Array, Any]:
+            written = _write(blocks, key, value, cache.length)
+            return _read(query, prompt, cache.prompt_mask, written, seen, cache.length), written
+
+        x, written = transformer.layer(a, layer, x, angles, mix, constrain)
+        own.append(written)
+    hidden = transformer.final(a, weights, x)[:, 0]
+    return hidden, cache.replace(own=tuple(own), mask=seen, length=cache.length + 1)
+
+
+def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
+    """Return the cache of some rows [b] alone, and of some prompts [p] (None: all of them), p dividing b."""
+    take = (lambda x: x) if prompts is None else (lambda x: x[prompts])
+    return cache.replace(
+        prompt=jax.tree.map(take, cache.prompt),
+        prompt_mask=take(cache.prompt_mask),
+        own=jax.tree.map(lambda x: x[rows], cache.own),
+        mask=cache.mask[rows],
+    )
+
+
+def _write(blocks: tuple[Pair, ...], key: Array, value: Array, column: Array) -> tuple[Pair, ...]:
+    """Write one token's key and value [B, 1, G, K] into ``column``."""
+    key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+    written, start, zero = [], 0, jnp.zeros_like(column)
+    for keys, values in blocks:
+        place = jnp.clip(column - start, 0, keys.shape[3] - 1)
+        inside = (column >= start) & (column < start + keys.shape[3])
+        at = ((zero, zero, zero, place), (zero, zero, place, zero))
+        pair = []
+        for whole, part, where in zip((keys, values), (key, value), at, strict=True):
+            # every block is written, most of them with what stands there: a condition would copy them
+            old = jax.lax.dynamic_slice(whole, where, part.shape) if len(blocks) > 1 else part
+            pair.append(jax.lax.dynamic_update_slice(whole, jnp.where(inside, part, old), where))
+        written.append((pair[0], pair[1]))
+        start += keys.shape[3]
+    return tuple(written)
+
+
+def _read(query: Array, prompt: Pair, prompt_mask: Array, blocks: tuple[Pair, ...], seen: Array, last: Array) -> Array:
+    """Attend from ``query`` [B, 1, H, K] to the prompt and to every block in use, ``last`` the newest column."""
+    rows, _, heads, size = query.shape
+    prompts, kv = prompt[0].shape[:2]
+    lanes, group = rows // prompts, heads // kv
+    # The lanes of a prompt are queries of one product with its keys.
+    together = query.reshape(prompts, lanes, kv, group, size).transpose(0, 2, 1, 3, 4)
+    part = attention.partial(together.reshape(prompts, kv, -1, size), *prompt, prompt_mask[:, None, None, :])
+
+    def apart(x: Array) -> Array:
+        return x.reshape(prompts, kv, lanes, group, -1).swapaxes(1, 2).reshape(rows, kv, group, -1)
+
+    parts = [attention.Partial(*map(apart, part))]
+    query, start = query.reshape(rows, kv, group, size), 0
+    for keys, values in blocks:
+        width = keys.shape[3]
+        operands = (query, keys, values, seen[:, None, None, start : start + width])
+        if start:
+            empty = lambda query, *_: attention.nothing(query)  # noqa: E731
+            parts.append(jax.lax.cond(last >= start, attention.partial, empty, *operands))
+        else:
+            parts.append(attention.partial(*operands))
+        start += width
+    return attention.merged(parts).reshape(rows, 1, heads, size)
