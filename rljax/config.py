@@ -1,104 +1,22 @@
-"""The config: every field with its default, and the one place where its names are resolved.
+"""The config resolved: the one place where its names are looked up.
 
-``default()`` is the schema. ``resolve(config)`` turns strings into tasks, algorithms and optimizers and
-checks whatever can be checked before any device work; each error names the field, what was given and
-what is allowed.
+``default()`` (in ``schema.py``) has every field. ``resolve(config)`` turns strings into tasks, algorithms and
+optimizers and checks whatever can be checked before any device work; each error names the field, what was
+given and what is allowed.
 """
 
 import dataclasses
 import importlib.util
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import ml_collections
 import optax
 
-from rljax import losses, models, parse, sampling, seams, tasks, transforms, types
+from rljax import losses, models, parse, sampling, schema, seams, tasks, types
 from rljax import optimizer as optimizers
 
-if TYPE_CHECKING:
-
-    class ConfigDict(Any):
-        """A ConfigDict whose fields a type checker takes as they come."""
-
-else:
-    ConfigDict = ml_collections.ConfigDict
-
-
-def default() -> ConfigDict:
-    """Return every field with its default value; a config file changes some of them."""
-    return ConfigDict(
-        {
-            "name": "run",
-            "seed": 0,
-            "task": "arithmetic()",
-            "algorithm": "grpo()",
-            "seam": dict.fromkeys(
-                transforms.SEAMS, ""
-            ),  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
-            "tokenizer": {"kind": "char", "vocabulary": 0, "path": ""},  # path: a SentencePiece model to load instead
-            "model": {
-                "layers": 2,
-                "width": 128,
-                "heads": 4,
-                "kv_heads": 2,
-                "hidden": 384,
-                "tied": True,
-                "rope_theta": 10_000.0,
-                "dtype": "float32",  # of the computation; parameters and reductions are float32
-                "remat": "full",  # "none", "full" or "dots"; "full" is the smallest, and the fastest on CPU
-            },
-            "sampler": {
-                "temperature": 1.0,
-                "top_k": 0,
-                "top_p": 1.0,
-                "min_p": 0.0,
-                "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
-            },
-            "batch": {"prompts": 32, "samples": 16},  # of one step; a phase may set its own
-            "learner": {
-                "epochs": 1,
-                "minibatches": 1,
-                "microbatches": 1,
-                "clip_norm": 1.0,  # of the gradient, 0 for none
-                "max_skipped": 5,  # non-finite updates in a row before the run stops
-            },
-            "phases": ("main",),  # names, in order
-            "phase": {"main": phase()},
-            "mesh": {"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1},  # -1: the devices left over
-            "verifier": {"workers": 2, "timeout": 5.0, "chunks": 2},  # host tasks; chunks overlap decoding
-            "evaluation": {
-                "every": 0,  # steps; 0 for none during training
-                "prompts": 128,
-                "samples": 32,
-                "final_prompts": 256,  # of the evaluations that phases name
-                "final_samples": 64,
-            },
-            "checkpoint": {"every": 100, "max_to_keep": 2},
-            "log": {"every": 10, "rollouts": 50, "rollout_rows": 8},  # steps; rollouts 0 for no dump
-        }
-    )
-
-
-def phase(**fields: Any) -> ConfigDict:
-    """Return a phase: one algorithm for a number of steps."""
-    schema = {
-        "algorithm": "",  # "" is config.algorithm with config.seam; a call of its own ignores both
-        "steps": 100,
-        "optimizer": "adamw(learning_rate=1e-3, weight_decay=0.0)",  # calls of optax, chained with |
-        "reset_optimizer": True,  # start with a fresh optimizer state
-        "warmup": 20,  # steps over which updates grow to full size: a fresh Adam destroys a trained policy
-        "reference": "start",  # "start": the policy as the phase begins; "keep": the one of the phase before
-        "prompts": 0,  # 0 is config.batch.prompts
-        "samples": 0,
-        "evaluate": "",  # name of the evaluation made when the phase ends; "" for none
-    }
-    unknown = sorted(set(fields) - set(schema))
-    if unknown:
-        raise ValueError(f"phase: unknown field {unknown[0]!r}.{parse.nearest(unknown[0], schema)}")
-    return ConfigDict({**schema, **fields})
-
+ConfigDict, default, phase = schema.ConfigDict, schema.default, schema.phase
 
 # --- what a resolved config is -----------------------------------------------------------------
 
@@ -230,11 +148,26 @@ def _split(config: ConfigDict, algorithm: types.Algorithm, prompts: int, samples
             raise ValueError(
                 f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
             )
+        _lanes(config, algorithm, o, samples, name)
         if (prompts * samples) % (pieces * unit):
             raise ValueError(
                 f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
                 f"{prompts} prompts * {samples} samples" + (" without cutting a group." if unit > 1 else ".")
             )
+
+
+def _lanes(config: ConfigDict, algorithm: types.Algorithm, o: types.Objective, samples: int, name: str) -> None:
+    """Check that packed rows fit the run: completions of one prompt, in any order, read by a kernel that can."""
+    lanes, block = config.learner.lanes, losses.objective_needs(o).block
+    if not lanes or algorithm.source.origin != "policy":
+        return
+    where = f"config.learner.lanes={lanes} (phase {name!r})"
+    if not config.learner.share_prompt or lanes > samples:
+        raise ValueError(f"{where}: needs learner.share_prompt, and is at most the {samples} samples of a prompt.")
+    if block != "row":
+        raise ValueError(f"{where}: {algorithm.spec} needs each {block} whole in a micro-batch; lanes may part it. 0.")
+    if config.model.attention == "splash":
+        raise ValueError(f"{where}: splash attention has one completion to a row; 0, or another model.attention.")
 
 
 def architecture(
@@ -262,7 +195,8 @@ def resolve(config: ConfigDict) -> Resolved:
         "log": ("every",),
     }
     optional = {
-        "learner": ("clip_norm",),
+        "learner": ("clip_norm", "lanes", "vocabulary"),
+        "sampler": ("block", "compact"),
         "verifier": ("workers",),  # 0 scores in this process
         "evaluation": ("every",),
         "log": ("rollouts", "rollout_rows"),

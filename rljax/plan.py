@@ -7,6 +7,7 @@ import jax
 import optax
 
 from rljax import losses, models, sampling, tasks, types
+from rljax.models import packing
 from rljax.models import score as scoring
 
 
@@ -29,6 +30,16 @@ class Plan:
     minibatches: int = 1
     microbatches: int = 1
     peek: int = 0  # rows of each step handed out with its metrics
+    share: bool = False  # read a prompt once for all its completions
+    lanes: int = 0  # packed rows for the completions of a prompt; 0: a row each
+    vocabulary: int = 0  # tokens of the vocabulary at once in the head; 0: all
+    block: int = 0  # columns of the sampler's cache that come into use together; 0: all
+    compact: int = 0  # how often the sampler's batch may shrink by half
+
+    def shared(self, rows: int) -> int:
+        """Return how many adjacent ones of ``rows`` rows have one prompt that is read once; 0: none."""
+        whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0
+        return self.samples if self.share and whole and self.samples > 1 else 0
 
     @property
     def rows(self) -> int:
@@ -57,6 +68,7 @@ def score(
     *,
     kept: bool | None = None,
     reference: types.Tree | None = None,
+    places: packing.Places | None = None,
 ) -> types.Scores:
     """Score rows with a module of the plan, at its temperature and under its support unless ``kept`` says otherwise."""
     return scoring.score(
@@ -67,4 +79,7 @@ def score(
         temperature=plan.temperature,
         kept=plan.rescore if kept is None else kept,
         reference=reference,
+        vocabulary=plan.vocabulary,
+        samples=plan.shared(rows.mask.shape[0]),
+        places=places,
     )

@@ -78,6 +78,11 @@ class Program:
             minibatches=learner.minibatches,
             microbatches=learner.microbatches,
             peek=self.config.log.rollout_rows,
+            share=learner.share_prompt,
+            lanes=learner.lanes,
+            vocabulary=learner.vocabulary,
+            block=self.config.sampler.block,
+            compact=self.config.sampler.compact,
         )
 
     @functools.cached_property
@@ -96,6 +101,8 @@ class Program:
                 stop=(self.tokenizer.eos,),
                 pad=self.tokenizer.pad,
                 processors=processors,
+                block=self.config.sampler.block,
+                compact=self.config.sampler.compact,
             )
 
         return run

@@ -48,6 +48,8 @@ def sample(
         pad=plan.pad,
         processors=plan.processors,
         keep_support=plan.rescore,
+        block=plan.block,
+        compact=plan.compact,
     )
     rows = blank(plan, per_row(position), per_row(prompts.index), per_row(prompts.token), per_row(prompts.mask))
     return rows.replace(
@@ -60,6 +62,7 @@ def sample(
         finish=out.finish,
         version=jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32),
         on_policy=jnp.ones_like(rows.reward),
+        extra={"slots": jnp.full_like(rows.reward, out.slots / out.mask.shape[0])},
     )
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from rljax import losses, ops, optimizer, sharding, transforms, types
 from rljax import plan as plans
+from rljax.models import packing
 
 _PIECES = 3  # stream of the root key
 
@@ -64,8 +65,8 @@ def _minibatch_gradient(
     live = _map_rows(lambda rows: score(params, rows), rollout, plan) if needs.live else None
     rollout, inner = losses.prepare(o, rollout, live, inner, key)
 
-    def loss(params: types.Tree, rows: types.Rollout, key: types.Key):
-        scores = score(params, rows)
+    def loss(params: types.Tree, rows: types.Rollout, key: types.Key, places: packing.Places | None = None):
+        scores = score(params, rows, places=places)
         value, metrics = losses.loss(o, rows, scores, inner, key)
         if scores.logp is not None and rows.behaviour_logp is not None:
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
@@ -74,6 +75,8 @@ def _minibatch_gradient(
         return value, metrics
 
     gradient = jax.value_and_grad(loss, has_aux=True)
+    if plan.lanes and plan.shared(rollout.mask.shape[0]):
+        return *_packed(plan, gradient, params, rollout, key), inner
     if plan.microbatches == 1:
         (value, metrics), grads = gradient(params, rollout, key)
         return value, metrics, grads, inner
@@ -83,10 +86,52 @@ def _minibatch_gradient(
         return jax.tree.map(jnp.add, total, gradient(params, rows, jax.random.fold_in(key, i))), None
 
     parts = _split(rollout, plan.microbatches, plan.mesh)
-    first = jax.tree.map(lambda x: x[0], parts)
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, first, key))
+    zero = _zeros(gradient, params, jax.tree.map(lambda x: x[0], parts), key)
     ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(plan.microbatches), parts))
     return value, metrics, grads, inner
+
+
+def _zeros(function: Callable[..., Any], *arguments: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arguments))
+
+
+def _packed(plan: plans.Plan, gradient: Callable[..., Any], params: types.Tree, rollout: types.Rollout, key: types.Key):
+    """Return (loss, metrics, gradient) of packed rows, as many micro-batches as their tokens take.
+
+    The unit is ``plan.lanes`` packed rows of one prompt; most prompts need one, the longest several.
+    """
+    rows, width = rollout.mask.shape
+    prompts, samples = rows // plan.samples, plan.samples
+    length = jnp.max(jnp.where(rollout.mask != 0, jnp.arange(1, width + 1), 0), axis=1).reshape(prompts, samples)
+    lane, offset = packing.first_fit(length, width)
+    ends = jnp.cumsum(jnp.max(lane, axis=1) // plan.lanes + 1)  # units of the prompts up to each
+    each = max(1, prompts // plan.microbatches)
+
+    def part(turn: types.Array) -> tuple[types.Rollout, packing.Places]:
+        unit = turn * each + jnp.arange(each, dtype=jnp.int32)
+        prompt = jnp.minimum(jnp.searchsorted(ends, unit, side="right"), prompts - 1).astype(jnp.int32)
+        first = plan.lanes * (unit - jnp.where(prompt > 0, ends[prompt - 1], 0))
+        own = lane[prompt] - first[:, None]
+        here = (own >= 0) & (own < plan.lanes) & (unit < ends[-1])[:, None]
+        places = packing.Places(
+            jnp.where(here, own, plan.lanes).reshape(-1), offset[prompt].reshape(-1), plan.lanes, samples, width
+        )
+        index = (prompt[:, None] * samples + jnp.arange(samples, dtype=jnp.int32)).reshape(-1)
+        taken = jax.tree.map(lambda x: x[index], rollout)
+        weight = here.reshape(-1, 1).astype(taken.mask.dtype)
+        coefficient = {name: x * weight for name, x in taken.coefficient.items()}
+        taken = taken.replace(mask=taken.mask * weight, coefficient=coefficient)
+        return sharding.constrain(taken, plan.mesh), places
+
+    def add(carry):
+        turn, total = carry
+        taken, places = part(turn)
+        return turn + 1, jax.tree.map(jnp.add, total, gradient(params, taken, jax.random.fold_in(key, turn), places))
+
+    start = jnp.zeros((), jnp.int32)
+    total = _zeros(lambda turn: gradient(params, *(lambda r, p: (r, key, p))(*part(turn))), start)
+    _, ((value, metrics), grads) = jax.lax.while_loop(lambda c: c[0] * each < ends[-1], add, (start, total))
+    return value, metrics, grads
 
 
 def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
@@ -170,12 +215,16 @@ def update(
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
     algorithm, source, before = plan.algorithm, plan.algorithm.source, state
+    decoded = rollout.extra.get("slots")
+    utilisation = None if decoded is None else jnp.sum(rollout.mask) / jnp.sum(decoded)
     rollout, pool = source.select(rollout, state.pool, plan.rows, jax.random.fold_in(key, 0))
     rollout = _complete(plan, state, sharding.constrain(rollout, plan.mesh))
     rollout, inner = losses.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
     state = state.replace(algorithm=inner, pool=pool)
     metrics = _rollout_metrics(rollout, judged=source.origin == "policy")
+    if utilisation is not None:
+        metrics["slot_utilisation"] = utilisation
     skipped = jnp.zeros(())
     for number, o in enumerate(algorithm.objectives):
         state, own = _when_due(plan, number, state, rollout, jax.random.fold_in(key, 2 + number))

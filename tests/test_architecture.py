@@ -50,7 +50,8 @@ FLOORS = {
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
         "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
-        "config": ("parse", "seams"),
+        "schema": ("parse",),
+        "config": ("parse", "schema", "seams"),
         "program": ("config",),
         "collect": ("metrics", "program"),
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),

@@ -97,8 +97,7 @@ TOKEN = np.random.default_rng(1).integers(0, SMALL.vocabulary, MASK.shape).astyp
 def test_forward_is_the_architecture_whatever_the_padding(changes):
     model = _model(**changes)
     params = _params(model)
-    hidden, cache = _jit(model, "apply")(params, TOKEN, MASK)
-    assert cache is None
+    hidden = _jit(model, "apply")(params, TOKEN, MASK)
     logits = _jit(model, "logits")(params, hidden)
     unembedding = np.asarray(params["embedding"]).T if model.architecture.tied else np.asarray(params["unembedding"])
     for row, keep in enumerate(MASK > 0):
@@ -112,44 +111,45 @@ def test_padding_ids_change_nothing():
     model = _model()
     params = _params(model)
     other = np.where(MASK > 0, TOKEN, np.array([[-7], [99], [5], [0], [1]]))
-    hidden, _ = _jit(model, "apply")(params, TOKEN, MASK)
-    changed, _ = _jit(model, "apply")(params, other, MASK)
+    hidden = _jit(model, "apply")(params, TOKEN, MASK)
+    changed = _jit(model, "apply")(params, other, MASK)
     np.testing.assert_array_equal(np.asarray(hidden)[MASK > 0], np.asarray(changed)[MASK > 0])
 
 
-def test_cached_decode_equals_full_forward():
-    model = _model()
+@pytest.mark.parametrize(("block", "scan"), [(0, True), (2, False)])
+def test_cached_decode_equals_full_forward(block, scan):
+    model = _model(scan=scan)
     params = _params(model)
-    mask = np.array([[0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]], np.float32)
-    live = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0]], np.float32)  # rows end at different times
-    token = np.random.default_rng(2).integers(0, SMALL.vocabulary, (3, 7)).astype(np.int32)
-    whole = np.concatenate([mask, live], axis=1)
-    full, _ = _jit(model, "apply")(params, token, whole)
+    prompt = np.array([[0, 0, 1, 1], [1, 1, 1, 1]], np.float32)
+    live = np.array([[1] * 5, [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]], np.float32)  # two rows of each
+    rng = np.random.default_rng(2)
+    text, token = rng.integers(0, SMALL.vocabulary, (2, 4)), rng.integers(0, SMALL.vocabulary, (4, 5))
+    whole = np.concatenate([np.repeat(prompt, 2, 0), live], axis=1)
+    full = _jit(model, "apply")(params, np.concatenate([np.repeat(text, 2, 0), token], axis=1), whole)
 
     @jax.jit
     def decode(params):
-        hidden, cache = model.apply(params, token[:, :4], mask, model.init_cache(3, 9))  # more slots than needed
+        weights = model.prepare(params)
+        hidden, cache = model.prefill(weights, jnp.asarray(text), prompt, 2, 6, block)  # a column more than needed
 
-        def body(carry):
+        def body(i, carry):
             cache, out = carry
-            i = cache.length
-            new = jax.lax.dynamic_slice_in_dim(jnp.asarray(token), i, 1, axis=1)
-            hidden, cache = model.apply(params, new, jax.lax.dynamic_slice_in_dim(whole, i, 1, axis=1), cache)
-            return cache, jax.lax.dynamic_update_slice_in_dim(out, hidden, i - 4, axis=1)
+            hidden, cache = model.extend(weights, jnp.asarray(token)[:, i], jnp.asarray(live)[:, i], cache)
+            return cache, out.at[:, i].set(hidden)
 
-        out = jnp.zeros((3, 3, SMALL.width))
-        cache, out = jax.lax.while_loop(lambda carry: carry[0].length < 7, body, (cache, out))
-        return jnp.concatenate([hidden, out], axis=1), cache
+        return hidden, *jax.lax.fori_loop(0, 5, body, (cache, jnp.zeros((4, 5, SMALL.width))))
 
-    hidden, cache = decode(params)
-    np.testing.assert_allclose(np.asarray(hidden)[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
-    assert cache.length == 7
-    np.testing.assert_array_equal(cache.mask, np.concatenate([whole, np.zeros((3, 2))], axis=1) > 0)
-    assert cache.key.shape == (2, 3, 9, 2, 6)
+    hidden, cache, out = decode(params)
+    found = np.concatenate([np.repeat(hidden, 2, 0), out], axis=1)
+    np.testing.assert_allclose(found[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
+    assert cache.length == 5
+    np.testing.assert_array_equal(cache.mask, np.concatenate([live, np.zeros((4, 1))], axis=1) > 0)
+    assert all(key.shape[0] == 2 for key, _ in cache.prompt)  # never one for each row
+    assert [key.shape[3] for key, _ in cache.own[0]] == ([2, 2, 2] if block else [6])
 
 
 def _loss(model, params, mask):
-    hidden, _ = model.apply(params, TOKEN, mask)
+    hidden = model.apply(params, TOKEN, mask)
     return jnp.sum(jnp.where(mask[:, :, None] > 0, jnp.sin(model.logits(params, hidden)), 0.0))
 
 
@@ -181,8 +181,8 @@ def _equations(jaxpr):
 def test_bfloat16_computes_close_and_reduces_in_float32():
     wide, narrow = _model(), _model(dtype="bfloat16")
     params = _jit(wide, "init")(jax.random.key(3))
-    expected, _ = _jit(wide, "apply")(params, TOKEN, MASK)
-    hidden, _ = _jit(narrow, "apply")(params, TOKEN, MASK)
+    expected = _jit(wide, "apply")(params, TOKEN, MASK)
+    hidden = _jit(narrow, "apply")(params, TOKEN, MASK)
     assert hidden.dtype == jnp.bfloat16
     assert _jit(narrow, "logits")(params, hidden).dtype == jnp.float32
     # Two layers of a relative error of 2^-9 per rounding, entries of size 1.
@@ -248,5 +248,5 @@ def test_apply_refuses_shapes_that_do_not_fit():
     params = _params(model)
     with pytest.raises(ValueError, match="must share one shape"):
         model.apply(params, TOKEN, MASK[:, :3])
-    with pytest.raises(ValueError, match="cannot take tokens"):
-        model.apply(params, TOKEN, MASK, model.init_cache(5, 6))
+    with pytest.raises(ValueError, match="P divide B"):
+        model.apply_shared(params, TOKEN[:2], MASK[:2], TOKEN, MASK.astype(np.int32))

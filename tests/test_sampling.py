@@ -6,7 +6,6 @@ import itertools
 import math
 import typing
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,40 +30,36 @@ TABLE = np.array([[-0.5, 0.9, 1.1], [0.1, -1.5, 0.5], [-0.5, -0.2, -0.1], [-0.4,
 # --- a policy small enough to enumerate ------------------------------------------------------------
 
 
-@flax.struct.dataclass
-class Memory:
-    """The toy policy's cache, laid out as a transformer's."""
+class Memory(typing.NamedTuple):
+    """The toy policy's cache: the sum of token + 1 over the real tokens of each prompt and of each row."""
 
-    key: jax.Array
-    value: jax.Array
-    mask: jax.Array
-    length: jax.Array
+    prompt: jax.Array  # [P]
+    row: jax.Array  # [B]
 
 
 class Toy(typing.NamedTuple):
-    """A policy as three functions."""
+    """A policy as functions."""
 
-    init_cache: typing.Callable
-    apply: typing.Callable
+    prepare: typing.Callable
+    prefill: typing.Callable
+    extend: typing.Callable
+    select: typing.Callable
     logits: typing.Callable
 
 
-def toy_init_cache(rows: int, length: int) -> Memory:
-    slots = jnp.zeros((1, rows, length, 1, 1))
-    return Memory(key=slots, value=slots, mask=jnp.zeros((rows, length)), length=jnp.zeros((), jnp.int32))
-
-
-def toy_apply(params, token, mask, cache):
+def toy_prefill(params, token, mask, samples, columns, block):
     """Hidden state of a position: the sum of token + 1 over the real tokens up to it."""
-    past = jnp.sum(cache.key[0, :, :, 0, 0] * cache.mask, axis=1, keepdims=True)
-    slot = (token + 1).astype(jnp.float32)
-    cache = Memory(
-        key=jax.lax.dynamic_update_slice_in_dim(cache.key, slot[None, :, :, None, None], cache.length, axis=2),
-        value=cache.value,
-        mask=jax.lax.dynamic_update_slice_in_dim(cache.mask, mask, cache.length, axis=1),
-        length=cache.length + token.shape[1],
-    )
-    return (past + jnp.cumsum(slot * mask, axis=1))[:, :, None], cache
+    state = jnp.cumsum((token + 1) * mask, axis=1)
+    return state[:, :, None], Memory(state[:, -1], jnp.zeros((token.shape[0] * samples,)))
+
+
+def toy_extend(params, token, mask, cache):
+    row = cache.row + (token + 1) * mask
+    return (jnp.repeat(cache.prompt, row.shape[0] // cache.prompt.shape[0]) + row)[:, None], cache._replace(row=row)
+
+
+def toy_select(cache, prompts, rows):
+    return Memory(cache.prompt if prompts is None else cache.prompt[prompts], cache.row[rows])
 
 
 def toy_logits(params, hidden):
@@ -72,7 +67,7 @@ def toy_logits(params, hidden):
     return params[hidden[..., 0].astype(jnp.int32) % params.shape[0]]
 
 
-TOY = Toy(toy_init_cache, toy_apply, toy_logits)
+TOY = Toy(lambda params: params, toy_prefill, toy_extend, toy_select, toy_logits)
 
 
 def prompts_of(*texts: tuple[int, ...], width: int) -> types.Prompts:
@@ -226,13 +221,13 @@ def test_greedy_takes_the_lowest_of_equals_and_reports_temperature_one():
 
 
 def counted(calls: list[int]):
-    """Make a toy policy that appends the width of every ``apply`` that really runs to ``calls``."""
+    """Make a toy policy that appends the rows of every ``extend`` that really runs to ``calls``."""
 
-    def apply(params, token, mask, cache):
-        jax.debug.callback(lambda: calls.append(token.shape[1]))
-        return toy_apply(params, token, mask, cache)
+    def extend(params, token, mask, cache):
+        jax.debug.callback(lambda: calls.append(token.shape[0]))
+        return toy_extend(params, token, mask, cache)
 
-    return Toy(toy_init_cache, apply, toy_logits)
+    return TOY._replace(extend=extend)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +255,7 @@ def test_the_loop_ends_when_every_row_has(texts, stop, turns, ends):
     )
     jax.effects_barrier()
     assert sample.turns == turns
-    assert sorted(calls) == sorted([3] + [1] * (turns - 1))  # one prefill, and nothing after the last token
+    assert calls == [2] * (turns - 1)  # nothing after the last token
     np.testing.assert_array_equal(sample.mask.sum(axis=1), ends)
     for row, end in enumerate(ends):
         stopped = int(sample.token[row, end - 1]) in stop
@@ -362,7 +357,7 @@ def test_reported_numbers_are_those_of_the_whole_sequence_read_at_once():
     context = types.Context(jnp.repeat(prompts.token, 3, axis=0), jnp.repeat(prompts.mask, 3, axis=0))
     token = np.concatenate([context.token, sample.token], axis=1)
     mask = np.concatenate([context.mask, sample.mask], axis=1)
-    hidden, _ = jax.jit(TRANSFORMER.apply)(parameters(), token, mask)
+    hidden = jax.jit(TRANSFORMER.apply)(parameters(), token, mask)
     logits = np.asarray(TRANSFORMER.logits(parameters(), hidden[:, 4:-1]), np.float64) / FILTERED["temperature"]
     raw = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
     kept = np.asarray(score.unpack_bits(jnp.asarray(sample.kept), 37))

@@ -86,7 +86,7 @@ def _logp(model, params, rollout, temperature):
     """Log-probabilities [B, T, V] in float64, from the whole logits."""
     token = np.concatenate([rollout.context.token, rollout.action.token], axis=1)
     mask = np.concatenate([rollout.context.mask, REAL], axis=1)
-    hidden, _ = _jit(model, "apply")(params, token, mask)
+    hidden = _jit(model, "apply")(params, token, mask)
     z = np.asarray(_jit(model, "logits")(params, hidden), np.float64)[:, LENGTH - 1 : -1] / temperature
     normaliser = np.log(np.sum(np.exp(z), axis=-1))
     return z - normaliser[:, :, None], normaliser
@@ -173,7 +173,7 @@ def _chunked(model, params, rollout, weight, chunk=8):
 
 def _whole(model, params, rollout, weight):
     token = jnp.concatenate([rollout.context.token, rollout.action.token], axis=1)
-    hidden, _ = model.apply(params, token, jnp.concatenate([rollout.context.mask, REAL], axis=1))
+    hidden = model.apply(params, token, jnp.concatenate([rollout.context.mask, REAL], axis=1))
     z = model.logits(params, hidden)[:, LENGTH - 1 : -1]
     logp = jax.nn.log_softmax(z)
     raw = jnp.take_along_axis(logp, rollout.action.token[:, :, None], axis=2)[:, :, 0]
@@ -219,7 +219,7 @@ def test_value_before_each_token_and_reward_at_the_last():
         alone = np.zeros((1, LENGTH + WIDTH), np.int32)  # the row by itself, from position 0
         count = len(context) + len(done)
         alone[0, :count] = np.concatenate([context, done])
-        hidden, _ = _jit(model, "apply")(params, alone, np.arange(LENGTH + WIDTH)[None, :] < count)
+        hidden = _jit(model, "apply")(params, alone, np.arange(LENGTH + WIDTH)[None, :] < count)
         number = np.asarray(hidden)[0, :count] @ np.asarray(params["scalar"])
         value = np.zeros(WIDTH)
         value[: len(done)] = number[len(context) - 1 : count - 1]

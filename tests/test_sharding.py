@@ -44,7 +44,7 @@ def _hidden(mesh: jax.sharding.Mesh):
     @functools.partial(jax.jit, out_shardings=sharding.batch_sharding(mesh))
     def run(params, rollout):
         rollout = sharding.constrain(rollout, mesh)
-        return model.apply(params, rollout.action.token, rollout.mask)[0]
+        return model.apply(params, rollout.action.token, rollout.mask)
 
     return run(params, _rollout())
 

@@ -115,24 +115,26 @@ class _Layer(nn.Module):
         """Declare every matrix with entries from N(0, scale^2 / fan_in), every norm's scale with ones."""
         a = self.architecture
         small = (2 * a.layers) ** -0.5  # two per layer add to the stream: keeps its variance free of depth at the start
+        heads, kv_heads = ("width", "heads", "head_size"), ("width", "kv_heads", "head_size")
         table: dict[str, tuple[Names, tuple[int, ...], int, float]] = {
-            "query": (("width", "heads", "head_size"), (a.width, a.heads, a.size), a.width, 1),
-            "key": (("width", "kv_heads", "head_size"), (a.width, a.kv_heads, a.size), a.width, 1),
-            "value": (("width", "kv_heads", "head_size"), (a.width, a.kv_heads, a.size), a.width, 1),
+            "attention_norm": ((None,), (a.width,), 0, 1),
+            "query": (heads, (a.width, a.heads, a.size), a.width, 1),
+            "key": (kv_heads, (a.width, a.kv_heads, a.size), a.width, 1),
+            "value": (kv_heads, (a.width, a.kv_heads, a.size), a.width, 1),
             "attention_output": (
                 ("heads", "head_size", "width"),
                 (a.heads, a.size, a.width),
                 a.heads * a.size,
                 small,
             ),
+            "swiglu_norm": ((None,), (a.width,), 0, 1),
             "gate": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
             "up": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
             "down": (("hidden", "width"), (a.hidden, a.width), a.hidden, small),
         }
-        for name, (names, shape, fan_in, scale) in table.items():
-            _parameter(self, name, nn.initializers.normal(scale * fan_in**-0.5), names, shape)
-        for name in ("attention_norm", "swiglu_norm"):
-            _parameter(self, name, nn.initializers.ones, (None,), (a.width,))
+        for name, (names, shape, fan_in, scale) in table.items():  # their order decides their first values
+            start = nn.initializers.normal(scale * fan_in**-0.5) if fan_in else nn.initializers.ones
+            _parameter(self, name, start, names, shape)
         return None, None
 
 

@@ -1,6 +1,6 @@
 """Several completions of a prompt side by side in one row: where each stands.
 
-Dimension key beside that of ``types``: P prompts, G samples of each, g packed rows of each, W positions of a packed row.
+Dimension key beside that of ``types``: P prompts, G samples of each, g packed rows of each, W positions of such a row.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Prefill, then a decode loop with early exit: the sampler, all of it inside jit."""
 
 import dataclasses
+import functools
 from typing import Any, Protocol
 
 import flax.struct
@@ -130,39 +131,30 @@ def generate(
     # The last token drawn is never fed back, hence one column less than positions.
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), block)
     logits = jnp.repeat(model.logits(weights, hidden[:, -1]), samples, axis=0)
-    stop_ids = jnp.asarray(stop, jnp.int32)[None, :]
-
-    def emit(sample: Sample, keys: types.Key, logits: Array, live: Array) -> tuple[Sample, Array, Array]:
-        """Draw the next position of every live row; return also the token and who is still live."""
-        drawn = _draw(logits, keys, sample.turns, processors, sample.kept is not None)
-        token = jnp.where(live, drawn.token, pad)
-        stopped = live & jnp.any(token[:, None] == stop_ids, axis=1)
-        sample = _write(sample, dataclasses.replace(drawn, token=token), live)
-        finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
-        return dataclasses.replace(sample, finish=finish), token, live & ~stopped
+    keep = keep_support and processors.filter is not None and processors.temperature > 0
+    sample = _empty(rows, length, logits.shape[1] if keep else None, pad)
+    row = jnp.arange(rows, dtype=jnp.int32)
+    start = _Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row)
+    emit = functools.partial(_emit, stop=stop, pad=pad, processors=processors)
 
     def turn(flight: _Flight) -> _Flight:
         hidden, cache = model.extend(weights, flight.token, flight.live, flight.cache)
-        sample, token, live = emit(flight.sample, flight.keys, model.logits(weights, hidden), flight.live)
-        return dataclasses.replace(flight, sample=sample, cache=cache, token=token, live=live)
+        return emit(dataclasses.replace(flight, cache=cache), model.logits(weights, hidden))
 
-    keep = keep_support and processors.filter is not None and processors.temperature > 0
-    empty = _empty(rows, length, logits.shape[1] if keep else None, pad)
-    sample, token, live = emit(empty, keys, logits, jnp.ones((rows,), bool))
-    flight = _Flight(sample, cache, token, live, keys, jnp.arange(rows, dtype=jnp.int32))
-    whole, batches = sample, stages(count, samples, compact)
+    def some(live: Array) -> Array:
+        found = jnp.any(live)
+        return found if axis_name is None else jax.lax.pmax(found.astype(jnp.int32), axis_name) > 0
+
+    flight, batches = emit(start, logits), stages(count, samples, compact)
+    whole = flight.sample
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         if batch != batches[0]:
             whole = _gather(whole, flight)
             flight = _shrink(model, flight, whole, batch, batches[0])
 
         def unfinished(flight: _Flight, batch=batch, following=following) -> Array:
-            some = jnp.any(flight.live)
-            if axis_name is not None:
-                some = jax.lax.pmax(some.astype(jnp.int32), axis_name) > 0
-            if following is not None:
-                some &= ~_fits(flight.live, batch, following)
-            return some & (flight.sample.turns < length)
+            stay = some(flight.live) & (flight.sample.turns < length)
+            return stay if following is None else stay & ~_fits(flight.live, batch, following)
 
         flight = jax.lax.while_loop(unfinished, turn, flight)
     return flight.sample if len(batches) == 1 else _gather(whole, flight)
@@ -195,6 +187,21 @@ class _Flight:
     row: Array  # [b] int32, of the whole batch; past its end: none
 
 
+def _emit(
+    flight: _Flight, logits: Array, *, stop: tuple[int, ...], pad: int, processors: processors_lib.Processors
+) -> _Flight:
+    """Draw the next position of every live row."""
+    live, sample = flight.live, flight.sample
+    drawn = _draw(logits, flight.keys, sample.turns, processors, sample.kept is not None)
+    token = jnp.where(live, drawn.token, pad)
+    stopped = live & jnp.any(token[:, None] == jnp.asarray(stop, jnp.int32)[None, :], axis=1)
+    sample = _write(sample, dataclasses.replace(drawn, token=token), live)
+    finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
+    return dataclasses.replace(
+        flight, sample=dataclasses.replace(sample, finish=finish), token=token, live=live & ~stopped
+    )
+
+
 def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Array:
     """Tell whether the live rows of a batch fit into the following shape."""
     (prompts, samples), (fewer, lanes) = batch, following
@@ -203,9 +210,7 @@ def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Ar
     return jnp.max(jnp.sum(live.reshape(prompts, samples), axis=1)) <= lanes
 
 
-def _shrink(
-    model: Policy, flight: _Flight, whole: Sample, batch: tuple[int, int], first: tuple[int, int]
-) -> _Flight:
+def _shrink(model: Policy, flight: _Flight, whole: Sample, batch: tuple[int, int], first: tuple[int, int]) -> _Flight:
     """Move the live rows of a flight into a smaller batch; ``whole`` holds what all rows have emitted."""
     prompts, samples = batch
     rows = flight.live.shape[0]
