@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
-    except (ValueError, loop.NonFinite, checkpoint.CheckpointError) as error:
+    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError) as error:
         _fail(error)
     except loop.Interrupted as interrupted:
         command = " ".join(["python -m rljax", *sys.argv[1:]])

@@ -128,6 +128,11 @@ def _inputs(algorithm: types.Algorithm, task: tasks.Task, name: str) -> None:
         raise ValueError(
             f"{where} reads {unpaid[0]}, which its source does not give; rljax.objective takes it on arrays."
         )
+    if algorithm.source.turns and task.host:
+        raise ValueError(
+            f"{where}: {algorithm.source.spec} carries rows over inside the program; task {task.name!r} is scored on "
+            "the host. Another config.seam.source, or a task with a device verifier."
+        )
     if algorithm.source.demonstrated and task.host:
         raise ValueError(f"{where}: task {task.name!r} gives its demonstrations on the host, not inside a rollout.")
 
@@ -203,6 +208,7 @@ def resolve(config: ConfigDict) -> Resolved:
     }
     for low, table in ((1, counts), (0, optional)):
         _at_least(low, {f"{part}.{field}": config[part][field] for part, fields in table.items() for field in fields})
+    _at_least(0, {"cpu_devices": config.cpu_devices})
     if config.verifier.timeout <= 0:
         raise ValueError(f"config.verifier.timeout={config.verifier.timeout}: more than 0 seconds.")
     architecture(config, vocabulary=1)
@@ -212,7 +218,7 @@ def resolve(config: ConfigDict) -> Resolved:
         raise ValueError(f"config.sampler.rescore={rescore!r}: 'unfiltered' or 'kept'.")
     if config.sampler.temperature <= 0:
         raise ValueError(f"config.sampler.temperature={config.sampler.temperature}: training samples at more than 0.")
-    processors = sampling.build(**{k: config.sampler[k] for k in ("temperature", "top_k", "top_p", "min_p")})
+    processors = sampling.build(**{k: config.sampler[k] for k in ("temperature", "top_k", "top_p", "min_p", "draw")})
     if not config.phases:
         raise ValueError("config.phases: at least one phase.")
     phases: list[Phase] = []

@@ -32,6 +32,10 @@ class Interrupted(Exception):
     """SIGTERM came; the state was saved."""
 
 
+class Recompiled(RuntimeError):
+    """A program of the step was compiled more than once."""
+
+
 class NonFinite(RuntimeError):
     """Too many updates in a row were not finite."""
 
@@ -113,7 +117,8 @@ class _Run:
         """Write what was pushed.
 
         Raises:
-          NonFinite: too many updates in a row were skipped.
+          Recompiled: a program of the step was compiled twice.
+        NonFinite: too many updates in a row were skipped.
         """
         if not self.pending:
             return
@@ -240,6 +245,17 @@ def _advance(run: _Run, step: steps.Step, state: types.TrainState, workers: Any)
     return step.update(state, rows, run.program.key)
 
 
+def _check_compiled(step: steps.Step) -> None:
+    """Raise Recompiled where a program of the step was compiled a second time: every step would pay for it."""
+    for field in dataclasses.fields(step):
+        compiled = getattr(getattr(step, field.name), "_cache_size", lambda: 0)()
+        if compiled > 1:
+            raise Recompiled(
+                f"the program {field.name!r} was compiled {compiled} times: shape, dtype or sharding of what it is "
+                "given changes from step to step."
+            )
+
+
 def _evaluation(run: _Run, params: types.Tree, step: int, name: str, workers: Any) -> dict[str, Any]:
     fields = run.program.config.evaluation
     final = "final_" if name else ""
@@ -310,6 +326,7 @@ def _phase(
     run.flushed = time.perf_counter()
     for number in range(run.step + 1, phase.last + 1):
         state, values = _advance(run, step, state, workers)
+        _check_compiled(step)
         run.push(phase, number, values)
         last = number == phase.last
         accuracy = None

@@ -33,6 +33,7 @@ class Plan:
     share: bool = False  # read a prompt once for all its completions
     lanes: int = 0  # packed rows for the completions of a prompt; 0: a row each
     vocabulary: int = 0  # tokens of the vocabulary at once in the head; 0: all
+    keep_logits: bool = False  # for the backward pass
     block: int = 0  # columns of the sampler's cache that come into use together; 0: all
     compact: int = 0  # how often the sampler's batch may shrink by half
 
@@ -80,6 +81,7 @@ def score(
         kept=plan.rescore if kept is None else kept,
         reference=reference,
         vocabulary=plan.vocabulary,
+        keep_logits=plan.keep_logits,
         samples=plan.shared(rows.mask.shape[0]),
         places=places,
     )

@@ -49,7 +49,7 @@ class Program:
         """The compiled functions of each phase, in order."""
         made: list[step_lib.Step] = []
         for phase in self.resolved.phases:
-            plan = self._plan(phase)
+            plan = self.plan(phase)
             made.append(
                 step_lib.make_step(
                     plan,
@@ -60,7 +60,8 @@ class Program:
             )
         return tuple(made)
 
-    def _plan(self, phase: configs.Phase) -> plans.Plan:
+    def plan(self, phase: configs.Phase) -> plans.Plan:
+        """Return what the step of a phase is made for."""
         learner = self.config.learner
         return plans.Plan(
             algorithm=phase.algorithm,
@@ -81,6 +82,7 @@ class Program:
             share=learner.share_prompt,
             lanes=learner.lanes,
             vocabulary=learner.vocabulary,
+            keep_logits=learner.keep_logits,
             block=self.config.sampler.block,
             compact=self.config.sampler.compact,
         )
@@ -119,8 +121,9 @@ def build(
     config: configs.ConfigDict,
     tokenizer: tokenizers.Tokenizer | None = None,
     devices: Sequence[Any] | None = None,
+    task: tasks.Task | None = None,
 ) -> Program:
-    """Make a config ready to run; without a tokenizer, load or train the one it asks for.
+    """Make a config ready to run; without a tokenizer or task, make the one it asks for.
 
     ``devices`` None means all there are.
 
@@ -130,12 +133,20 @@ def build(
     """
     config = config.copy_and_resolve_references()  # the caller may go on changing theirs
     resolved = configs.resolve(config)
+    if config.cpu_devices:
+        try:
+            jax.config.update("jax_num_cpu_devices", config.cpu_devices)
+        except RuntimeError:
+            if jax.device_count() != config.cpu_devices:
+                raise ValueError(
+                    f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.device_count()}; set it first."
+                ) from None
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     for phase in resolved.phases:
         sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
     if tokenizer is None:
         tokenizer = make_tokenizer(config, resolved.task)
-    return Program(config, resolved, tokenizer, resolved.task.bind(tokenizer), mesh)
+    return Program(config, resolved, tokenizer, (task or resolved.task).bind(tokenizer), mesh)
 
 
 def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:

@@ -11,6 +11,8 @@ from rljax.data import shuffle
 
 # streams of the root key; a row's own key is folded from (step, prompt, sample) by sampling.row_keys
 _ROWS, _ORDER, _DEMONSTRATIONS = 0, 1, 2
+# what a record takes over from the sampler under its own name
+_REPORTED = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "finish")
 
 
 def draw(plan: plans.Plan, draw: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
@@ -33,16 +35,13 @@ def sample(
     key: types.Key,
 ) -> types.Rollout:
     """Sample the policy; rows of a prompt stand together. The reward is still 0 everywhere."""
-    count, samples = prompts.index.shape[0], plan.samples
-    per_row = functools.partial(jnp.repeat, repeats=samples, axis=0, total_repeat_length=count * samples)
-    sample = jnp.tile(jnp.arange(samples, dtype=jnp.int32), count)
-    keys = sampling.row_keys(jax.random.fold_in(key, _ROWS), step, per_row(prompts.index), sample)
+    rows = _blank(plan, position, prompts)
     out = sampling.generate(
         plan.models["policy"],
         params,
         prompts,
-        keys,
-        samples=samples,
+        _keys(plan, step, rows, key),
+        samples=plan.samples,
         length=plan.task.completion_length,
         stop=plan.stop,
         pad=plan.pad,
@@ -51,19 +50,70 @@ def sample(
         block=plan.block,
         compact=plan.compact,
     )
-    rows = blank(plan, per_row(position), per_row(prompts.index), per_row(prompts.token), per_row(prompts.mask))
+    return _filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
+
+
+def resumed(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.Rollout:
+    """Continue the rows in flight (``types.Source``), free places being drawn anew; the reward is still 0 everywhere.
+
+    A row's key is that of its first step, which is the version of its first token.
+    """
+    before, free = state.pool["rollout"], state.pool["free"]
+    first = slice(None, None, plan.samples)  # a group's rows are free together
+    anew = free[first]
+    place = jnp.maximum(jnp.cumsum(anew) - 1, 0)  # the next prompts, one for each free place
+    position, index = (x[place] for x in draw(plan, state.draw, key))
+    position = jnp.where(anew, position, before.group[first])
+    prompts = plan.task.prompts(jnp.where(anew, index, before.index[first]), "train")
+    rows = _blank(plan, position, prompts)
+    out = sampling.resume(
+        plan.models["policy"],
+        state.params["policy"],
+        prompts,
+        _keys(plan, jnp.where(free, state.step, before.version[:, 0]), rows, key),
+        _sampled(before),
+        free,
+        turns=plan.algorithm.source.turns,
+        stop=plan.stop,
+        pad=plan.pad,
+        processors=plan.processors,
+        block=plan.block,
+        compact=plan.compact,
+    )
+    theirs = (before.mask > 0) & ~free[:, None]
+    return _filled(rows, out, jnp.where(theirs, before.version, state.step))
+
+
+def _blank(plan: plans.Plan, position: types.Array, prompts: types.Prompts) -> types.Rollout:
+    """Return the rows of prompts at ``position`` [P], nothing sampled yet; those of a prompt stand together."""
+    rows = prompts.index.shape[0] * plan.samples
+    per_row = functools.partial(jnp.repeat, repeats=plan.samples, axis=0, total_repeat_length=rows)
+    return blank(plan, *map(per_row, (position, prompts.index, prompts.token, prompts.mask)))
+
+
+def _keys(plan: plans.Plan, step: types.Array, rows: types.Rollout, key: types.Key) -> types.Key:
+    """Return the key of each row; ``step`` (a number, or [B]) is the one in which it was started."""
+    assert rows.index is not None
+    sample = jnp.arange(rows.index.size, dtype=jnp.int32) % plan.samples
+    return sampling.row_keys(jax.random.fold_in(key, _ROWS), step, rows.index, sample)
+
+
+def _filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> types.Rollout:
+    """Write what was sampled into blank rows."""
     return rows.replace(
-        mask=out.mask,
         action=types.Action(token=out.token, kept=out.kept),
-        behaviour_logp=out.behaviour_logp,
-        raw_logp=out.raw_logp,
-        entropy=out.entropy,
-        square_prob=out.square_prob,
-        finish=out.finish,
-        version=jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32),
+        version=version,
         on_policy=jnp.ones_like(rows.reward),
         extra={"slots": jnp.full_like(rows.reward, out.slots / out.mask.shape[0])},
+        **{name: getattr(out, name) for name in _REPORTED},
     )
+
+
+def _sampled(rows: types.Rollout) -> sampling.Sample:
+    """Return the sample that ``_filled`` was given, its counts 0."""
+    assert rows.action is not None
+    zero, reported = jnp.zeros((), jnp.int32), {name: getattr(rows, name) for name in _REPORTED}
+    return sampling.Sample(token=rows.action.token, kept=rows.action.kept, turns=zero, slots=zero, **reported)
 
 
 def blank(

@@ -21,6 +21,7 @@ def default() -> ConfigDict:
         {
             "name": "run",
             "seed": 0,
+            "cpu_devices": 0,  # on a CPU, devices to make of its cores, which then work apart; 0: one
             "task": "arithmetic()",
             "algorithm": "grpo()",
             "seam": dict.fromkeys(
@@ -45,6 +46,7 @@ def default() -> ConfigDict:
                 "top_k": 0,
                 "top_p": 1.0,
                 "min_p": 0.0,
+                "draw": "gumbel",  # or "inverse": one random number for a token, not one for each of the vocabulary
                 "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
                 "block": 64,  # tokens by which the part of the cache that is read grows; 0: all of it at once
                 "compact": 0,  # how often the batch may shrink to half its rows as rows end; each compiles a loop
@@ -57,6 +59,7 @@ def default() -> ConfigDict:
                 "share_prompt": True,  # read a prompt once for all its completions
                 "lanes": 0,  # pack a prompt's completions into rows, this many in a unit of work; 0: a row each
                 "vocabulary": 4096,  # tokens of the vocabulary whose logits exist at once; 0: all
+                "keep_logits": False,  # for the backward pass, in place of making them again: faster, and all are there
                 "clip_norm": 1.0,  # of the gradient, 0 for none
                 "max_skipped": 5,  # non-finite updates in a row before the run stops
             },

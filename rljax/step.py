@@ -56,12 +56,17 @@ def make_step(
         rollout = rollouts.sample(plan, params, step, position, prompts, key)
         if plan.algorithm.source.demonstrated:
             rollout = rollouts.guided(plan, rollout, step, prompts, key)
+        return judge(rollout)
+
+    def judge(rollout: types.Rollout) -> types.Rollout:
         if rollout.action is None or rollout.index is None or not tasks.scored_on_device(plan.task):
             return rollout
         verdict = plan.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
         return rollouts.judged(rollout, verdict)
 
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
+        if plan.algorithm.source.turns:
+            return judge(rollouts.resumed(plan, state, key))
         position, index = rollouts.draw(plan, state.draw, key)
         return sample(state.params["policy"], state.step, position, plan.task.prompts(index, "train"), key)
 

@@ -42,6 +42,7 @@ class Finish(enum.IntEnum):
 
     LENGTH = 0
     STOP = 1
+    UNFINISHED = 2  # it has not: the row is carried over to the next step
 
 
 class Context(flax.struct.PyTreeNode):
@@ -280,6 +281,8 @@ class Source:
 
     ``origin``: the policy samples, or the task demonstrates. ``demonstrated``: of each prompt's samples,
     how many are the task's demonstrations instead. ``oversample``: prompts drawn for each prompt kept.
+    ``turns``: the most tokens that a step adds to a row; 0: rows are sampled whole. Where it is given, the pool is
+    {"rollout": the rows in flight, "free": [B] bool, those whose place goes to a prompt newly drawn}.
     ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count, key) -> (rollout,
     pool)`` returns ``count`` rows.
     """
@@ -288,6 +291,7 @@ class Source:
     demonstrated: int = 0
     off_policy: bool = False  # some rows are not the policy's own
     oversample: int = 1
+    turns: int = 0
     init: Callable[[Rollout], Tree] = lambda rollout: ()
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rollout, pool, count, key: (
         rollout,

@@ -116,7 +116,7 @@ def _packed(plan: plans.Plan, gradient: Callable[..., Any], params: types.Tree, 
         places = packing.Places(
             jnp.where(here, own, plan.lanes).reshape(-1), offset[prompt].reshape(-1), plan.lanes, samples, width
         )
-        index = (prompt[:, None] * samples + jnp.arange(samples, dtype=jnp.int32)).reshape(-1)
+        index = (prompt[:, None] * samples + jnp.arange(samples, dtype=jnp.int32)[None, :]).reshape(-1)
         taken = jax.tree.map(lambda x: x[index], rollout)
         weight = here.reshape(-1, 1).astype(taken.mask.dtype)
         coefficient = {name: x * weight for name, x in taken.coefficient.items()}
@@ -195,6 +195,9 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
         metrics |= {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
     if rollout.finish is not None:
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, valid)
+    if rollout.version is not None:
+        counted = rollout.mask * valid[:, None]
+        metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)
     if rollout.entropy is not None:
         metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
     if rollout.ref_logp is not None and rollout.raw_logp is not None:
@@ -216,15 +219,19 @@ def update(
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
     algorithm, source, before = plan.algorithm, plan.algorithm.source, state
     decoded = rollout.extra.get("slots")
-    utilisation = None if decoded is None else jnp.sum(rollout.mask) / jnp.sum(decoded)
+    metrics = {}
+    if decoded is not None:
+        written = rollout.mask if rollout.version is None else rollout.mask * (rollout.version == state.step)
+        metrics["slot_utilisation"] = jnp.sum(written) / jnp.sum(decoded)
+    if source.turns:
+        metrics["carried"] = jnp.mean((rollout.finish == types.Finish.UNFINISHED) * 1.0)
+    drawn = jnp.sum(state.pool["free"]) // plan.samples if source.turns else plan.prompts * source.oversample
     rollout, pool = source.select(rollout, state.pool, plan.rows, jax.random.fold_in(key, 0))
     rollout = _complete(plan, state, sharding.constrain(rollout, plan.mesh))
     rollout, inner = losses.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
     state = state.replace(algorithm=inner, pool=pool)
-    metrics = _rollout_metrics(rollout, judged=source.origin == "policy")
-    if utilisation is not None:
-        metrics["slot_utilisation"] = utilisation
+    metrics |= _rollout_metrics(rollout, judged=source.origin == "policy")
     skipped = jnp.zeros(())
     for number, o in enumerate(algorithm.objectives):
         state, own = _when_due(plan, number, state, rollout, jax.random.fold_in(key, 2 + number))
@@ -234,7 +241,7 @@ def update(
     metrics["skipped_in_row"] = state.skipped
     if plan.peek:
         metrics["rows"] = jax.tree.map(lambda x: x[: plan.peek], rollout)
-    return state.replace(draw=state.draw + plan.prompts * source.oversample), metrics
+    return state.replace(draw=state.draw + drawn), metrics
 
 
 def _when_due(plan: plans.Plan, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):

@@ -58,6 +58,7 @@ FLOORS = {
         "sample": ("collect", "evaluate", "program"),
         "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
         "bench": ("config", "program", "seams"),
+        "bench.__main__": ("bench", "config"),  # python -m rljax.bench
         "__main__": ("checkpoint", "config", "evaluate", "loop"),
     },
 }

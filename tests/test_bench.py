@@ -1,15 +1,25 @@
 """The bench runs, compares what it says it compares, and leaves timing to its reader."""
 
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
 from rljax import algorithms, bench, losses, seams
+from rljax import config as configs
+from rljax.bench import algebra, ceilings, parts, peers, shapes
 from tests import tiny
 
 
 def test_the_extremes_have_equal_needs_and_differ_only_in_their_chains():
-    short, long = (seams.algorithm(call, "test") for call in bench.extremes(tiny.config()))
+    short, long = (seams.algorithm(call, "test") for call in algebra.extremes(tiny.config()))
     assert losses.needs(short) == losses.needs(long)
-    assert bench.pieces(short) + 3 < bench.pieces(long)
+    assert algebra.pieces(short) + 3 < algebra.pieces(long)
     assert short.source.spec == long.source.spec == "task()"
-    assert bench.pieces(algorithms.reinforce()) == 4  # source, returns, reinforce, a reduction
+    assert algebra.pieces(algorithms.reinforce()) == 4  # source, returns, reinforce, a reduction
 
 
 def test_functions_are_timed_turn_about():
@@ -19,6 +29,68 @@ def test_functions_are_timed_turn_about():
 
 
 def test_the_algebra_bench_reports_both_chains():
-    found = bench.algebra(tiny.config(), 2, ("grpo(kl=0.0)", "dr_grpo()"))
+    found = algebra.algebra(tiny.config(), 2, ("grpo(kl=0.0)", "dr_grpo()"))
     assert [c["pieces"] for c in found["chains"]] == [6, 5]
     assert all(c["best_ms"] > 0 for c in found["chains"]) and found["ratio"] > 0
+    assert algebra.table(found).count("pieces") == 2
+
+
+@functools.cache
+def _work(lengths: str):
+    """A step small enough to run here, of either kind of lengths."""
+    config = configs.default()
+    config.algorithm, config.batch.prompts, config.batch.samples = "grpo(kl=0.0)", 8, 4
+    config.log.rollout_rows = 0
+    shapes.SHAPES["test"] = ({"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32}, 64)
+    return parts.whole(shapes.work(config, "test", 5, 16, lengths))
+
+
+def test_the_split_names_every_part_and_counts_real_tokens():
+    made = _work("fixed")
+    found = {part["part"]: part for part in parts.split(made, 2)}
+    assert list(found) == ["prefill", "decode", "score", "log-probs", "gradient", "optimizer"]
+    assert found["gradient"]["flops"] == 3 * found["log-probs"]["flops"]
+    assert made.metrics["slot_utilisation"] == 1
+
+
+def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
+    plan = _work("fixed").step.plan
+    model, rows, width = plan.models["policy"], 32, 21
+    token = jnp.zeros((rows, width), jnp.int32)
+    forward = jax.jit(lambda params: model.logits(params, model.apply(params, token, token == 0)))
+    shapes_ = jax.eval_shape(model.init, jax.random.key(0))
+    counted = forward.lower(shapes_).cost_analysis()["flops"]
+    # every row a prompt of no token: all positions real; a plain softmax also computes what the mask hides
+    ours = parts.flops(plan, 0, rows * width, rows, width)
+    np.testing.assert_allclose(ours, counted, rtol=0.25)
+    assert ours < counted  # norms, rotations and softmaxes are work, but not the model's
+
+
+def test_a_long_tail_has_a_quarter_of_the_length():
+    made = _work("longtail")
+    lengths = []
+    for _ in range(4):
+        made.run()
+        lengths.append(float(made.metrics["length"]))
+    assert 2.5 < np.mean(lengths) < 5.5  # 4 of 16; 160 rows
+    assert made.metrics["slot_utilisation"] < 0.6
+
+
+def test_peers_get_the_shapes_and_answer_in_json(tmp_path):
+    script = tmp_path / "peer.py"
+    script.write_text("import json, sys; print(json.dumps({'step_s_median': 2.0, 'peer': ' '.join(sys.argv[1:])}))")
+    plan = _work("fixed").step.plan
+    (found,) = peers.compare(lambda: None, plan, [str(script)], [sys.executable], 1, 1)
+    assert "--prompts 8 --group 4 --prompt-len 6 --new-tokens 16 --layers 2 --dim 16" in found["peer"]
+    assert 0 < found["ratio"] < 0.1  # nothing takes less than two seconds
+    with pytest.raises(ValueError, match="no such file"):
+        peers.check([str(tmp_path / "none.py")], [sys.executable])
+    with pytest.raises(ValueError, match="one for each"):
+        peers.check([str(script)], [])
+    script.write_text("raise SystemExit('out of sorts')")
+    with pytest.raises(RuntimeError, match="out of sorts"):
+        peers.run(sys.executable, str(script), [])
+
+
+def test_ceilings_are_rates():
+    assert ceilings.bandwidth(repeats=1, mib=1) > 0

@@ -178,7 +178,8 @@ def _splash(
     short = -before % 128
     kv_segment = segment
     if prompt is not None:
-        own = _per_row(prompt.mask != 0, segment).astype(jnp.int32)
+        # the prompt goes by the name of the row's one segment
+        own = jnp.where(_per_row(prompt.mask != 0, segment), jnp.max(segment, axis=1, keepdims=True), 0)
         kv_segment = jnp.concatenate([jnp.pad(own, ((0, 0), (short, 0))), segment], axis=1)
     key, value = _joined(key, value, prompt)
     if short and prompt is not None:

@@ -1,7 +1,7 @@
 """What the unembedding says of given tokens, a part of the vocabulary at a time, with a gradient of its own.
 
 Logits z = h W / temperature of M positions exist for ``chunk`` tokens of the vocabulary at once, forward and backward:
-nothing grows with V but W and its gradient. One pass gives everything asked for.
+nothing grows with V but W and its gradient (unless asked to keep the logits). One pass gives all that is asked for.
 """
 
 import functools
@@ -20,6 +20,7 @@ class Asked(NamedTuple):
 
     dtype: str
     chunk: int  # tokens of the vocabulary at once
+    keep: bool = False  # hold the logits for the backward pass in place of making them again
     log_normaliser: bool = False
     entropy: bool = False
     square_prob: bool = False
@@ -117,11 +118,11 @@ def _forward(
             else sums.supported * scale + jnp.sum(jnp.where(_support(kept, ids, chosen), weight, 0.0), axis=-1),
             sums.chosen + jnp.sum(jnp.where(chosen, z, 0.0), axis=-1),
         )
-        return sums, None
+        return sums, z if asked.keep else None
 
     zero = jnp.zeros(token.shape, jnp.float32)
     start = _Sums(jnp.full_like(zero, _MASKED), zero, zero, zero, zero, zero)
-    sums, _ = jax.lax.scan(add, start, (parts, jnp.arange(count)))
+    sums, logits = jax.lax.scan(add, start, (parts, jnp.arange(count)))
     normaliser = sums.largest + jnp.log(sums.total)
     raw = sums.chosen - normaliser
     found = {"logp": raw, "raw_logp": raw, "log_normaliser": normaliser}
@@ -131,19 +132,20 @@ def _forward(
         found["logp"] = sums.chosen - supported
     found["entropy"] = normaliser - sums.weighted / sums.total
     found["square_prob"] = sums.squared / sums.total**2
-    return found, (hidden, embedding, token, temperature, kept, found, supported)
+    return found, (hidden, embedding, token, temperature, kept, found, supported, logits)
 
 
 def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Array, None, None, None]:
-    hidden, embedding, token, temperature, kept, found, supported = saved
+    hidden, embedding, token, temperature, kept, found, supported, logits = saved
     parts, count = _strided(embedding, asked.chunk)
     normaliser = found["log_normaliser"]
     plain = by["raw_logp"] if kept is not None else by["logp"] + by["raw_logp"]
 
-    def add(by_hidden: Array, item: tuple[Array, Array]) -> tuple[Array, Array]:
-        part, j = item
+    def add(by_hidden: Array, item: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
+        part, j, z = item
         ids = jnp.arange(part.shape[0]) * count + j
-        z = _logits(asked, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
+        if z is None:
+            z = _logits(asked, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
         chosen = _shaped(ids, token) == token[..., None]
         logp = z - normaliser[..., None]
         prob = jnp.exp(logp)
@@ -163,7 +165,7 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
         return by_hidden, jnp.einsum("mc,md->cd", *flat, preferred_element_type=jnp.float32)
 
     start = jnp.zeros(hidden.shape, jnp.float32)
-    by_hidden, by_parts = jax.lax.scan(add, start, (parts, jnp.arange(count)))
+    by_hidden, by_parts = jax.lax.scan(add, start, (parts, jnp.arange(count), logits))
     by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
     return by_hidden.astype(hidden.dtype), by_embedding.astype(embedding.dtype), None, None, None
 

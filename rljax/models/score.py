@@ -28,6 +28,7 @@ def score(
     temperature: Array | float = 1.0,
     chunk: int = 4096,
     vocabulary: int = 4096,
+    keep_logits: bool = False,
     kept: bool = False,
     reference: Tree | None = None,
     samples: int = 0,
@@ -55,6 +56,8 @@ def score(
       chunk: about how many positions of all rows together go through the unembedding at once.
       vocabulary: about how many tokens of the vocabulary do, at once; 0 is all of them. Exact divergences
         take all in any case.
+      keep_logits: the backward pass reads the logits again in place of making them again; they are then all
+        there at once.
       kept: logp is renormalised over the support the sampler stored, raw_logp is the unfiltered one. Rows
         without a stored support were drawn unfiltered: logp is plain and raw_logp None.
       reference: parameters of the reference, for divergences; never differentiated.
@@ -86,7 +89,10 @@ def score(
     def body(columns: dict[str, Array]) -> dict[str, Array]:
         if needs.divergence or not vocabulary:
             return _from_logits(model, heads, columns, needs, temperature)
-        return _in_parts(model, params, columns, needs, temperature, vocabulary)
+        asked = head.Asked(
+            model.architecture.dtype, vocabulary, keep_logits, needs.log_normaliser, needs.entropy, needs.square_prob
+        )
+        return _in_parts(model, params, columns, asked, temperature)
 
     found = _over_columns(jax.checkpoint(body) if needs.divergence or not vocabulary else body, columns, chunk)
     found = {name: rows.take(x) for name, x in found.items()}
@@ -226,18 +232,15 @@ def _in_parts(
     model: models.Model,
     params: Tree,
     columns: dict[str, Array],
-    needs: types.Needs,
+    asked: head.Asked,
     temperature: Array | float,
-    vocabulary: int,
 ) -> dict[str, Array]:
     """Everything asked for but divergences, for one group of columns; each [B, c]."""
-    a = model.architecture
-    asked = head.Asked(a.dtype, vocabulary, needs.log_normaliser, needs.entropy, needs.square_prob)
     temperature = jnp.asarray(temperature, jnp.float32)
     found = head.scores(
         asked,
         columns["hidden"],
-        transformer.unembedding(a, params).T,
+        transformer.unembedding(model.architecture, params).T,
         columns["token"],
         jnp.where(temperature > 0, temperature, 1.0),
         columns.get("kept"),

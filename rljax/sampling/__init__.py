@@ -31,10 +31,14 @@ reports ``behaviour_logp`` 0 and the other two at temperature 1.
 
 **How it ends.** ``mask`` is 1 on every emitted token, the stop token among them; ``finish`` tells a row
 that stopped (``types.Finish.STOP``) from one cut at ``length`` (``types.Finish.LENGTH``).
+
+**In segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` while they go on), under newer
+weights if so wished; with the same weights its tokens are those of one ``generate``, wherever it is cut.
 """
 
 from rljax.sampling.decode import EVERY_TOKEN, Policy, Sample, generate, row_keys
 from rljax.sampling.processors import Processors, build, chain, min_p, top_k, top_p
+from rljax.sampling.resume import resume
 
-__all__ = ["EVERY_TOKEN", "Policy", "Processors", "Sample", "build", "chain", "generate", "min_p", "row_keys"]
-__all__ += ["top_k", "top_p"]
+__all__ = ["EVERY_TOKEN", "Policy", "Processors", "Sample", "build", "chain", "generate", "min_p", "resume"]
+__all__ += ["row_keys", "top_k", "top_p"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import flax.struct
@@ -132,28 +133,45 @@ def generate(
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), block)
     logits = jnp.repeat(model.logits(weights, hidden[:, -1]), samples, axis=0)
     keep = keep_support and processors.filter is not None and processors.temperature > 0
-    sample = _empty(rows, length, logits.shape[1] if keep else None, pad)
+    sample = empty(rows, length, logits.shape[1] if keep else None, pad)
     row = jnp.arange(rows, dtype=jnp.int32)
-    start = _Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row)
-    emit = functools.partial(_emit, stop=stop, pad=pad, processors=processors)
+    start = Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row)
+    draw = functools.partial(emit, stop=stop, pad=pad, processors=processors)
+    return run(model, weights, start, logits, draw, length, stages(count, samples, compact), axis_name)
 
-    def turn(flight: _Flight) -> _Flight:
+
+def run(
+    model: Policy,
+    weights: types.Tree,
+    start: "Flight",
+    logits: Array,
+    draw: Callable[["Flight", Array], "Flight"],
+    turns: int,
+    batches: list[tuple[int, int]],
+    axis_name: str | None = None,
+) -> Sample:
+    """Emit from ``logits`` [B, V], then decode until no row is live, at most ``turns`` positions; see ``generate``.
+
+    ``draw(flight, logits)`` emits a position of every live row; ``batches`` comes from ``stages``.
+    """
+
+    def turn(flight: Flight) -> Flight:
         hidden, cache = model.extend(weights, flight.token, flight.live, flight.cache)
-        return emit(dataclasses.replace(flight, cache=cache), model.logits(weights, hidden))
+        return draw(dataclasses.replace(flight, cache=cache), model.logits(weights, hidden))
 
     def some(live: Array) -> Array:
         found = jnp.any(live)
         return found if axis_name is None else jax.lax.pmax(found.astype(jnp.int32), axis_name) > 0
 
-    flight, batches = emit(start, logits), stages(count, samples, compact)
+    flight = draw(start, logits)
     whole = flight.sample
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         if batch != batches[0]:
             whole = _gather(whole, flight)
             flight = _shrink(model, flight, whole, batch, batches[0])
 
-        def unfinished(flight: _Flight, batch=batch, following=following) -> Array:
-            stay = some(flight.live) & (flight.sample.turns < length)
+        def unfinished(flight: Flight, batch=batch, following=following) -> Array:
+            stay = some(flight.live) & (flight.sample.turns < turns)
             return stay if following is None else stay & ~_fits(flight.live, batch, following)
 
         flight = jax.lax.while_loop(unfinished, turn, flight)
@@ -176,7 +194,7 @@ def stages(prompts: int, samples: int, compact: int) -> list[tuple[int, int]]:
 
 
 @flax.struct.dataclass
-class _Flight:
+class Flight:
     """Rows being decoded."""
 
     sample: Sample
@@ -187,12 +205,18 @@ class _Flight:
     row: Array  # [b] int32, of the whole batch; past its end: none
 
 
-def _emit(
-    flight: _Flight, logits: Array, *, stop: tuple[int, ...], pad: int, processors: processors_lib.Processors
-) -> _Flight:
-    """Draw the next position of every live row."""
+def emit(
+    flight: Flight,
+    logits: Array,
+    *,
+    stop: tuple[int, ...],
+    pad: int,
+    processors: processors_lib.Processors,
+    before: Array | int = 0,
+) -> Flight:
+    """Draw the next position of every live row; ``before`` (a number, or [b]): those it had when the loop began."""
     live, sample = flight.live, flight.sample
-    drawn = _draw(logits, flight.keys, sample.turns, processors, sample.kept is not None)
+    drawn = _draw(logits, flight.keys, before + sample.turns, processors, sample.kept is not None)
     token = jnp.where(live, drawn.token, pad)
     stopped = live & jnp.any(token[:, None] == jnp.asarray(stop, jnp.int32)[None, :], axis=1)
     sample = _write(sample, dataclasses.replace(drawn, token=token), live)
@@ -210,7 +234,7 @@ def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Ar
     return jnp.max(jnp.sum(live.reshape(prompts, samples), axis=1)) <= lanes
 
 
-def _shrink(model: Policy, flight: _Flight, whole: Sample, batch: tuple[int, int], first: tuple[int, int]) -> _Flight:
+def _shrink(model: Policy, flight: Flight, whole: Sample, batch: tuple[int, int], first: tuple[int, int]) -> Flight:
     """Move the live rows of a flight into a smaller batch; ``whole`` holds what all rows have emitted."""
     prompts, samples = batch
     rows = flight.live.shape[0]
@@ -223,23 +247,23 @@ def _shrink(model: Policy, flight: _Flight, whole: Sample, batch: tuple[int, int
         cache = model.select(flight.cache, index, index)
     live, row = flight.live[index], flight.row[index]
     held = _take(whole, row)
-    return _Flight(held, cache, flight.token[index], live, flight.keys[index], row)
+    return Flight(held, cache, flight.token[index], live, flight.keys[index], row)
 
 
-def _rowwise(sample: Sample) -> dict[str, Array]:
+def rowwise(sample: Sample) -> dict[str, Array]:
     """Return the fields that have a row each."""
     names = [f.name for f in dataclasses.fields(sample) if f.name not in ("turns", "slots")]
     return {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
 
 
 def _take(whole: Sample, row: Array) -> Sample:
-    return dataclasses.replace(whole, **{name: x[row] for name, x in _rowwise(whole).items()})
+    return dataclasses.replace(whole, **{name: x[row] for name, x in rowwise(whole).items()})
 
 
-def _gather(whole: Sample, flight: _Flight) -> Sample:
+def _gather(whole: Sample, flight: Flight) -> Sample:
     """Write what the rows of a flight have emitted into the whole batch."""
-    rows = _rowwise(flight.sample)
-    put = {name: x.at[flight.row].set(rows[name]) for name, x in _rowwise(whole).items()}
+    rows = rowwise(flight.sample)
+    put = {name: x.at[flight.row].set(rows[name]) for name, x in rowwise(whole).items()}
     return dataclasses.replace(whole, turns=flight.sample.turns, slots=flight.sample.slots, **put)
 
 
@@ -266,8 +290,8 @@ def _draw(logits: Array, keys: types.Key, position: Array, processors: processor
         token = jnp.argmax(tempered, axis=1).astype(jnp.int32)
         behaviour_logp = jnp.zeros(token.shape, jnp.float32)
     else:
-        step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, position)
-        token = jax.vmap(jax.random.categorical)(step_keys, filtered).astype(jnp.int32)
+        step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(position, keys.shape))
+        token = jax.vmap(processors.draw)(step_keys, filtered).astype(jnp.int32)
         behaviour_logp = _at(jax.nn.log_softmax(filtered, axis=1), token)
     # A model may rule tokens out with minus infinity; 0 * -inf must count as 0.
     entropy = -jnp.sum(jnp.where(raw == -jnp.inf, 0.0, jnp.exp(raw) * raw), axis=1)
@@ -287,7 +311,7 @@ def _at(logp: Array, token: Array) -> Array:
     return jnp.sum(jnp.where(chosen, logp, 0.0), axis=1)
 
 
-def _empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
+def empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
     """Return the sample before its first token; ``vocabulary`` is given where the support is kept."""
     zeros = jnp.zeros((rows, length), jnp.float32)
     kept = None

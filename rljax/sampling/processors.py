@@ -19,14 +19,16 @@ Processor = Callable[[Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class Processors:
-    """How logits become the distribution sampled: ``filter(logits / temperature)``.
+    """How logits become the distribution sampled, ``filter(logits / temperature)``, and a token.
 
     Temperature 0 is greedy decoding. ``filter`` is None where every token stays in, so that the
-    filtered and the unfiltered distribution are one and need not be computed twice.
+    filtered and the unfiltered distribution are one and need not be computed twice. ``draw`` takes a
+    row's token from its key and logits [V].
     """
 
     temperature: float = 1.0
     filter: Processor | None = None
+    draw: Callable[[Array, Array], Array] = jax.random.categorical
 
 
 def top_k(k: int) -> Processor:
@@ -72,7 +74,31 @@ def min_p(p: float) -> Processor:
     return apply
 
 
+def inverse(key: Array, logits: Array) -> Array:
+    """Draw a token from ``logits`` [V] by inverting their distribution function at one uniform number.
+
+    A Gumbel draw (``jax.random.categorical``) takes a random number for each token of the vocabulary; this takes
+    one. The function is summed in about sqrt(V) blocks, then inside the one that holds the number. Resolution is
+    2^-24: a rarer token is drawn with probability 0 or 2^-24 (a Gumbel draw in float32 has the same limit).
+    """
+    size = math.isqrt(logits.shape[0] - 1) + 1
+    weight = jnp.exp(logits - jnp.max(logits))
+    weight = jnp.pad(weight, (0, -logits.shape[0] % size)).reshape(-1, size)
+
+    def find(weight: Array, target: Array) -> tuple[Array, Array]:
+        """Return the first place whose running sum passes ``target``, and what is left of it there."""
+        total = jnp.cumsum(weight)
+        last = jnp.max(jnp.where(weight > 0, jnp.arange(weight.shape[0]), 0))
+        place = jnp.minimum(jnp.sum(total <= target), last)  # rounding must not pass the last one there is
+        return place, target - (total[place] - weight[place])
+
+    blocks = jnp.sum(weight, axis=1)
+    block, rest = find(blocks, jax.random.uniform(key) * jnp.sum(blocks))
+    return block * size + find(weight[block], rest)[0]
+
+
 _FILTERS = {"top_k": top_k, "top_p": top_p, "min_p": min_p}  # ``build`` has arguments of the same names
+_DRAWS: dict[str, Callable[[Array, Array], Array]] = {"gumbel": jax.random.categorical, "inverse": inverse}
 
 
 def chain(*processors: Processor) -> Processor:
@@ -85,10 +111,13 @@ def chain(*processors: Processor) -> Processor:
 
 
 @functools.cache
-def build(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Processors:
+def build(
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, draw: str = "gumbel"
+) -> Processors:
     """Make the sampler's processors: temperature, then top-k, then top-p, then min-p.
 
-    ``top_k=0``, ``top_p=1.0`` and ``min_p=0.0`` are off. At temperature 0 the filters have nothing to
+    ``top_k=0``, ``top_p=1.0`` and ``min_p=0.0`` are off. ``draw`` is "gumbel" or "inverse", which is cheaper in a
+    large vocabulary; they draw other tokens of one distribution. At temperature 0 the filters have nothing to
     do, since every one of them keeps the most probable token, and are left out. Equal settings give
     the very same record: as a static argument of ``jit`` it compiles once.
 
@@ -98,12 +127,13 @@ def build(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: f
     _check("top_k", top_k, isinstance(top_k, int) and top_k >= 0, "an integer of at least 0 (0: off)")
     _check("top_p", top_p, 0 < top_p <= 1, "a number in (0, 1] (1: off)")
     _check("min_p", min_p, 0 <= min_p <= 1, "a number in [0, 1] (0: off)")
+    _check("draw", draw, draw in _DRAWS, " or ".join(map(repr, _DRAWS)))
     settings = (("top_k", top_k, 0), ("top_p", top_p, 1), ("min_p", min_p, 0))
     active = [_FILTERS[name](value) for name, value, off in settings if value != off]
-    return Processors(temperature, chain(*active) if active and temperature > 0 else None)
+    return Processors(temperature, chain(*active) if active and temperature > 0 else None, _DRAWS[draw])
 
 
-def _check(field: str, given: float, valid: bool, allowed: str) -> None:
+def _check(field: str, given: float | str, valid: bool, allowed: str) -> None:
     if not valid:
         raise ValueError(f"config.sampler.{field} = {given!r}: expected {allowed}")
 

@@ -81,3 +81,33 @@ def replay(share: types.Fraction = 0.25):
         return mixed, {"rollout": rollout, "filled": jnp.ones((), bool)}
 
     return types.Source(init=init, select=select, off_policy=True)
+
+
+@transforms.piece
+def partial(turns: types.Count = 64, oversample: types.Count = 2):
+    """Add at most ``turns`` tokens a step to the rows of ``oversample`` times the prompts; train on groups that ended.
+
+    Unfinished rows are carried over and continued by the newer policy, their cache recomputed; ``version`` tells who
+    wrote each token, ``behaviour_logp`` what that policy thought. The groups drawn first are taken first and their
+    places refilled; where too few have ended, the batch is filled with invalid rows of empty mask. Source: segment
+    rollout of UloRL (arXiv 2507.19766), which draws anew only in place of what was trained on, like the partial
+    rollouts of Kimi k1.5 (2501.12599). A ratio to the "proximal" policy leaves older tokens uncorrected;
+    ``anchor="behaviour"`` corrects each by its own version.
+    """
+
+    def init(rollout: types.Rollout) -> types.Tree:
+        return {"rollout": rollout.replace(parts={}), "free": jnp.ones(rollout.reward.shape, bool)}
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        del key
+        going = ops.given(rollout.finish, "source.partial: no finish reason") == types.Finish.UNFINISHED
+        ended = ops.segment_max(going.astype(jnp.int32), rollout.group) == 0
+        # a group's number is its place in the run; rows of a group stand together and stay so
+        rows = jnp.lexsort((rollout.group, ~ended))[:count]
+        chosen, counts = _take(rollout, rows), ended[rows]
+        valid = jnp.where(counts, ops.valid_rows(chosen), 0.0)
+        chosen = chosen.replace(mask=jnp.where(counts[:, None], chosen.mask, 0.0), valid=valid)
+        free = jnp.zeros_like(pool["free"]).at[rows].set(counts)
+        return chosen, {"rollout": rollout.replace(parts={}), "free": free}
+
+    return types.Source(oversample=oversample, turns=turns, init=init, select=select)

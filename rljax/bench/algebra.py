@@ -1,19 +1,17 @@
-"""What things cost on this machine, measured side by side: ``python -m rljax.bench algebra``.
+"""What the loss algebra costs: ``python -m rljax.bench algebra``.
 
-``algebra`` times the update of the longest chain of pieces in the table beside that of the shortest with the same
-needs, on one batch, turn about: what the loss algebra itself costs.
+It times the update of the longest chain of pieces in the table beside that of the shortest with the same
+needs, on one batch, turn about.
 """
 
-import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from absl import app, flags, logging
 
-from rljax import algorithms, losses, seams, types
+from rljax import algorithms, bench, losses, seams, types
 from rljax import config as configs
 from rljax import program as programs
 
@@ -69,17 +67,6 @@ def updater(config: configs.ConfigDict, call: str) -> tuple[Callable[[], None], 
     return update, time.perf_counter() - start
 
 
-def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Time functions turn about, the order turned round every other time; seconds of each call."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for i in range(rounds):
-        for name in list(functions)[:: 1 if i % 2 else -1]:
-            start = time.perf_counter()
-            functions[name]()
-            times[name].append(time.perf_counter() - start)
-    return times
-
-
 def algebra(config: configs.ConfigDict, rounds: int, calls: Sequence[str] = ()) -> dict[str, Any]:
     """Measure the algebra's cost: update times of the shortest and the longest chain, and their ratio.
 
@@ -87,7 +74,7 @@ def algebra(config: configs.ConfigDict, rounds: int, calls: Sequence[str] = ()) 
     """
     short, long = calls or extremes(config)
     made = {call: updater(config, call) for call in (short, long)}
-    times = interleaved({call: update for call, (update, _) in made.items()}, rounds)
+    times = bench.interleaved({call: update for call, (update, _) in made.items()}, rounds)
     ratios = sorted(b / a for a, b in zip(times[short], times[long], strict=True))
     middle = statistics.median
     return {
@@ -110,28 +97,13 @@ def algebra(config: configs.ConfigDict, rounds: int, calls: Sequence[str] = ()) 
     }
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run the bench and print a table and one JSON line."""
-    f = flags.FLAGS
-    if argv[1:] != ["algebra"]:
-        raise app.UsageError(f"name a bench: algebra; got {' '.join(argv[1:]) or 'none'}")
-    logging.set_verbosity(logging.WARNING)
-    if len(f.algorithms) not in (0, 2):
-        raise app.UsageError(f"--algorithms twice or not at all, got {len(f.algorithms)}")
-    found = algebra(configs.load(*f.config.split(":", 1)), f.rounds, f.algorithms)
-    for chain in found["chains"]:
-        print(
-            f"{chain['pieces']:3d} pieces  median {chain['median_ms']:8.2f} ms  best {chain['best_ms']:8.2f} ms  "
-            f"first call {chain['compile_s']:.1f} s  {chain['algorithm']}"
-        )
+def table(found: dict[str, Any]) -> str:
+    """Return what was found, as lines to read."""
+    lines = [
+        f"{chain['pieces']:3d} pieces  median {chain['median_ms']:8.2f} ms  best {chain['best_ms']:8.2f} ms  "
+        f"first call {chain['compile_s']:.1f} s  {chain['algorithm']}"
+        for chain in found["chains"]
+    ]
     low, high = found["ratio_quartiles"]
-    print(f"second / first: {found['ratio']:.3f} of medians, {found['ratio_of_best']:.3f} of the best, ", end="")
-    print(f"pairs {low:.3f} to {high:.3f} (quartiles)")
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    flags.DEFINE_string("config", "quickstart", "Config, and its argument after a colon, such as 'quickstart:quick'.")
-    flags.DEFINE_integer("rounds", 20, "Updates of each.", lower_bound=1)
-    flags.DEFINE_multi_string("algorithms", [], "Two algorithms to compare in place of the table's extremes.")
-    app.run(main)
+    ratio = f"second / first: {found['ratio']:.3f} of medians, {found['ratio_of_best']:.3f} of the best, "
+    return "\n".join([*lines, f"{ratio}pairs {low:.3f} to {high:.3f} (quartiles)"])

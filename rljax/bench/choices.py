@@ -1,0 +1,105 @@
+"""What each choice of the config changes: ``python -m rljax.bench choices`` times them one by one and draws it."""
+
+import pathlib
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from rljax import bench
+from rljax import config as configs
+from rljax.bench import parts, shapes
+
+# name -> fields changed from the first row, which has everything off
+CHOICES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cache in blocks": {"sampler.block": 64},
+    "batch shrinks": {"sampler.block": 64, "sampler.compact": 3},
+    "one uniform a token": {"sampler.draw": "inverse"},
+    "prompt read once": {"learner.share_prompt": True},
+    "attention in blocks": {"model.attention": "blocked"},
+    "logits in parts": {"learner.vocabulary": 4096},
+    "no remat": {"model.remat": "none"},
+    "four micro-batches": {"learner.microbatches": 4},
+    "packed rows": {"learner.share_prompt": True, "learner.lanes": 3, "learner.microbatches": 8},
+}
+PLAIN: dict[str, Any] = {
+    "sampler.block": 0,
+    "learner.share_prompt": False,
+    "learner.vocabulary": 0,
+    "model.attention": "plain",
+    "model.remat": "full",
+}
+
+
+def measure(config: configs.ConfigDict, work: Callable[[configs.ConfigDict], Any], steps: int) -> list[dict[str, Any]]:
+    """Time sampling and the update of every choice, one at a time, then all of them together."""
+    every = {field: value for edits in CHOICES.values() for field, value in edits.items()}
+    found = []
+    for name, edits in {**CHOICES, "all of them": every}.items():
+        changed = config.copy_and_resolve_references()
+        for field, value in {**PLAIN, **edits}.items():
+            configs.override(changed, field, value)
+        made = parts.whole(work(changed))
+        rows = jax.block_until_ready(made.step.rollout(made.state, made.key))
+        sample = bench.seconds(lambda m=made: jax.block_until_ready(m.step.rollout(m.state, m.key)), steps)
+
+        def update(made=made, rows=rows) -> None:
+            made.state, metrics = made.step.update(made.state, rows, made.key)
+            jax.block_until_ready(metrics)
+
+        update()
+        seconds = bench.seconds(update, steps)
+        found.append({"choice": name, "sample_s": statistics.median(sample), "update_s": statistics.median(seconds)})
+        found[-1]["slot_utilisation"] = float(made.metrics["slot_utilisation"])
+    return found
+
+
+def draw(fixed: list[dict[str, Any]], longtail: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Draw both tables as bars, sampling and update apart."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    for axis, rows, title in zip(axes, (fixed, longtail), ("every completion full", "long tail"), strict=True):
+        names = [r["choice"] for r in rows]
+        sample, update = ([r[k] for r in rows] for k in ("sample_s", "update_s"))
+        axis.barh(names, sample, color="#4878a8", label="sampling")
+        axis.barh(names, update, left=sample, color="#e0a458", label="update")
+        for i, (s, u) in enumerate(zip(sample, update, strict=True)):
+            axis.text(s + u, i, f" {s + u:.2f}", va="center", fontsize=8)
+        axis.set(title=title, xlabel="seconds")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.12)
+    axes[0].invert_yaxis()
+    axes[1].legend(frameon=False, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return what was found, as lines to read."""
+    lines = [
+        f"{'choice':22s} {'sampling s':>11s} {'update s':>9s}   long tail: {'sampling s':>11s} {'update s':>9s} used"
+    ]
+    for a, b in zip(found["fixed"], found["longtail"], strict=True):
+        used = f"{100 * b['slot_utilisation']:.0f} %"
+        left = f"{a['choice']:22s} {a['sample_s']:11.2f} {a['update_s']:9.2f}"
+        lines.append(f"{left}              {b['sample_s']:11.2f} {b['update_s']:9.2f} {used}")
+    return "\n".join(lines)
+
+
+def choices(config: configs.ConfigDict, shape: str, prompt: int, length: int, steps: int, path: str) -> dict[str, Any]:
+    """Measure every choice on full and on long-tailed completions; draw them to ``path`` unless it is empty."""
+    found: dict[str, Any] = {
+        "bench": "choices",
+        "device": jax.devices()[0].device_kind,
+        "shape": shape,
+        "new_tokens": length,
+    }
+    for lengths in ("fixed", "longtail"):
+        found[lengths] = measure(config, lambda c, kind=lengths: shapes.work(c, shape, prompt, length, kind), steps)
+    if path:
+        draw(found["fixed"], found["longtail"], pathlib.Path(path))
+    return found

@@ -1,0 +1,154 @@
+"""Where a step's time goes: each part timed by itself, with its floating-point work and its bytes."""
+
+import dataclasses
+import functools
+import resource
+import statistics
+import sys
+import time
+from typing import Any
+
+import jax
+
+from rljax import bench, optimizer, types
+from rljax import plan as plans
+from rljax import rollout as rollouts
+from rljax import step as steps
+
+
+def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: float) -> float:
+    """Return the model FLOPs of one forward pass: each prompt once, real tokens only, no pass made again.
+
+    2 for each weight and token; 4 H K for each query and key it sees; the head on completions alone. ``mean``: the
+    mean over tokens of the completion tokens each sees.
+    """
+    a = plan.models["policy"].architecture
+    weights = a.layers * (a.width * a.size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
+    keys = tokens * (prompt + mean) + prompts * prompt * (prompt + 1) / 2
+    dense = 2 * weights * (tokens + prompts * prompt) + 2 * a.vocabulary * a.width * tokens
+    return dense + 4 * a.layers * a.heads * a.size * keys
+
+
+def weight_bytes(plan: plans.Plan) -> int:
+    """Return the bytes of the weights that a decoded token reads."""
+    a = plan.models["policy"].architecture
+    weights = a.layers * (a.width * a.size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
+    return (weights + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
+
+
+def token_bytes(plan: plans.Plan) -> int:
+    """Return the bytes of one token's keys and values."""
+    a = plan.models["policy"].architecture
+    return 2 * a.layers * a.kv_heads * a.size * jax.numpy.dtype(a.dtype).itemsize
+
+
+def peak_memory() -> int:
+    """Return the most bytes in use so far: of the first device, where it tells, or of this process."""
+    stats = jax.devices()[0].memory_stats() or {}
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return stats.get("peak_bytes_in_use") or kilobytes * (1 if sys.platform == "darwin" else 1024)
+
+
+@dataclasses.dataclass
+class Whole:
+    """The whole step, run again and again."""
+
+    step: steps.Step
+    state: types.TrainState
+    key: types.Key
+    first: float  # seconds of the first call, compiling
+
+    def run(self) -> None:
+        """Make one step."""
+        assert self.step.fused is not None
+        self.state, metrics = self.step.fused(self.state, self.key)
+        self.metrics = jax.block_until_ready(metrics)
+
+
+def whole(step: steps.Step) -> Whole:
+    """Compile a step and run it once."""
+    key = jax.random.key(0, impl="threefry2x32")
+    made = Whole(step, step.begin(None, key), key, 0.0)
+    start = time.perf_counter()
+    made.run()
+    made.first = time.perf_counter() - start
+    return made
+
+
+def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
+    """Time the parts of a step: prefill, decode, score, log-probs, gradient, optimizer.
+
+    "log-probs" is a pass of its own over finished rows, for comparison: an on-policy step makes none. Decode is
+    sampling less prefill, gradient is the update less the optimizer.
+    """
+    plan, state, key = made.step.plan, made.state, made.key
+    model = plan.models["policy"]
+    position, index = made.step.draw(state, key)
+    prompts = plan.task.prompts(index, "train")
+    rows = jax.block_until_ready(made.step.rollout(state, key))
+    rows = jax.tree.map(lambda x: x, rows)
+    compile_s: dict[str, float] = {}
+
+    def timed(name: str, function: Any, *arguments: Any) -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        compile_s[name] = time.perf_counter() - start
+        run = lambda: jax.block_until_ready(function(*arguments))  # noqa: E731
+        return statistics.median(bench.seconds(run, repeats))
+
+    def prefill(params: types.Tree) -> Any:
+        weights = model.prepare(params)
+        return model.prefill(
+            weights, prompts.token, prompts.mask, plan.samples, plan.task.completion_length, plan.block
+        )
+
+    params, task = state.params["policy"], plan.task
+    sampled = jax.jit(functools.partial(rollouts.sample, plan))
+    seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
+    both = timed("decode", sampled, params, state.step, position, prompts, key)
+    seconds["decode"] = both - seconds["prefill"]
+    verify: Any = jax.jit(lambda r: task.verify(r.index, "train", r.action.token, r.mask))  # type: ignore
+    seconds["score"] = timed("score", verify, rows)
+    score = jax.jit(lambda p, r: plans.score(plan, "policy", p, r, types.Needs()).logp)
+    seconds["log-probs"] = timed("log-probs", score, params, rows)
+
+    def update() -> None:
+        made.state, metrics = made.step.update(made.state, rows, key)
+        jax.block_until_ready(metrics)
+
+    update_s = timed("gradient", update)
+    tx, params, opt_state = plan.optimizers[0], made.state.params["policy"], made.state.opt_state[0]
+    apply = jax.jit(lambda g, p, o: optimizer.apply(tx, g, jax.numpy.zeros(()), p, o))
+    seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
+    seconds["gradient"] = update_s - seconds["optimizer"]
+    return _rows(plan, rows, seconds, compile_s)
+
+
+def _rows(plan: plans.Plan, rows: types.Rollout, seconds: dict[str, float], compile_s: dict[str, float]) -> list:
+    """Join times with tokens, FLOPs and bytes."""
+    length = jax.numpy.sum(rows.mask, axis=1)
+    tokens, longest = float(length.sum()), float(length.max())
+    seen = float(jax.numpy.sum(length * (length + 1) / 2)) / tokens
+    prompt, count = plan.task.prompt_length, plan.prompts
+    forward = flops(plan, prompt, tokens, count, seen)
+    prefill = flops(plan, prompt, 0, count, 0)
+    read = longest * weight_bytes(plan) + token_bytes(plan) * (tokens * seen + longest * count * prompt)
+    work = {
+        "prefill": (count * prompt, prefill, 0.0),
+        "decode": (tokens, forward - prefill, read),
+        "score": (tokens, 0.0, 0.0),
+        "log-probs": (tokens, forward, 0.0),
+        "gradient": (tokens, 3 * forward, 0.0),
+        "optimizer": (tokens, 0.0, 0.0),
+    }
+    return [
+        {
+            "part": name,
+            "ms": 1e3 * seconds[name],
+            "tokens_per_s": work[name][0] / seconds[name],
+            "flops": work[name][1],
+            "bytes": work[name][2],
+            "compile_s": compile_s[name],
+        }
+        for name in work
+    ]

@@ -1,0 +1,88 @@
+"""The work that is timed: model shapes by name, and a task that is nothing but tokens."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from rljax import config as configs
+from rljax import program as programs
+from rljax import step as steps
+from rljax import tasks, types
+from rljax.data import tokenizer as tokenizers
+
+# name -> (fields of config.model, vocabulary)
+SHAPES: dict[str, tuple[dict[str, Any], int]] = {
+    "tiny": ({"layers": 4, "width": 256, "heads": 4, "kv_heads": 2, "hidden": 768}, 512),
+    "small": ({"layers": 8, "width": 384, "heads": 6, "kv_heads": 2, "hidden": 1024}, 32_000),
+    "qwen2-0.5b": ({"layers": 24, "width": 896, "heads": 14, "kv_heads": 2, "hidden": 4864}, 151_936),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """A tokenizer of nothing: ids and no text."""
+
+    vocabulary: int
+    eos: int = 1
+    pad: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Filler:
+    """Random prompts without padding; the reward is the share of tokens in the upper half of the vocabulary."""
+
+    prompt_length: int
+    completion_length: int
+    vocabulary: int = 0
+    name: str = "filler"
+    host: bool = False
+    parts: tuple[str, ...] = ()
+
+    def corpus(self) -> Iterator[str]:
+        """Yield nothing: there is no text."""
+        return iter(())
+
+    def bind(self, tokenizer: tokenizers.Tokenizer) -> Self:
+        """Return a copy that knows the vocabulary."""
+        return dataclasses.replace(self, vocabulary=tokenizer.vocabulary)
+
+    def size(self, split: tasks.Split) -> int:
+        """Count prompts."""
+        return 1 << 16
+
+    def prompts(self, index: types.Array, split: tasks.Split) -> types.Prompts:
+        """Draw each prompt from its index."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(0), index)
+        draw = jax.vmap(lambda key: jax.random.randint(key, (self.prompt_length,), 2, self.vocabulary))
+        token = draw(keys)
+        return types.Prompts(token=token, mask=jnp.ones(token.shape, jnp.float32), index=index)
+
+    def verify(self, index: types.Array, split: tasks.Split, token: types.Array, mask: types.Array) -> types.Verdict:
+        """Judge by token ids."""
+        high = jnp.sum(mask * (token >= self.vocabulary // 2), axis=1) / jnp.sum(mask, axis=1)
+        outcome = jnp.full(high.shape, int(types.Outcome.CORRECT), jnp.int32)
+        return types.Verdict(reward=high, outcome=outcome, parts={})
+
+    def text(self, index: int, split: tasks.Split) -> str:
+        """Name a prompt."""
+        return f"prompt {index}"
+
+
+def work(config: configs.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
+    """Return the step of a config's last phase on the model and the token counts asked for.
+
+    ``lengths`` "fixed": no token ends a completion. "longtail": so many tokens do that a policy near its start, which
+    is close to uniform, writes geometric lengths with a mean of a quarter of ``length``.
+    """
+    fields, vocabulary = SHAPES[shape]
+    config = config.copy_and_resolve_references()
+    config.model.update(fields)
+    config.phases = config.phases[-1:]
+    tokenizer: Any = Tokens(vocabulary)
+    program = programs.build(config, tokenizer, task=Filler(prompt, length))
+    plan = program.plan(program.resolved.phases[-1])
+    ending = tuple(range(1, 1 + round(4 * vocabulary / length))) if lengths == "longtail" else ()
+    return steps.make_step(dataclasses.replace(plan, stop=ending, peek=0))

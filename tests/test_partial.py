@@ -1,0 +1,234 @@
+"""Rollouts carried over: in segments as in one piece, each token by its own policy, no prompt lost or drawn twice."""
+
+import dataclasses
+import functools
+import itertools
+import types as standard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import config as configs
+from rljax import plan as plans
+from rljax import rollout as rollouts
+from rljax import sampling, seams, types
+from rljax.transforms import source
+from tests import test_sampling as samplers
+from tests import tiny
+
+LONG = "arithmetic(operands=2, digits=2, working=False, noise=0.3)"
+FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
+
+
+# --- the sampler: a cut changes nothing -----------------------------------------------------------------
+
+
+def segment(model, settings, **options):
+    options = {"pad": 0, "processors": sampling.build(**settings), **options}
+    return jax.jit(functools.partial(sampling.resume, model, **options))
+
+
+TOY, TRANSFORMER = samplers.TOY, samplers.TRANSFORMER
+TEXTS = {TOY: ((1, 2, 2), (0,), (2, 1)), TRANSFORMER: samplers.TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("model", "filtered", "turns", "compact"),
+    [(TOY, False, 1, 0), (TOY, True, 2, 2), (TOY, True, 9, 0), (TRANSFORMER, False, 4, 0), (TRANSFORMER, True, 2, 1)],
+)
+def test_a_rollout_cut_anywhere_is_the_rollout_uncut(model, filtered, turns, compact):
+    prompts, keys = samplers.prompts_of(*TEXTS[model], width=5), samplers.keys_for(3, 3)
+    params = jnp.asarray(samplers.TABLE, jnp.float32) if model is TOY else samplers.parameters()
+    settings = samplers.FILTERED | {"top_k": 2 if model is TOY else 20} if filtered else samplers.OFF
+    shape = samplers.SHAPE | {"stop": (0,) if model is TOY else samplers.SHAPE["stop"]}
+    whole = samplers.draw(params, prompts, keys, settings, model=model, **shape)
+    assert len(set(whole.mask.sum(axis=1))) > 2 and set(whole.finish) == {types.Finish.STOP, types.Finish.LENGTH}
+    run = segment(model, settings, turns=turns, stop=shape["stop"], compact=compact)
+    cut = jax.tree.map(lambda x: jnp.full_like(x, 1), whole)  # what stands in fresh rows must not matter
+    for number in range(-(-6 // turns)):
+        before = 0 if number == 0 else cut.mask.sum(axis=1)
+        assert number == 0 or np.any(cut.finish == types.Finish.UNFINISHED)
+        cut = run(params, prompts, keys, cut, jnp.full(whole.finish.shape, number == 0))
+        assert (cut.mask.sum(axis=1) - before).max() <= turns
+    for name in ("token", "mask", "finish", "kept"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(cut, name), getattr(whole, name))
+    for name in FLOATS:
+        np.testing.assert_allclose(getattr(cut, name), getattr(whole, name), atol=1e-5)
+
+
+def test_rows_that_have_ended_stay_as_they_are():
+    prompts, keys = samplers.prompts_of(*TEXTS[TOY], width=3), samplers.keys_for(3, 3)
+    whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=3)
+    run = segment(TOY, samplers.OFF, turns=2, stop=())
+    again = run(-jnp.asarray(samplers.TABLE), prompts, keys, whole, jnp.zeros(9, bool))
+    assert again.turns == 1  # nobody was decoded
+    jax.tree.map(np.testing.assert_array_equal, dataclasses.replace(again, turns=whole.turns, slots=whole.slots), whole)
+
+
+def test_resume_refuses_wrong_counts():
+    prompts, keys = samplers.prompts_of(samplers.PROMPT, width=2), samplers.keys_for(1, 2)
+    whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=2)
+    run = functools.partial(sampling.resume, samplers.TOY, samplers.TABLE, prompts, stop=(), pad=0)
+    with pytest.raises(ValueError, match=r"keys of shape \(1,\): expected at least 1, and \(2,\)"):
+        run(keys[:1], whole, jnp.ones(2, bool), turns=1, processors=sampling.build())
+    with pytest.raises(ValueError, match="turns = 0"):
+        run(keys, whole, jnp.ones(2, bool), turns=0, processors=sampling.build())
+
+
+# --- the source: which groups are trained on -------------------------------------------------------------
+
+
+def test_complete_groups_alone_are_taken_oldest_first():
+    rows = 12  # six groups of two, in the places of the pool
+    group = jnp.repeat(jnp.array([7, 2, 9, 4, 8, 3]), 2)
+    finish = jnp.full((rows,), int(types.Finish.STOP)).at[jnp.array([3, 6, 7])].set(int(types.Finish.UNFINISHED))
+    finish = finish.at[0].set(int(types.Finish.LENGTH))  # groups 2 and 4 go on
+    rollout = types.Rollout(
+        mask=jnp.ones((rows, 3)), reward=jnp.arange(rows) * 1.0, group=group, finish=finish, parts={"a": group * 1.0}
+    )
+    piece = source.partial(turns=3)
+    pool = piece.init(rollout)
+    assert pool["free"].all()
+    for count, taken in ((4, [10, 11, 0, 1]), (10, [10, 11, 0, 1, 8, 9, 4, 5])):
+        chosen, after = piece.select(rollout, pool, count, jax.random.key(0))
+        there = len(taken)
+        assert chosen.reward.shape == (count,) and chosen.reward[:there].tolist() == taken
+        assert chosen.valid.tolist() == [1] * there + [0] * (count - there)
+        assert np.all(chosen.mask[:there] == 1) and np.all(chosen.mask[there:] == 0)
+        assert sorted(taken) == np.flatnonzero(after["free"]).tolist()
+        np.testing.assert_array_equal(after["rollout"].group, group)
+
+
+# --- the step ---------------------------------------------------------------------------------------------
+
+
+def program(turns=2, oversample=2, **fields):
+    fields = {"task": LONG, "seam__source": f"partial(turns={turns}, oversample={oversample})"} | fields
+    return tiny.program("nsr()", **fields)
+
+
+@functools.cache
+def run(steps=6):
+    """Return the program and (state before, rows in flight, metrics) of each step, all on the host."""
+    made = program()
+    (step,) = made.steps
+    state, found = step.begin(None, made.key), []
+    for _ in range(steps):
+        before = jax.device_get(state)
+        state, metrics = step.fused(state, made.key)
+        found.append((before, *jax.device_get((state.pool["rollout"], metrics))))
+    found.append((jax.device_get(state), None, None))
+    return made, found
+
+
+def test_the_step_trains_and_carries_over():
+    _, found = run()
+    carried = [m["carried"] for _, _, m in found[:-1]]
+    assert max(carried) > 0.2
+    assert found[0][2]["valid_rows"] < 32 and found[-2][2]["valid_rows"] == 32  # the first rows are not complete yet
+    assert found[0][2]["age"] == 0 and 0 < found[-2][2]["age"] < 6
+    assert all(0 < m["slot_utilisation"] <= 1 for _, _, m in found[:-1])
+    assert all(np.isfinite(m["loss"]) for _, _, m in found[:-1])
+    assert found[-1][0].skipped_total == 0
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), found[0][0].params, found[-1][0].params)
+    assert min(jax.tree.leaves(moved)) > 0
+
+
+def test_the_same_state_gives_the_same_bits():
+    made, found = run()
+    (step,) = made.steps
+    for before, expected in ((found[3][0], found[4][0]), (found[4][0], found[5][0])):
+        state, _ = step.fused(jax.device_put(before, step.sharding), made.key)
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)
+
+
+def test_each_token_is_stamped_with_the_version_that_wrote_it():
+    made, found = run()
+    plan = made.steps[0].plan
+    logp = jax.jit(lambda params, rows: plans.score(plan, "policy", params, rows, types.Needs()).logp)
+    mixed = 0
+    for number, (before, rows, _) in enumerate(found[:-1]):
+        assert np.all(np.diff(np.where(rows.mask > 0, rows.version, number), axis=1) >= 0)
+        written = rows.mask * (rows.version == number)
+        assert written.sum(axis=1).max() <= 2 and rows.version[rows.mask > 0].max() == number
+        kept = (before.pool["rollout"].mask > 0) & ~before.pool["free"][:, None]
+        np.testing.assert_array_equal((rows.mask > 0) & (written == 0), kept)
+        for name in (*FLOATS, "version"):
+            was, now = getattr(before.pool["rollout"], name), getattr(rows, name)
+            np.testing.assert_array_equal(now[kept], was[kept])
+        # each version's own parameters, and no other's, give what it said of its tokens
+        for version in range(number + 1):
+            own = (rows.mask > 0) & (rows.version == version)
+            scored = np.asarray(logp(found[version][0].params["policy"], rows))
+            np.testing.assert_allclose(rows.behaviour_logp[own], scored[own], atol=1e-5)
+            older = (rows.mask > 0) & (rows.version < version)
+            mixed += np.sum(np.abs(rows.behaviour_logp - scored)[older] > 1e-4)
+    assert mixed > 100
+
+
+def test_no_prompt_is_lost_or_drawn_twice():
+    made, found = run()
+    plan, trained = made.steps[0].plan, []
+    for (before, rows, metrics), (after, _, _) in itertools.pairwise(found):
+        groups = rows.group[::4]
+        assert np.all(rows.group.reshape(-1, 4) == groups[:, None]) and len(set(groups.tolist())) == 16
+        free = before.pool["free"][::4]
+        assert after.draw - before.draw == free.sum()
+        assert sorted(groups[free].tolist()) == list(range(before.draw, after.draw))
+        np.testing.assert_array_equal(groups[~free], before.pool["rollout"].group[::4][~free])
+        done = after.pool["free"][::4]
+        assert done.sum() * 4 == metrics["valid_rows"] <= 32
+        ended = np.all(rows.finish.reshape(-1, 4) != types.Finish.UNFINISHED, axis=1)
+        assert sorted(groups[done]) == sorted(groups[ended])[:8]
+        trained += groups[done].tolist()
+    flying = found[-2][1].group[::4][~found[-1][0].pool["free"][::4]].tolist()
+    assert sorted(trained + flying) == list(range(found[-1][0].draw)) and len(trained) > 16
+    # prompt by prompt the order of a plain source
+    zero = jnp.zeros((), jnp.int32)
+    index = np.concatenate([rollouts.draw(plan, zero + 16 * i, made.key)[1] for i in range(6)])
+    for _, rows, _ in found[:-1]:
+        np.testing.assert_array_equal(rows.index, index[rows.group])
+
+
+def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
+    made, _ = run()
+    (step,) = made.steps
+    state = step.begin(None, made.key)
+    frozen, plain, compared = jax.device_get(state.params), {}, 0
+    for number in range(5):
+        position, index = step.draw(state, made.key)
+        prompts = step.plan.task.prompts(index, "train")
+        drawn = jax.device_get(step.sample(frozen["policy"], state.step, position, prompts, made.key))
+        before = int(state.draw)
+        state, _ = step.fused(state.replace(params=jax.device_put(frozen, step.sharding.params)), made.key)
+        plain |= {p: drawn.action.token[drawn.group == p] for p in range(before, int(state.draw))}
+        rows = jax.device_get(state.pool["rollout"])
+        for group in set(rows.group[(rows.version[:, 0] > 0) & (rows.finish != types.Finish.UNFINISHED)].tolist()):
+            ended = rows.finish[rows.group == group] != types.Finish.UNFINISHED
+            np.testing.assert_array_equal(rows.action.token[rows.group == group][ended], plain[group][ended])
+            compared += np.sum(np.any(rows.version[rows.group == group] == number, axis=1) & ended)
+    assert compared > 20
+
+
+def test_rows_given_all_their_tokens_at_once_are_those_of_the_plain_source():
+    states = []
+    for made in (program(turns=64, oversample=1), program(seam__source="task()")):
+        (step,) = made.steps
+        state = step.begin(None, made.key)
+        for _ in range(2):
+            state, metrics = step.fused(state, made.key)
+        states.append(jax.device_get((state, metrics)))
+    (segments, metrics), (plain, others) = states
+    assert segments.draw == plain.draw == 16
+    np.testing.assert_array_equal(metrics["rows"].action.token, others["rows"].action.token)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), segments.params, plain.params)
+    np.testing.assert_allclose([metrics["loss"], metrics["age"]], [others["loss"], 0], atol=1e-5)
+
+
+def test_the_source_is_refused_where_the_host_judges():
+    algorithm = seams.edited(seams.algorithm("nsr()", "test"), program().config.seam)
+    host = standard.SimpleNamespace(host=True, name="judged", parts=())
+    with pytest.raises(ValueError, match=r"partial\(turns=2, oversample=2\) carries rows over .*'judged' is scored on"):
+        configs._inputs(algorithm, host, "main")
