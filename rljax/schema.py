@@ -28,29 +28,8 @@ def default() -> ConfigDict:
                 transforms.SEAMS, ""
             ),  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
             "tokenizer": {"kind": "char", "vocabulary": 0, "path": ""},  # path: a SentencePiece model to load instead
-            "model": {
-                "layers": 2,
-                "width": 128,
-                "heads": 4,
-                "kv_heads": 2,
-                "hidden": 384,
-                "tied": True,
-                "rope_theta": 10_000.0,
-                "dtype": "float32",  # of the computation; parameters and reductions are float32
-                "remat": "full",  # "none", "full" or "dots": what the backward pass makes again; "full" is the smallest
-                "scan": False,  # layers in one loop: compiles once for all of them, runs slower
-                "attention": "blocked",  # or "plain"; "cudnn" on GPU, "splash" on TPU. Decoding has its own
-            },
-            "sampler": {
-                "temperature": 1.0,
-                "top_k": 0,
-                "top_p": 1.0,
-                "min_p": 0.0,
-                "draw": "gumbel",  # or "inverse": one random number for a token, not one for each of the vocabulary
-                "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
-                "block": 64,  # tokens by which the part of the cache that is read grows; 0: all of it at once
-                "compact": 0,  # how often the batch may shrink to half its rows as rows end; each compiles a loop
-            },
+            "model": _model(),
+            "sampler": _sampler(),
             "batch": {"prompts": 32, "samples": 16},  # of one step; a phase may set its own
             "learner": {
                 "epochs": 1,
@@ -78,6 +57,37 @@ def default() -> ConfigDict:
             "log": {"every": 10, "rollouts": 50, "rollout_rows": 8},  # steps; rollouts 0 for no dump
         }
     )
+
+
+def _model() -> dict[str, Any]:
+    """Return the fields of the architecture and of how it is computed."""
+    return {
+        "layers": 2,
+        "width": 128,
+        "heads": 4,
+        "kv_heads": 2,
+        "hidden": 384,
+        "tied": True,
+        "rope_theta": 10_000.0,
+        "dtype": "float32",  # of the computation; parameters and reductions are float32
+        "remat": "full",  # "none", "full" or "dots": what the backward pass makes again; "full" is the smallest
+        "scan": False,  # layers in one loop: compiles once for all of them, runs slower
+        "attention": "blocked",  # or "plain"; "cudnn" on GPU, "splash" on TPU. Decoding has its own
+    }
+
+
+def _sampler() -> dict[str, Any]:
+    """Return the fields of sampling."""
+    return {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "draw": "gumbel",  # or "inverse": one random number for a token, not one for each of the vocabulary
+        "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
+        "block": 64,  # tokens by which the part of the cache that is read grows; 0: all of it at once
+        "compact": 0,  # how often the batch may shrink to half its rows as rows end; each compiles a loop
+    }
 
 
 def phase(**fields: Any) -> ConfigDict:

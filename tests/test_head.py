@@ -119,6 +119,17 @@ def test_large_logits_and_bits_beyond_the_vocabulary():
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-4, err_msg=name)
 
 
+def test_kept_logits_are_the_ones_made_again():
+    def loss(keep, hidden, embedding):
+        how = asked(7)._replace(keep=keep)
+        return jnp.sum(jnp.sin(head.scores(how, hidden, embedding, TOKEN, jnp.float32(0.7))["logp"]))
+
+    again, kept = (jax.jit(jax.grad(functools.partial(loss, k), (0, 1)))(HIDDEN, EMBEDDING) for k in (False, True))
+    for a, b in zip(again, kept, strict=True):
+        assert np.any(a != 0)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
 def test_only_what_is_asked_for_is_returned():
     found = head.scores(head.Asked("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
     assert set(found) == {"logp"}

@@ -1,5 +1,6 @@
 """The loop as a person meets it: killed, stopped, resumed, mistaken; and from Python without files."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -234,3 +236,17 @@ def test_phases_hand_over_parameters_and_references():
     assert np.any(np.asarray(reference) != np.asarray(policy))
     counts = {int(x) for x in jax.tree.leaves(result.state.opt_state) if x.ndim == 0}
     assert counts == {3}  # the optimizer went on counting
+
+
+def test_a_program_compiled_twice_stops_the_run():
+    @dataclasses.dataclass
+    class Two:
+        fused: object
+        update: object
+
+    step = Two(jax.jit(lambda x: x + 1), jax.jit(lambda x: x * 2))
+    step.fused(1.0), step.fused(2.0), step.update(jnp.zeros(2))
+    loop._check_compiled(step)
+    step.update(jnp.zeros(3))
+    with pytest.raises(loop.Recompiled, match="'update' was compiled 2 times"):
+        loop._check_compiled(step)

@@ -390,3 +390,26 @@ def test_the_transformer_draws_the_same_alone_and_behind_more_padding():
         np.testing.assert_array_equal(together.token[own], alone.token)
         for name in ("behaviour_logp", "raw_logp", "entropy"):
             np.testing.assert_allclose(getattr(together, name)[own], getattr(alone, name), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 37])
+def test_the_inverse_draw_has_the_frequencies_of_its_logits(size):
+    logits = np.random.default_rng(size).normal(0, 2, size)
+    if size > 2:
+        logits[[5, 36]] = -np.inf  # one inside, one at the end
+    keys, count = jax.random.split(jax.random.key(size), 20_000), np.zeros(size)
+    drawn = jax.jit(jax.vmap(sampling.build(draw="inverse").draw, in_axes=(0, None)))(keys, jnp.float32(logits))
+    np.add.at(count, np.asarray(drawn), 1)
+    prob = softmax(logits)
+    assert np.all(count[prob == 0] == 0)
+    deviation = np.sqrt(len(keys) * prob * (1 - prob)) + 1
+    assert np.all(np.abs(count - len(keys) * prob) < 5 * deviation)
+
+
+def test_the_inverse_draw_never_passes_the_last_token_there_is():
+    # Uniform numbers next to 1, and a tail of tokens that are ruled out.
+    logits = jnp.where(jnp.arange(50) < 30, 0.0, -jnp.inf)
+    drawn = jax.vmap(sampling.build(draw="inverse").draw, in_axes=(0, None))
+    assert int(jnp.max(drawn(jax.random.split(jax.random.key(0), 4096), logits))) == 29
+    with pytest.raises(ValueError, match=r"config\.sampler\.draw"):
+        sampling.build(draw="exact")
