@@ -15,8 +15,9 @@ import optax
 
 from rljax import losses, models, parse, sampling, schema, seams, tasks, types
 from rljax import optimizer as optimizers
+from rljax.schema import ConfigDict as ConfigDict  # a name for annotations
 
-ConfigDict, default, phase = schema.ConfigDict, schema.default, schema.phase
+default, phase = schema.default, schema.phase
 
 # --- what a resolved config is -----------------------------------------------------------------
 

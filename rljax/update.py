@@ -129,7 +129,7 @@ def _packed(plan: plans.Plan, gradient: Callable[..., Any], params: types.Tree, 
         return turn + 1, jax.tree.map(jnp.add, total, gradient(params, taken, jax.random.fold_in(key, turn), places))
 
     start = jnp.zeros((), jnp.int32)
-    total = _zeros(lambda turn: gradient(params, *(lambda r, p: (r, key, p))(*part(turn))), start)
+    total = _zeros(lambda taken, places: gradient(params, taken, key, places), *jax.eval_shape(part, start))
     _, ((value, metrics), grads) = jax.lax.while_loop(lambda c: c[0] * each < ends[-1], add, (start, total))
     return value, metrics, grads
 

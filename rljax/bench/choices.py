@@ -2,6 +2,7 @@
 
 import pathlib
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 
 from rljax import bench
 from rljax import config as configs
-from rljax.bench import parts, shapes
+from rljax.bench import shapes
 
 # name -> fields changed from the first row, which has everything off
 CHOICES: dict[str, dict[str, Any]] = {
@@ -41,18 +42,19 @@ def measure(config: configs.ConfigDict, work: Callable[[configs.ConfigDict], Any
         changed = config.copy_and_resolve_references()
         for field, value in {**PLAIN, **edits}.items():
             configs.override(changed, field, value)
-        made = parts.whole(work(changed))
-        rows = jax.block_until_ready(made.step.rollout(made.state, made.key))
-        sample = bench.seconds(lambda m=made: jax.block_until_ready(m.step.rollout(m.state, m.key)), steps)
-
-        def update(made=made, rows=rows) -> None:
-            made.state, metrics = made.step.update(made.state, rows, made.key)
-            jax.block_until_ready(metrics)
-
-        update()
-        seconds = bench.seconds(update, steps)
-        found.append({"choice": name, "sample_s": statistics.median(sample), "update_s": statistics.median(seconds)})
-        found[-1]["slot_utilisation"] = float(made.metrics["slot_utilisation"])
+        step, key = work(changed), jax.random.key(0, impl="threefry2x32")
+        state = step.begin(None, key)
+        rows = jax.block_until_ready(step.rollout(state, key))
+        sample = bench.seconds(lambda s=step, now=(state, key): jax.block_until_ready(s.rollout(*now)), steps)
+        seconds = []
+        for _ in range(steps + 1):  # the first compiles
+            start = time.perf_counter()
+            state, metrics = jax.block_until_ready(step.update(state, rows, key))
+            seconds.append(time.perf_counter() - start)
+        found.append(
+            {"choice": name, "sample_s": statistics.median(sample), "update_s": statistics.median(seconds[1:])}
+        )
+        found[-1]["slot_utilisation"] = float(metrics["slot_utilisation"])
     return found
 
 

@@ -66,6 +66,11 @@ class Filler:
         outcome = jnp.full(high.shape, int(types.Outcome.CORRECT), jnp.int32)
         return types.Verdict(reward=high, outcome=outcome, parts={})
 
+    def demonstrations(self, index: types.Array, split: tasks.Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
+        """Draw completions of full length."""
+        shape = (index.shape[0], self.completion_length)
+        return jax.random.randint(key, shape, 2, self.vocabulary), jnp.ones(shape, jnp.float32)
+
     def text(self, index: int, split: tasks.Split) -> str:
         """Name a prompt."""
         return f"prompt {index}"

@@ -190,8 +190,9 @@ def _splash(
     def row(query: Array, key: Array, value: Array, segment: Array, kv_segment: Array) -> Array:
         repeat = functools.partial(jnp.repeat, repeats=heads // key.shape[1], axis=1)
         q, k, v = (x.transpose(1, 0, 2) for x in (query * size**-0.5, repeat(key), repeat(value)))
-        # 0 is padding, and must not see padding of the other side as its own: any finite value will do there
-        return kernel(q, k, v, segment_ids=splash.SegmentIds(q=segment, kv=kv_segment)).transpose(1, 0, 2)
+        # padding, 0, sees padding: any finite value will do there
+        out: Any = kernel(q, k, v, segment_ids=splash.SegmentIds(q=segment, kv=kv_segment))
+        return out.transpose(1, 0, 2)
 
     return jax.vmap(row)(query, key, value, segment, kv_segment).astype(jnp.float32)
 
@@ -236,4 +237,5 @@ def merged(parts: list[Partial]) -> Array:
     largest = functools.reduce(jnp.maximum, [p.largest for p in parts])
     scale = [jnp.exp(p.largest - largest) for p in parts]
     total = sum(p.total * s for p, s in zip(parts, scale, strict=True))
-    return sum(p.out * s for p, s in zip(parts, scale, strict=True)) / total
+    out = sum(p.out * s for p, s in zip(parts, scale, strict=True))
+    return jnp.asarray(out / total)

@@ -5,6 +5,7 @@ blocks of columns. All rows write the same column at a time and a block is read 
 tokens that exist. The layers stand one after the other: a loop over them would copy weights and cache at each token.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.struct
@@ -100,13 +101,14 @@ def extend(
         x, written = transformer.layer(a, layer, x, angles, mix, constrain)
         own.append(written)
     hidden = transformer.final(a, weights, x)[:, 0]
-    return hidden, cache.replace(own=tuple(own), mask=seen, length=cache.length + 1)
+    return hidden, dataclasses.replace(cache, own=tuple(own), mask=seen, length=cache.length + 1)
 
 
 def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
     """Return the cache of some rows [b] alone, and of some prompts [p] (None: all of them), p dividing b."""
     take = (lambda x: x) if prompts is None else (lambda x: x[prompts])
-    return cache.replace(
+    return dataclasses.replace(
+        cache,
         prompt=jax.tree.map(take, cache.prompt),
         prompt_mask=take(cache.prompt_mask),
         own=jax.tree.map(lambda x: x[rows], cache.own),

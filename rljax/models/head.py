@@ -42,7 +42,7 @@ def scores(
       temperature: [] above 0, not differentiated.
       kept: [..., ceil(V / 32)] uint32, packed bits; the token itself always counts as kept.
     """
-    found = _scores(asked, hidden, embedding, token, temperature, kept)
+    found: Any = _scores(asked, hidden, embedding, token, temperature, kept)
     names = ["logp"] + ["raw_logp"] * (kept is not None)
     names += [n for n in ("log_normaliser", "entropy", "square_prob") if getattr(asked, n)]
     return {name: found[name] for name in names}
@@ -99,7 +99,7 @@ def _forward(
 ) -> tuple[dict[str, Array], Any]:
     parts, count = _strided(embedding, asked.chunk)
 
-    def add(sums: _Sums, item: tuple[Array, Array]) -> tuple[_Sums, None]:
+    def add(sums: _Sums, item: tuple[Array, Array]) -> tuple[_Sums, Array | None]:
         part, j = item
         ids = jnp.arange(part.shape[0]) * count + j
         z = _logits(asked, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)

@@ -141,7 +141,7 @@ def layer(
 ) -> tuple[Array, Any]:
     """Add attention and SwiGLU of the normed stream to ``x`` [B, S, D]; return it and what ``mix`` returned beside."""
     a, dtype = architecture, architecture.dtype
-    y = _rms_norm(x, weights["attention_norm"], a.norm_epsilon)
+    y: Any = _rms_norm(x, weights["attention_norm"], a.norm_epsilon)
     query = _rotate(project(y, weights["query"], dtype), *angles).astype(dtype)
     key = _rotate(project(y, weights["key"], dtype), *angles).astype(dtype)
     value = project(y, weights["value"], dtype).astype(dtype)
@@ -149,8 +149,8 @@ def layer(
     mixed, beside = mix(query, key, value)
     x = constrain(x + project(mixed, weights["attention_output"], dtype, contracted=2).astype(dtype), _STREAM)
     y = _rms_norm(x, weights["swiglu_norm"], a.norm_epsilon)
-    inner = _swiglu(project(y, weights["gate"], dtype), project(y, weights["up"], dtype)).astype(dtype)
-    inner = constrain(inner, ("rows", "positions", "hidden"))
+    inner: Any = _swiglu(project(y, weights["gate"], dtype), project(y, weights["up"], dtype))
+    inner = constrain(inner.astype(dtype), ("rows", "positions", "hidden"))
     return constrain(x + project(inner, weights["down"], dtype).astype(dtype), _STREAM), beside
 
 
