@@ -102,7 +102,7 @@ def _packed(plan: plans.Plan, gradient: Callable[..., Any], params: types.Tree, 
     """
     rows, width = rollout.mask.shape
     prompts, samples = rows // plan.samples, plan.samples
-    length = jnp.max(jnp.where(rollout.mask != 0, jnp.arange(1, width + 1), 0), axis=1).reshape(prompts, samples)
+    length = jnp.sum(packing.written(rollout.mask), axis=1, dtype=jnp.int32).reshape(prompts, samples)
     lane, offset = packing.first_fit(length, width)
     ends = jnp.cumsum(jnp.max(lane, axis=1) // plan.lanes + 1)  # units of the prompts up to each
     each = max(1, prompts // plan.microbatches)

@@ -11,6 +11,7 @@ import pytest
 from rljax import models, types
 from rljax.models import head
 from rljax.models import score as scoring
+from tests import jaxprs
 
 V, D, SHAPE = 40, 6, (2, 5)
 TEMPERATURE = 0.7
@@ -171,16 +172,6 @@ def test_a_vocabulary_split_over_eight_devices(chunk):
 # --- what is never held -----------------------------------------------------------------------------------
 
 
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner)
-
-
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "unfiltered"])
 def test_no_array_of_positions_by_vocabulary(kept):
     rows, width, many, small, chunk = 7, 11, 997, 3, 100
@@ -196,7 +187,7 @@ def test_no_array_of_positions_by_vocabulary(kept):
 
         shapes = jnp.zeros((rows, width, small)), jnp.zeros((many, small))
         jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(*shapes).jaxpr
-        found = [v.aval.shape for e in _equations(jaxpr) for v in e.outvars]
+        found = [v.aval.shape for e in jaxprs.equations(jaxpr) for v in e.outvars]
         # [rows, width, ...], or flat: the positions are the only thing here that 7 * 11 divides
         return max(math.prod(s) // (rows * width) for s in found if math.prod(s) % (rows * width) == 0 and s)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rljax import models
+from tests import jaxprs
 
 SMALL = models.Architecture(
     vocabulary=37, layers=2, width=16, heads=4, kv_heads=2, hidden=24, head_size=6, norm_epsilon=1e-3
@@ -168,16 +169,6 @@ def test_remat_keeps_the_gradient(remat):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4)
 
 
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner)
-
-
 def test_bfloat16_computes_close_and_reduces_in_float32():
     wide, narrow = _model(), _model(dtype="bfloat16")
     params = _jit(wide, "init")(jax.random.key(3))
@@ -191,7 +182,7 @@ def test_bfloat16_computes_close_and_reduces_in_float32():
 
     seen = set()
     jaxpr = jax.make_jaxpr(functools.partial(_loss, narrow))(params, jnp.asarray(MASK)).jaxpr
-    for equation in _equations(jaxpr):
+    for equation in jaxprs.equations(jaxpr):
         if equation.primitive.name in ("dot_general", "reduce_sum", "reduce_max", "exp", "logistic", "rsqrt"):
             seen.add(equation.primitive.name)
             assert equation.outvars[0].aval.dtype != jnp.bfloat16, equation

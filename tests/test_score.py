@@ -10,6 +10,7 @@ import pytest
 
 from rljax import models, types
 from rljax.models import score as scoring
+from tests import jaxprs
 
 SMALL = models.Architecture(vocabulary=37, layers=1, width=8, heads=2, kv_heads=1, hidden=12, norm_epsilon=1e-3)
 EVERYTHING = types.Needs(
@@ -46,16 +47,6 @@ def _jit_score(model: models.Model, needs: types.Needs, temperature: float, chun
         )
 
     return jax.jit(run)
-
-
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner)
 
 
 LENGTH, WIDTH = 3, 5
@@ -238,7 +229,7 @@ def test_no_array_of_rows_by_positions_by_vocabulary():
             return sum(jnp.sum(x) for x in jax.tree.leaves(got))
 
         jaxpr = jax.make_jaxpr(jax.value_and_grad(loss))(params, params).jaxpr
-        return max(v.aval.size for e in _equations(jaxpr) for v in e.outvars)
+        return max(v.aval.size for e in jaxprs.equations(jaxpr) for v in e.outvars)
 
     assert largest(4) < 2 * 4 * 1000 + 1000 * 8  # one column of logits, or the embedding
     assert largest(1000) >= 4 * WIDTH * 1000  # the walk does see them

@@ -112,18 +112,18 @@ def main(argv: Sequence[str]) -> None:
         raise app.UsageError(f"the benches are the step (no name), choices and algebra; got {' '.join(argv[1:])}")
     if len(f.algorithms) not in (0, 2):
         raise app.UsageError(f"--algorithms twice or not at all, got {len(f.algorithms)}")
-    if argv[1:] == ["choices"]:
-        found = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
-        table = choices.table
-    elif argv[1:]:
-        config = configs.load(*(f.config or "quickstart").split(":", 1))
-        found, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
-    else:
-        try:
+    try:
+        if argv[1:] == ["choices"]:
+            found = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
+            table = choices.table
+        elif argv[1:]:
+            config = configs.load(*(f.config or "quickstart").split(":", 1))
+            found, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
+        else:
             peers.check(f.peer, f.peer_python)
             found, table = _step(), _table
-        except ValueError as error:
-            raise app.UsageError(str(error)) from None
+    except ValueError as error:
+        raise app.UsageError(str(error)) from None
     print(table(found))
     print(json.dumps(found))
 

@@ -1,7 +1,6 @@
 """Where a step's time goes: each part timed by itself, with its floating-point work and its bytes."""
 
 import dataclasses
-import functools
 import resource
 import statistics
 import sys
@@ -12,8 +11,13 @@ import jax
 
 from rljax import bench, optimizer, types
 from rljax import plan as plans
-from rljax import rollout as rollouts
 from rljax import step as steps
+
+
+def _weights(plan: plans.Plan) -> int:
+    """Count the weights of the layers' matrices."""
+    a = plan.models["policy"].architecture
+    return a.layers * (a.width * a.size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
 
 
 def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: float) -> float:
@@ -22,8 +26,7 @@ def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: floa
     2 for each weight and token; 4 H K for each query and key it sees; the head on completions alone. ``mean``: the
     mean over tokens of the completion tokens each sees.
     """
-    a = plan.models["policy"].architecture
-    weights = a.layers * (a.width * a.size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
+    a, weights = plan.models["policy"].architecture, _weights(plan)
     keys = tokens * (prompt + mean) + prompts * prompt * (prompt + 1) / 2
     dense = 2 * weights * (tokens + prompts * prompt) + 2 * a.vocabulary * a.width * tokens
     return dense + 4 * a.layers * a.heads * a.size * keys
@@ -32,8 +35,7 @@ def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: floa
 def weight_bytes(plan: plans.Plan) -> int:
     """Return the bytes of the weights that a decoded token reads."""
     a = plan.models["policy"].architecture
-    weights = a.layers * (a.width * a.size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
-    return (weights + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
+    return (_weights(plan) + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
 
 
 def token_bytes(plan: plans.Plan) -> int:
@@ -79,14 +81,12 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
     """Time the parts of a step: prefill, decode, score, log-probs, gradient, optimizer.
 
     "log-probs" is a pass of its own over finished rows, for comparison: an on-policy step makes none. Decode is
-    sampling less prefill, gradient is the update less the optimizer.
+    the rollout less prefill and score, gradient is the update less the optimizer.
     """
     plan, state, key = made.step.plan, made.state, made.key
     model = plan.models["policy"]
-    position, index = made.step.draw(state, key)
+    _, index = made.step.draw(state, key)
     prompts = plan.task.prompts(index, "train")
-    rows = jax.block_until_ready(made.step.rollout(state, key))
-    rows = jax.tree.map(lambda x: x, rows)
     compile_s: dict[str, float] = {}
 
     def timed(name: str, function: Any, *arguments: Any) -> float:
@@ -103,12 +103,12 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
         )
 
     params, task = state.params["policy"], plan.task
-    sampled = jax.jit(functools.partial(rollouts.sample, plan))
     seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
-    both = timed("decode", sampled, params, state.step, position, prompts, key)
-    seconds["decode"] = both - seconds["prefill"]
+    both = timed("decode", made.step.rollout, state, key)
+    rows = made.step.rollout(state, key)
     verify: Any = jax.jit(lambda r: task.verify(r.index, "train", r.action.token, r.mask))  # type: ignore
     seconds["score"] = timed("score", verify, rows)
+    seconds["decode"] = both - seconds["prefill"] - seconds["score"]
     score = jax.jit(lambda p, r: plans.score(plan, "policy", p, r, types.Needs()).logp)
     seconds["log-probs"] = timed("log-probs", score, params, rows)
 

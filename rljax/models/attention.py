@@ -54,11 +54,11 @@ def _visible(segment: Array, prompt: Prompt | None, start: int, stop: int) -> Ar
     if prompt is None:
         return own
     shape = (segment.shape[0], stop - start, prompt.mask.shape[1])
-    return jnp.concatenate([jnp.broadcast_to(_per_row(prompt.mask, segment)[:, None, :] != 0, shape), own], axis=2)
+    return jnp.concatenate([jnp.broadcast_to(per_row(prompt.mask, segment)[:, None, :] != 0, shape), own], axis=2)
 
 
-def _per_row(x: Array, like: Array) -> Array:
-    """Repeat [P, ...] for the adjacent rows [B, ...] of each prompt."""
+def per_row(x: Array, like: Array) -> Array:
+    """Repeat [P, ...] for the adjacent rows of each prompt, B of them as in ``like`` [B, ...]."""
     return jnp.repeat(x, like.shape[0] // x.shape[0], axis=0, total_repeat_length=like.shape[0])
 
 
@@ -67,8 +67,8 @@ def _joined(key: Array, value: Array, prompt: Prompt | None) -> tuple[Array, Arr
     if prompt is None:
         return key, value
     return (
-        jnp.concatenate([_per_row(prompt.key, key), key], axis=1),
-        jnp.concatenate([_per_row(prompt.value, value), value], axis=1),
+        jnp.concatenate([per_row(prompt.key, key), key], axis=1),
+        jnp.concatenate([per_row(prompt.value, value), value], axis=1),
     )
 
 
@@ -179,7 +179,7 @@ def _splash(
     kv_segment = segment
     if prompt is not None:
         # the prompt goes by the name of the row's one segment
-        own = jnp.where(_per_row(prompt.mask != 0, segment), jnp.max(segment, axis=1, keepdims=True), 0)
+        own = jnp.where(per_row(prompt.mask != 0, segment), jnp.max(segment, axis=1, keepdims=True), 0)
         kv_segment = jnp.concatenate([jnp.pad(own, ((0, 0), (short, 0))), segment], axis=1)
     key, value = _joined(key, value, prompt)
     if short and prompt is not None:

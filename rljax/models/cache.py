@@ -84,9 +84,8 @@ def extend(
     constrain: transformer.Constrain,
 ) -> tuple[Array, Cache]:
     """Append one token [B] to each row, real where ``mask`` [B]; return hidden [B, D] and the cache."""
-    a, rows = architecture, token.shape[0]
-    before = jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)
-    position = jnp.repeat(before, rows // before.shape[0], total_repeat_length=rows)
+    a = architecture
+    position = attention.per_row(jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32), token)
     position += jnp.sum(cache.mask, axis=1, dtype=jnp.int32)
     seen = jax.lax.dynamic_update_slice(cache.mask, mask[:, None] != 0, (jnp.zeros_like(cache.length), cache.length))
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.models import attention
 from rljax.types import Array
-
-_MASKED = -1e30
 
 
 class Asked(NamedTuple):
@@ -73,7 +72,7 @@ def _strided(embedding: Array, chunk: int) -> tuple[Array, int]:
 def _logits(asked: Asked, hidden: Array, part: Array, ids: Array, vocabulary: int, temperature: Array) -> Array:
     operands = hidden.astype(asked.dtype), part.astype(asked.dtype)
     z = jnp.einsum("...d,cd->...c", *operands, preferred_element_type=jnp.float32) / temperature
-    return jnp.where(ids < vocabulary, z, _MASKED)
+    return jnp.where(ids < vocabulary, z, attention.MASKED)
 
 
 def _support(kept: Array, ids: Array, chosen: Array) -> Array:
@@ -121,7 +120,7 @@ def _forward(
         return sums, z if asked.keep else None
 
     zero = jnp.zeros(token.shape, jnp.float32)
-    start = _Sums(jnp.full_like(zero, _MASKED), zero, zero, zero, zero, zero)
+    start = _Sums(jnp.full_like(zero, attention.MASKED), zero, zero, zero, zero, zero)
     sums, logits = jax.lax.scan(add, start, (parts, jnp.arange(count)))
     normaliser = sums.largest + jnp.log(sums.total)
     raw = sums.chosen - normaliser

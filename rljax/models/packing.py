@@ -23,6 +23,11 @@ class Places:
     width: int = flax.struct.field(pytree_node=False)
 
 
+def written(mask: Array) -> Array:
+    """Return which of a completion is read, bool [B, T]: ``mask`` is 0 on tool output too, so all up to its last 1."""
+    return jax.lax.cummax((mask != 0).astype(jnp.int32), axis=1, reverse=True) > 0
+
+
 def first_fit(length: Array, width: int) -> tuple[Array, Array]:
     """Place completions of ``length`` [P, G] in rows of ``width``, longest first, each in the first row it fits.
 

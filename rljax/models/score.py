@@ -13,10 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax import models, ops, types
-from rljax.models import head, packing, transformer
+from rljax.models import attention, head, packing, transformer
 from rljax.types import Array, Tree
-
-_MASKED = -1e30  # exp of it is exactly 0, and it stays finite in differences
 
 
 def score(
@@ -86,15 +84,17 @@ def score(
         heads["reference"] = jax.lax.stop_gradient(reference)
         columns["reference"] = rows.read(model, heads["reference"])[1]
 
+    whole = bool(needs.divergence) or not vocabulary  # all logits of a position at once
+
     def body(columns: dict[str, Array]) -> dict[str, Array]:
-        if needs.divergence or not vocabulary:
+        if whole:
             return _from_logits(model, heads, columns, needs, temperature)
         asked = head.Asked(
             model.architecture.dtype, vocabulary, keep_logits, needs.log_normaliser, needs.entropy, needs.square_prob
         )
         return _in_parts(model, params, columns, asked, temperature)
 
-    found = _over_columns(jax.checkpoint(body) if needs.divergence or not vocabulary else body, columns, chunk)
+    found = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk)
     found = {name: rows.take(x) for name, x in found.items()}
     divergence = {name: found.pop(name) for name in sorted(needs.divergence)}
     return types.Scores(divergence=divergence, **found)
@@ -108,12 +108,7 @@ class _Rows(NamedTuple):
     real: Array  # [X, W] bool
     put: Any  # [B, T, ...] -> [X, W, ...]
     take: Any  # [X, W] -> [B, T]
-    last: Array  # [B] index, in the hidden of everything, of a whole row's last real position
-
-
-def _real(mask: Array) -> Array:
-    """Return which of the action is read: the loss mask is 0 on tool output too, so all before the last 1."""
-    return jax.lax.cummax((mask != 0).astype(jnp.int32), axis=1, reverse=True) > 0
+    last: Array | None  # [B] index, in the hidden of everything, of the last real position; None: rows are not whole
 
 
 def _same(x: Array) -> Array:
@@ -123,7 +118,7 @@ def _same(x: Array) -> Array:
 def _whole(context: types.Context, action: types.Action, mask: Array) -> _Rows:
     """Read every row from the start of its prompt."""
     prompt, seen = context.training
-    real = _real(mask)
+    real = packing.written(mask)
     length, width = prompt.shape[1], real.shape[1]
     token = jnp.concatenate([prompt, action.token], axis=1)
     attended = jnp.concatenate([seen != 0, real], axis=1)
@@ -142,7 +137,7 @@ def _shared(
 ) -> _Rows:
     """Read each prompt once and its completions after it."""
     prompt, seen = (x[::samples] for x in context.training)
-    real = _real(mask)
+    real = packing.written(mask)
     put, take = (_same, _same) if places is None else packing.movers(places, real)
     token, laid = put(action.token), put(real)
     segment = laid.astype(jnp.int32)
@@ -160,7 +155,7 @@ def _shared(
         before = previous if places is None else jnp.where(first[:, :, None], start, previous)
         return hidden, before
 
-    return _Rows(read, token, laid, put, take, jnp.zeros((), jnp.int32))
+    return _Rows(read, token, laid, put, take, None)
 
 
 def pack_bits(mask: Array) -> Array:
@@ -208,6 +203,7 @@ def _scalars(
     if needs.value:
         value = rows.take(jnp.where(rows.real, model.scalar(params, before), 0.0))
     if needs.reward:
+        assert rows.last is not None
         end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
         reward = model.scalar(params, end[:, 0])
     return types.Scores(value=value, reward=reward)
@@ -274,7 +270,7 @@ def _from_logits(
         # chosen: tokens the policy did not draw (tool output, padding) may have no support stored.
         support = unpack_bits(columns["kept"], z.shape[-1]) | chosen
         found["raw_logp"] = found["logp"]
-        found["logp"] = sampled - jax.nn.logsumexp(jnp.where(support, z, _MASKED), axis=-1)
+        found["logp"] = sampled - jax.nn.logsumexp(jnp.where(support, z, attention.MASKED), axis=-1)
     if needs.log_normaliser:
         found["log_normaliser"] = normaliser
     if needs.entropy or needs.square_prob or needs.divergence:

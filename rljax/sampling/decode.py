@@ -202,7 +202,7 @@ class Flight:
     token: Array  # [b] int32, the newest of each row, not yet in the cache
     live: Array  # [b] bool
     keys: types.Key  # [b]
-    row: Array  # [b] int32, of the whole batch; past its end: none
+    row: Array  # [b] int32, its place in the whole batch
 
 
 def emit(
