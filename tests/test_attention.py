@@ -22,6 +22,16 @@ class Case(typing.NamedTuple):
     value: np.ndarray
     segment: np.ndarray
     prompt: attention.Prompt | None
+    form: attention.Form = attention.Form(6**-0.5)
+
+    @property
+    def rows(self) -> attention.Rows:
+        """Segments and positions: how many tokens of its segment, and of its prompt, stand before each."""
+        before = np.stack([np.cumsum(row[:, None] == row[None, :], axis=0).diagonal() - 1 for row in self.segment])
+        if self.prompt is not None:
+            real = np.sum(np.asarray(self.prompt.mask) != 0, axis=1)
+            before = before + np.repeat(real, len(before) // len(real))[:, None]
+        return attention.Rows(self.segment, np.where(self.segment != 0, before, 0).astype(np.int32))
 
     def rounded(self, dtype) -> "Case":
         """Return the case with its operands in ``dtype``."""
@@ -30,10 +40,10 @@ class Case(typing.NamedTuple):
             return jnp.asarray(x, dtype)
 
         prompt = self.prompt and self.prompt._replace(key=cast(self.prompt.key), value=cast(self.prompt.value))
-        return Case(cast(self.query), cast(self.key), cast(self.value), self.segment, prompt)
+        return Case(cast(self.query), cast(self.key), cast(self.value), self.segment, prompt, self.form)
 
 
-def case(segment, prompt_mask, heads: int, kv_heads: int, size: int = 6, seed: int = 0) -> Case:
+def case(segment, prompt_mask, heads: int, kv_heads: int, size: int = 6, seed: int = 0, **form) -> Case:
     rng = np.random.default_rng(seed)
     segment = np.asarray(segment, np.int32)
     rows, width = segment.shape
@@ -45,8 +55,9 @@ def case(segment, prompt_mask, heads: int, kv_heads: int, size: int = 6, seed: i
     prompt = None
     if prompt_mask is not None:
         mask = np.asarray(prompt_mask, np.float32)
-        prompt = attention.Prompt(*draw(2, *mask.shape, kv_heads, size), mask)
-    return Case(2 * query, key, value, segment, prompt)
+        position = (np.cumsum(mask, axis=1) - mask).astype(np.int32)
+        prompt = attention.Prompt(*draw(2, *mask.shape, kv_heads, size), mask, position)
+    return Case(2 * query, key, value, segment, prompt, attention.Form(**{"scale": size**-0.5, **form}))
 
 
 def runs(rows: int, width: int, seed: int) -> np.ndarray:
@@ -67,51 +78,63 @@ NARROW = case(SEGMENTS, None, heads=4, kv_heads=2)
 NARROW_SHARED = case(SEGMENTS, LEFT_PADDED, heads=4, kv_heads=2)
 WIDE = case(runs(3, 130, 1), None, heads=2, kv_heads=2)
 WIDE_SHARED = case(runs(4, 130, 2), LEFT_PADDED[:2], heads=4, kv_heads=1)
-CASES = {"narrow": NARROW, "narrow-shared": NARROW_SHARED, "wide": WIDE, "wide-shared": WIDE_SHARED}
+FORMED = case(SEGMENTS, LEFT_PADDED, heads=4, kv_heads=2, scale=0.7, cap=1.5, window=3)
+WIDE_FORMED = case(runs(4, 130, 2), LEFT_PADDED[:2], heads=4, kv_heads=1, cap=2.0, window=9)
+CASES = {
+    "narrow": NARROW,
+    "narrow-shared": NARROW_SHARED,
+    "narrow-formed": FORMED,
+    "wide": WIDE,
+    "wide-shared": WIDE_SHARED,
+    "wide-formed": WIDE_FORMED,
+}
 
 ONE_EACH = np.arange(128)[None, :] < np.array([[128], [60], [1], [100]])  # with a prompt splash reads one segment a row
 SPLASH = {
     "rows": case(runs(3, 128, 3), None, heads=4, kv_heads=2, size=8),
     "shared": case(ONE_EACH * 1, LEFT_PADDED[:2], heads=2, kv_heads=1, size=8),
+    "formed": case(ONE_EACH * 1, LEFT_PADDED[:2], heads=2, kv_heads=1, size=8, cap=1.5, window=17),
 }
 
 
 def oracle(case: Case, magnitude: bool = False) -> np.ndarray:
-    """Softmax(q k / sqrt(K)) v, query by query in float64, 0 at padding; of |v| where ``magnitude`` is asked."""
+    """Softmax(cap tanh(scale q k / cap)) v, query by query in float64, 0 at padding; of |v| with ``magnitude``."""
     query, key, value = (np.asarray(x, np.float64) for x in case[:3])
     value = np.abs(value) if magnitude else value
     out = np.zeros(query.shape)
-    rows, _, heads, size = query.shape
+    (rows, _, heads, _), (scale, cap, window), position = query.shape, case.form, case.rows.position
     for b in range(rows):
-        before = []
-        if case.prompt is not None:
-            p = b // (rows // case.prompt.mask.shape[0])
-            kept = np.asarray(case.prompt.mask[p]) != 0
-            before = [np.asarray(x[p], np.float64)[kept] for x in case.prompt[:2]]
-            before[1] = np.abs(before[1]) if magnitude else before[1]
         for i in np.flatnonzero(case.segment[b]):
-            seen = [j for j in range(i + 1) if case.segment[b, j] == case.segment[b, i]]
+            reach = position[b, i] - window if window else -1
+            before = []
+            if case.prompt is not None:
+                p = b // (rows // case.prompt.mask.shape[0])
+                kept = (np.asarray(case.prompt.mask[p]) != 0) & (case.prompt.position[p] > reach)
+                before = [np.asarray(x[p], np.float64)[kept] for x in case.prompt[:2]]
+                before[1] = np.abs(before[1]) if magnitude else before[1]
+            seen = [j for j in range(i + 1) if case.segment[b, j] == case.segment[b, i] and position[b, j] > reach]
             keys, values = key[b, seen], value[b, seen]
             if before:
                 keys, values = np.concatenate([before[0], keys]), np.concatenate([before[1], values])
             for h in range(heads):
                 g = h * key.shape[2] // heads  # consecutive query heads share a key-value head
-                score = keys[:, g] @ query[b, i, h] / np.sqrt(size)
+                score = keys[:, g] @ query[b, i, h] * scale
+                score = cap * np.tanh(score / cap) if cap else score
                 weight = np.exp(score - score.max())
                 out[b, i, h] = weight @ values[:, g] / weight.sum()
     return out
 
 
 @functools.cache
-def compiled(implementation: str):
+def compiled(implementation: str, form: attention.Form):
     if implementation == "splash":  # no TPU here: the kernel's own interpreter
-        return jax.jit(functools.partial(attention.IMPLEMENTATIONS["splash"], interpret=True))
-    return jax.jit(functools.partial(attention.attend, implementation))
+        return jax.jit(functools.partial(attention.IMPLEMENTATIONS["splash"], form, interpret=True))
+    return jax.jit(functools.partial(attention.attend, implementation, form))
 
 
 def attended(implementation: str, case: Case) -> np.ndarray:
     """Return the attention, 0 at padding; it must be finite there too."""
-    out = compiled(implementation)(*case)
+    out = compiled(implementation, case.form)(*case[:3], case.rows, case.prompt)
     assert out.dtype == jnp.float32 and out.shape == case.query.shape
     assert np.all(np.isfinite(out))
     return np.where(case.segment[:, :, None, None] != 0, out, 0.0)
@@ -139,7 +162,7 @@ def test_splash_shares_a_prompt_whatever_the_segment_is_called():
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU in this process: cuDNN attention is NOT checked")
-@pytest.mark.parametrize("name", ["rows", "shared"])
+@pytest.mark.parametrize("name", ["rows", "shared"])  # it has no cap
 def test_cudnn_is_the_definition(name):
     narrow = SPLASH[name].rounded(jnp.bfloat16)
     bound = 2**-7 * oracle(narrow, magnitude=True) + 1e-5  # weights and result are rounded to bfloat16
@@ -189,10 +212,10 @@ def test_no_implementation_is_left_out():
 
 
 @functools.cache
-def slope(implementation: str):
-    def loss(operands, prompt_operands, mask, segment, weight):
-        prompt = None if mask is None else attention.Prompt(*prompt_operands, mask)
-        return jnp.sum(weight * compiled(implementation)(*operands, segment, prompt))
+def slope(implementation: str, form: attention.Form):
+    def loss(operands, prompt_operands, beside, rows, weight):
+        prompt = None if beside is None else attention.Prompt(*prompt_operands, *beside)
+        return jnp.sum(weight * compiled(implementation, form)(*operands, rows, prompt))
 
     return jax.jit(jax.grad(loss, argnums=(0, 1)))
 
@@ -201,8 +224,8 @@ def gradient(implementation: str, case: Case):
     """Gradient wrt query, key, value and the prompt's key and value of a random sum over the real positions."""
     weight = np.random.default_rng(9).normal(size=case.query.shape) * (case.segment != 0)[:, :, None, None]
     prompt = case.prompt
-    beside = ((), None) if prompt is None else (tuple(prompt[:2]), prompt.mask)
-    found = slope(implementation)(tuple(case[:3]), *beside, case.segment, weight.astype(np.float32))
+    beside = ((), None) if prompt is None else (tuple(prompt[:2]), tuple(prompt[2:]))
+    found = slope(implementation, case.form)(tuple(case[:3]), *beside, case.rows, weight.astype(np.float32))
     found = [np.asarray(x, np.float32) for x in jax.tree.leaves(found)]
     assert len(found) == (3 if prompt is None else 5) and all(np.any(x != 0) for x in found)
     return found
@@ -215,19 +238,21 @@ def test_the_gradient_of_blocks_is_that_of_one_softmax(name):
             np.testing.assert_allclose(blocked, plain, rtol=1e-5, atol=1e-5)
 
 
-def test_the_plain_gradient_is_the_slope_of_the_definition():
-    rng = np.random.default_rng(4)
-    weight = np.random.default_rng(9).normal(size=NARROW_SHARED.query.shape)  # as in ``gradient``
-    found = gradient("plain", NARROW_SHARED)
-    prompt = NARROW_SHARED.prompt
+@pytest.mark.parametrize("name", ["narrow-shared", "narrow-formed"])
+def test_the_plain_gradient_is_the_slope_of_the_definition(name):
+    case, rng = CASES[name], np.random.default_rng(4)
+    weight = np.random.default_rng(9).normal(size=case.query.shape)  # as in ``gradient``
+    found = gradient("plain", case)
+    prompt = case.prompt
     assert prompt is not None
     for which in range(5):
-        operands = [np.asarray(x, np.float64) for x in (*NARROW_SHARED[:3], *prompt[:2])]
+        operands = [np.asarray(x, np.float64) for x in (*case[:3], *prompt[:2])]
         direction = rng.normal(size=operands[which].shape)
 
         def moved(by, operands=operands, which=which, direction=direction):
             new = [x + by * direction if i == which else x for i, x in enumerate(operands)]
-            there = Case(*new[:3], NARROW_SHARED.segment, attention.Prompt(*new[3:], prompt.mask))
+            there = case._replace(query=new[0], key=new[1], value=new[2])
+            there = there._replace(prompt=attention.Prompt(*new[3:], *prompt[2:]))
             return np.sum(weight * oracle(there))
 
         expected = (moved(1e-5) - moved(-1e-5)) / 2e-5
@@ -259,10 +284,10 @@ def test_the_gradient_of_splash_is_that_of_one_softmax(name):
 def in_parts(edges: tuple[int, ...]):
     @jax.jit
     def run(query, key, value, valid):
-        parts = [attention.nothing(query)]
+        form, parts = attention.Form(6**-0.5), [attention.nothing(query)]
         for start, stop in zip((0, *edges), (*edges, key.shape[3]), strict=True):
             cut = slice(start, stop)
-            parts.append(attention.partial(query, key[..., cut], value[:, :, cut], valid[..., cut]))
+            parts.append(attention.partial(form, query, key[..., cut], value[:, :, cut], valid[..., cut]))
         return attention.merged(parts)
 
     return run

@@ -17,7 +17,9 @@ from rljax.types import Key, Tree
 Dtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "full", "dots"]
 Output = Literal["logits", "scalar"]
+Activation = Literal["silu", "gelu"]
 Names = tuple[str | None, ...]
+Form = attention.Form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +42,29 @@ class Architecture:
     head_size: int | None = None  # None: width / heads
     tied: bool = True  # the unembedding is the embedding, transposed
     rope_theta: float = 10_000.0
+    rope_local_theta: float = 0.0  # of layers with a window; 0: the same
+    rope_factor: float = 1.0  # by which the positions of layers without a window are stretched
+    rope_original: int = 0  # 0: all wavelengths alike; else Llama 3's way: those short beside this length stay
+    rope_low: float = 1.0  # with rope_original: wavelengths above original / low are stretched whole,
+    rope_high: float = 4.0  # those below original / high not at all
     norm_epsilon: float = 1e-6
-    dtype: Dtype = "float32"  # of activations and matmul operands; parameters and reductions are float32
+    norm_offset: float = 0.0  # a norm multiplies by this plus its scale; scales start where the sum is 1
+    bias: bool = False  # of query, key and value
+    head_norm: bool = False  # a norm of every query and key before it is rotated
+    post_norm: bool = False  # a norm also behind attention and behind the gated layer
+    activation: Activation = "silu"  # of the gate; "gelu" by tanh
+    embedding_scale: float = 1.0  # rounded to dtype, as the families that have it do
+    query_scale: float = 0.0  # of attention scores; 0: head_size^-1/2
+    attention_cap: float = 0.0  # scores become cap tanh(score / cap); 0: no cap
+    logit_cap: float = 0.0  # the same of logits, before any temperature
+    window: int = 0  # positions that a local layer sees, itself among them
+    pattern: tuple[str, ...] = ("global",)  # of layers, "local" or "global", again and again
+    experts: int = 0  # 0: one gated layer; else a router and this many of width ``expert_hidden``
+    experts_per_token: int = 0
+    expert_hidden: int = 0
+    normalise_experts: bool = True  # the chosen experts' probabilities sum to 1
+    dtype: Dtype = "float32"  # of activations and matmul operands; reductions are float32
+    param_dtype: Dtype = "float32"  # in which parameters are held
     remat: Remat = "none"
     scan: bool = True
     attention: str = "plain"  # one of ``attention.IMPLEMENTATIONS``, outside decoding
@@ -61,14 +84,41 @@ class Architecture:
             raise ValueError(f"head_size={self.size} must be even: rotary positions turn pairs")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads={self.heads} must be divisible by kv_heads={self.kv_heads}")
-        for field in ("rope_theta", "norm_epsilon"):
+        for field in ("rope_theta", "rope_factor", "norm_epsilon", "embedding_scale", "rope_low"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field}={getattr(self, field)!r} must be above 0")
-        for field, choices in (("dtype", Dtype), ("remat", Remat), ("output", Output)):
-            if getattr(self, field) not in get_args(choices):
-                raise ValueError(f"{field}={getattr(self, field)!r}: choose one of {', '.join(get_args(choices))}")
+        for field in ("rope_local_theta", "rope_original", "query_scale", "attention_cap", "logit_cap", "window"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field}={getattr(self, field)!r} must be at least 0")
+        if self.rope_high <= self.rope_low:
+            raise ValueError(f"rope_high={self.rope_high} must be above rope_low={self.rope_low}")
+        choices: dict[str, Any] = {
+            "dtype": Dtype,
+            "param_dtype": Dtype,
+            "remat": Remat,
+            "output": Output,
+            "activation": Activation,
+        }
+        for field, names in choices.items():
+            if getattr(self, field) not in get_args(names):
+                raise ValueError(f"{field}={getattr(self, field)!r}: choose one of {', '.join(get_args(names))}")
+        self._check_attention()
+        if self.experts:
+            _at_least_one("expert_hidden", self.expert_hidden)
+            if not 1 <= self.experts_per_token <= self.experts:
+                raise ValueError(f"experts_per_token={self.experts_per_token} must be 1 to experts={self.experts}")
+
+    def _check_attention(self) -> None:
         if self.attention not in attention.IMPLEMENTATIONS:
             raise ValueError(f"attention={self.attention!r}: choose one of {', '.join(attention.IMPLEMENTATIONS)}")
+        if self.attention == "cudnn" and self.attention_cap:
+            raise ValueError(f"attention='cudnn' has no cap, attention_cap={self.attention_cap}: choose another")
+        if not self.pattern or set(self.pattern) - {"local", "global"}:
+            raise ValueError(f"pattern={self.pattern!r}: 'local' and 'global', at least one of them")
+        if ("local" in self.pattern) != bool(self.window):
+            raise ValueError(
+                f"window={self.window} and pattern={self.pattern!r}: local layers, and no others, have one"
+            )
 
     @property
     def size(self) -> int:
@@ -76,11 +126,21 @@ class Architecture:
         assert self.head_size is not None
         return self.head_size
 
+    def local(self, layer: int) -> bool:
+        """Tell whether a layer sees a window only."""
+        return self.pattern[layer % len(self.pattern)] == "local"
+
+    def form(self, local: bool) -> Form:
+        """Return what an attention score is, in a local or a global layer."""
+        scale = self.query_scale or self.size**-0.5
+        return Form(scale, self.attention_cap, self.window if local else 0)
+
 
 @functools.partial(jax.jit, static_argnums=0)  # op by op it takes seconds
 def init(architecture: Architecture, key: Key) -> Tree:
-    """Return float32 parameters as nested dictionaries, layers stacked on the first dimension."""
-    return nn.meta.unbox(_boxed(architecture, key))
+    """Return parameters in ``param_dtype`` as nested dictionaries, layers stacked on the first dimension."""
+    made = nn.meta.unbox(_boxed(architecture, key))
+    return jax.tree.map(lambda w: w.astype(architecture.param_dtype), made)
 
 
 def axes(architecture: Architecture) -> Tree:
@@ -112,12 +172,13 @@ class _Layer(nn.Module):
 
     @nn.compact
     def __call__(self, carry: None, index: None) -> tuple[None, None]:
-        """Declare every matrix with entries from N(0, scale^2 / fan_in), every norm's scale with ones."""
+        """Declare matrices with entries from N(0, scale^2 / fan_in), norms that start as 1 and biases as 0."""
         a = self.architecture
         small = (2 * a.layers) ** -0.5  # two per layer add to the stream: keeps its variance free of depth at the start
         heads, kv_heads = ("width", "heads", "head_size"), ("width", "kv_heads", "head_size")
+        norm = ((None,), (a.width,), 0, 1 - a.norm_offset)
         table: dict[str, tuple[Names, tuple[int, ...], int, float]] = {
-            "attention_norm": ((None,), (a.width,), 0, 1),
+            "attention_norm": norm,
             "query": (heads, (a.width, a.heads, a.size), a.width, 1),
             "key": (kv_heads, (a.width, a.kv_heads, a.size), a.width, 1),
             "value": (kv_heads, (a.width, a.kv_heads, a.size), a.width, 1),
@@ -127,13 +188,34 @@ class _Layer(nn.Module):
                 a.heads * a.size,
                 small,
             ),
-            "swiglu_norm": ((None,), (a.width,), 0, 1),
-            "gate": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
-            "up": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
-            "down": (("hidden", "width"), (a.hidden, a.width), a.hidden, small),
+            "swiglu_norm": norm,
         }
+        if a.experts:
+            into, out = ("expert", "width", "hidden"), ("expert", "hidden", "width")
+            table |= {
+                "router": (("width", None), (a.width, a.experts), a.width, 1),
+                "gate": (into, (a.experts, a.width, a.expert_hidden), a.width, 1),
+                "up": (into, (a.experts, a.width, a.expert_hidden), a.width, 1),
+                "down": (out, (a.experts, a.expert_hidden, a.width), a.expert_hidden, small),
+            }
+        else:
+            table |= {
+                "gate": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
+                "up": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
+                "down": (("hidden", "width"), (a.hidden, a.width), a.hidden, small),
+            }
+        if a.bias:
+            table |= {
+                "query_bias": (heads[1:], (a.heads, a.size), 0, 0),
+                "key_bias": (kv_heads[1:], (a.kv_heads, a.size), 0, 0),
+                "value_bias": (kv_heads[1:], (a.kv_heads, a.size), 0, 0),
+            }
+        if a.head_norm:
+            table |= {name: ((None,), (a.size,), 0, 1 - a.norm_offset) for name in ("query_norm", "key_norm")}
+        if a.post_norm:
+            table |= {"attention_post_norm": norm, "swiglu_post_norm": norm}
         for name, (names, shape, fan_in, scale) in table.items():  # their order decides their first values
-            start = nn.initializers.normal(scale * fan_in**-0.5) if fan_in else nn.initializers.ones
+            start = nn.initializers.normal(scale * fan_in**-0.5) if fan_in else nn.initializers.constant(scale)
             _parameter(self, name, start, names, shape)
         return None, None
 
@@ -161,4 +243,4 @@ class _Decoder(nn.Module):
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
         stack(a, name="layers")(None, None)
-        _parameter(self, "final_norm", nn.initializers.ones, (None,), (a.width,))
+        _parameter(self, "final_norm", nn.initializers.constant(1 - a.norm_offset), (None,), (a.width,))

@@ -6,7 +6,7 @@ tokens that exist. The layers stand one after the other: a loop over them would 
 """
 
 import dataclasses
-from typing import Any
+import functools
 
 import flax.struct
 import jax
@@ -48,17 +48,17 @@ def prefill(
     constrain: transformer.Constrain,
 ) -> tuple[Array, Cache]:
     """Read prompts [P, L]; return hidden [P, L, D] and a cache for P * ``samples`` rows of ``columns`` each."""
-    a, real = architecture, mask != 0
+    a, reads = architecture, attention.Rows((mask != 0).astype(jnp.int32), transformer.places(mask != 0))
     rows, kept = token.shape[0] * samples, []
     widths = [min(block, columns - i) for i in range(0, columns, block)] if block else [columns]
 
-    def mix(query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
-        mixed = attention.attend(a.attention, query, key, value, real.astype(jnp.int32))
+    def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
+        mixed = attention.attend(a.attention, form, query, key, value, reads)
         return mixed, (key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3))
 
-    x, angles = transformer.embed(a, weights, token), transformer.rotation(a, transformer.places(real))
-    for layer in weights["layers"]:
-        x, pair = transformer.layer(a, layer, x, angles, mix, constrain)
+    x, angles = transformer.embed(a, weights, token), transformer.rotation(a, reads.position)
+    for i, layer in enumerate(weights["layers"]):
+        x, pair = transformer.layer(a, i, layer, x, angles, mix, constrain)
         kept.append(pair)
 
     def empty(*shape: int) -> Array:
@@ -68,7 +68,7 @@ def prefill(
     cache = Cache(
         prompt=tuple(kept),
         own=own,
-        prompt_mask=real,
+        prompt_mask=mask != 0,
         mask=constrain(jnp.zeros((rows, columns), bool), ("rows", None)),
         length=jnp.zeros((), jnp.int32),
     )
@@ -85,19 +85,32 @@ def extend(
 ) -> tuple[Array, Cache]:
     """Append one token [B] to each row, real where ``mask`` [B]; return hidden [B, D] and the cache."""
     a = architecture
-    position = attention.per_row(jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32), token)
-    position += jnp.sum(cache.mask, axis=1, dtype=jnp.int32)
+    before = attention.per_row(jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32), token)
+    position = before + jnp.sum(cache.mask, axis=1, dtype=jnp.int32)
     seen = jax.lax.dynamic_update_slice(cache.mask, mask[:, None] != 0, (jnp.zeros_like(cache.length), cache.length))
+    own_position = before[:, None] + transformer.places(seen)
+
+    @functools.cache
+    def visible(form: attention.Form) -> tuple[Array, Array]:
+        """Which keys of the prompt [P, 1, lanes or 1, L] and of the row [B, S] the new token sees."""
+        if not form.window:
+            return cache.prompt_mask[:, None, None, :], seen
+        each = position.reshape(cache.prompt_mask.shape[0], 1, -1, 1)
+        ahead = transformer.places(cache.prompt_mask)[:, None, None, :]
+        return (
+            cache.prompt_mask[:, None, None, :] & attention.near(form, each, ahead),
+            seen & attention.near(form, position[:, None], own_position),
+        )
 
     x, angles = transformer.embed(a, weights, token[:, None]), transformer.rotation(a, position[:, None])
     own = []
-    for layer, prompt, blocks in zip(weights["layers"], cache.prompt, cache.own, strict=True):
+    for i, (layer, prompt, blocks) in enumerate(zip(weights["layers"], cache.prompt, cache.own, strict=True)):
 
-        def mix(query: Array, key: Array, value: Array, prompt=prompt, blocks=blocks) -> tuple[Array, Any]:
+        def mix(form: attention.Form, query: Array, key: Array, value: Array, prompt=prompt, blocks=blocks):
             written = _write(blocks, key, value, cache.length)
-            return _read(query, prompt, cache.prompt_mask, written, seen, cache.length), written
+            return _read(form, query, prompt, *visible(form), written, cache.length), written
 
-        x, written = transformer.layer(a, layer, x, angles, mix, constrain)
+        x, written = transformer.layer(a, i, layer, x, angles, mix, constrain)
         own.append(written)
     hidden = transformer.final(a, weights, x)[:, 0]
     return hidden, dataclasses.replace(cache, own=tuple(own), mask=seen, length=cache.length + 1)
@@ -133,14 +146,24 @@ def _write(blocks: tuple[Pair, ...], key: Array, value: Array, column: Array) ->
     return tuple(written)
 
 
-def _read(query: Array, prompt: Pair, prompt_mask: Array, blocks: tuple[Pair, ...], seen: Array, last: Array) -> Array:
+def _read(
+    form: attention.Form,
+    query: Array,
+    prompt: Pair,
+    ahead: Array,
+    seen: Array,
+    blocks: tuple[Pair, ...],
+    last: Array,
+) -> Array:
     """Attend from ``query`` [B, 1, H, K] to the prompt and to every block in use, ``last`` the newest column."""
     rows, _, heads, size = query.shape
     prompts, kv = prompt[0].shape[:2]
     lanes, group = rows // prompts, heads // kv
     # The lanes of a prompt are queries of one product with its keys.
     together = query.reshape(prompts, lanes, kv, group, size).transpose(0, 2, 1, 3, 4)
-    part = attention.partial(together.reshape(prompts, kv, -1, size), *prompt, prompt_mask[:, None, None, :])
+    if ahead.shape[2] > 1:
+        ahead = jnp.repeat(ahead, group, axis=2)
+    part = attention.partial(form, together.reshape(prompts, kv, -1, size), *prompt, ahead)
 
     def apart(x: Array) -> Array:
         return x.reshape(prompts, kv, lanes, group, -1).swapaxes(1, 2).reshape(rows, kv, group, -1)
@@ -152,8 +175,9 @@ def _read(query: Array, prompt: Pair, prompt_mask: Array, blocks: tuple[Pair, ..
         operands = (query, keys, values, seen[:, None, None, start : start + width])
         if start:
             empty = lambda query, *_: attention.nothing(query)  # noqa: E731
-            parts.append(jax.lax.cond(last >= start, attention.partial, empty, *operands))
+            some = functools.partial(attention.partial, form)
+            parts.append(jax.lax.cond(last >= start, some, empty, *operands))
         else:
-            parts.append(attention.partial(*operands))
+            parts.append(attention.partial(form, *operands))
         start += width
     return attention.merged(parts).reshape(rows, 1, heads, size)

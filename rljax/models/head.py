@@ -1,7 +1,8 @@
 """What the unembedding says of given tokens, a part of the vocabulary at a time, with a gradient of its own.
 
-Logits z = h W / temperature of M positions exist for ``chunk`` tokens of the vocabulary at once, forward and backward:
-nothing grows with V but W and its gradient (unless asked to keep the logits). One pass gives all that is asked for.
+Logits z = h W / temperature, capped before the division where the model does so, of M positions exist for ``chunk``
+tokens of the vocabulary at once, forward and backward: nothing grows with V but W and its gradient (unless asked to
+keep the logits). One pass gives all that is asked for.
 """
 
 import functools
@@ -23,6 +24,7 @@ class Asked(NamedTuple):
     log_normaliser: bool = False
     entropy: bool = False
     square_prob: bool = False
+    cap: float = 0.0  # of the logits before the temperature, see ``attention.capped``
 
 
 def scores(
@@ -71,7 +73,8 @@ def _strided(embedding: Array, chunk: int) -> tuple[Array, int]:
 
 def _logits(asked: Asked, hidden: Array, part: Array, ids: Array, vocabulary: int, temperature: Array) -> Array:
     operands = hidden.astype(asked.dtype), part.astype(asked.dtype)
-    z = jnp.einsum("...d,cd->...c", *operands, preferred_element_type=jnp.float32) / temperature
+    z = jnp.einsum("...d,cd->...c", *operands, preferred_element_type=jnp.float32)
+    z = attention.capped(z, asked.cap) / temperature
     return jnp.where(ids < vocabulary, z, attention.MASKED)
 
 
@@ -143,9 +146,10 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
     def add(by_hidden: Array, item: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
         part, j, z = item
         ids = jnp.arange(part.shape[0]) * count + j
+        ids_shaped = _shaped(ids, token)
         if z is None:
-            z = _logits(asked, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
-        chosen = _shaped(ids, token) == token[..., None]
+            z = _logits(asked, hidden, part, ids_shaped, embedding.shape[0], temperature)
+        chosen = ids_shaped == token[..., None]
         logp = z - normaliser[..., None]
         prob = jnp.exp(logp)
         by_z = prob * (by["log_normaliser"] - plain)[..., None]
@@ -157,7 +161,10 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
             by_z -= by["entropy"][..., None] * prob * (logp + found["entropy"][..., None])
         if asked.square_prob:
             by_z += by["square_prob"][..., None] * 2 * prob * (prob - found["square_prob"][..., None])
-        by_z = (by_z / temperature).astype(asked.dtype)
+        by_z /= temperature
+        if asked.cap:  # a padding token's by_z is 0
+            by_z *= 1 - jnp.where(ids_shaped < embedding.shape[0], z * temperature / asked.cap, 0.0) ** 2
+        by_z = by_z.astype(asked.dtype)
         part, h = part.astype(asked.dtype), hidden.astype(asked.dtype)
         by_hidden += jnp.einsum("...c,cd->...d", by_z, part, preferred_element_type=jnp.float32)
         flat = by_z.reshape(-1, by_z.shape[-1]), h.reshape(-1, h.shape[-1])

@@ -90,7 +90,13 @@ def score(
         if whole:
             return _from_logits(model, heads, columns, needs, temperature)
         asked = head.Asked(
-            model.architecture.dtype, vocabulary, keep_logits, needs.log_normaliser, needs.entropy, needs.square_prob
+            model.architecture.dtype,
+            vocabulary,
+            keep_logits,
+            needs.log_normaliser,
+            needs.entropy,
+            needs.square_prob,
+            model.architecture.logit_cap,
         )
         return _in_parts(model, params, columns, asked, temperature)
 

@@ -1,8 +1,8 @@
-"""One decoder-only transformer: RMSNorm before each block, rotary positions, grouped-query attention, SwiGLU.
+"""One decoder-only transformer: RMSNorm before each block, rotary positions, grouped-query attention, gated layers.
 
-Dimension key beside that of ``types``: F hidden width of the SwiGLU block, G key-value heads, P prompts, W positions
-of a row that shares one. Pure functions over plain dictionaries; attention alone knows which position sees which.
-Decoding stands in ``cache.py``.
+What the public families do differently is a field of ``Architecture``. Dimension key beside that of ``types``: F hidden
+width of the gated layer, G key-value heads, P prompts, W positions of a row that shares one. Pure functions over plain
+dictionaries; attention alone knows which position sees which. Decoding stands in ``cache.py``.
 """
 
 import functools
@@ -13,12 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.models import attention
+from rljax.models import attention, gated
 from rljax.models.architecture import Architecture, Names
 from rljax.types import Array, Tree
 
 Constrain = Callable[[Array, Names], Array]
-Mix = Callable[[Array, Array, Array], Array]  # query [B, S, H, K], key, value [B, S, G, K] -> [B, S, H, K]
+Angles = tuple[Array, Array]  # cosine and sine [B, S, 1, K / 2]
+# form, query [B, S, H, K], key, value [B, S, G, K] -> [B, S, H, K]
+Mix = Callable[[attention.Form, Array, Array, Array], Array]
 
 _STREAM: Names = ("rows", "positions", None)
 
@@ -35,12 +37,12 @@ def apply(
     """Read whole rows; see ``models.Model.apply``."""
     if token.ndim != 2 or token.shape != mask.shape:
         raise ValueError(f"token {token.shape} and mask {mask.shape} must share one shape [B, S]")
-    real = mask != 0
+    rows = attention.Rows((mask != 0).astype(jnp.int32), places(mask != 0))
 
-    def mix(query: Array, key: Array, value: Array) -> Array:
-        return attention.attend(architecture.attention, query, key, value, real.astype(jnp.int32))
+    def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
+        return attention.attend(architecture.attention, form, query, key, value, rows)
 
-    return _trunk(architecture, params, token, places(real), mix, constrain)
+    return _trunk(architecture, params, token, rows.position, mix, constrain)
 
 
 def places(real: Array) -> Array:
@@ -69,18 +71,21 @@ def apply_shared(
     fresh = jnp.concatenate([jnp.ones_like(segment[:, :1], bool), segment[:, 1:] != segment[:, :-1]], axis=1)
     own = column - jax.lax.cummax(jnp.where(fresh, column, 0), axis=1)  # places since the segment began
     own = own.reshape(prompts, -1) + jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
+    ahead = attention.Rows(real.astype(jnp.int32), places(real))
+    behind = attention.Rows(segment, own.reshape(rows, width))
+    attend = functools.partial(attention.attend, architecture.attention)
 
     # One stream for each prompt, [prompt | its rows]: a mesh that splits prompts has nothing to move.
-    def mix(query: Array, key: Array, value: Array) -> Array:
+    def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         q, k, v = (x[:, :length] for x in (query, key, value))
-        first = attention.attend(architecture.attention, q, k, v, real.astype(jnp.int32))
-        shared = attention.Prompt(k, v, real)
+        first = attend(form, q, k, v, ahead)
+        shared = attention.Prompt(k, v, real, ahead.position)
         q, k, v = (x[:, length:].reshape(rows, width, *x.shape[2:]) for x in (query, key, value))
-        second = attention.attend(architecture.attention, q, k, v, segment, shared)
+        second = attend(form, q, k, v, behind, shared)
         return jnp.concatenate([first, second.reshape(prompts, -1, *second.shape[2:])], axis=1)
 
     whole = jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1)
-    x = _trunk(architecture, params, whole, jnp.concatenate([places(real), own], axis=1), mix, constrain)
+    x = _trunk(architecture, params, whole, jnp.concatenate([ahead.position, own], axis=1), mix, constrain)
     return x[:, :length], x[:, length:].reshape(rows, width, -1)
 
 
@@ -91,20 +96,28 @@ def _trunk(
     a = architecture
     angles = rotation(a, position)
 
-    def block(x: Array, weights: Tree) -> tuple[Array, None]:
-        def mixed(query: Array, key: Array, value: Array) -> tuple[Array, None]:
-            return mix(query, key, value), None
+    def block(number: int, x: Array, weights: Tree) -> Array:
+        def mixed(*operands: Any) -> tuple[Array, None]:
+            return mix(*operands), None
 
-        return layer(a, weights, x, angles, mixed, constrain)
+        return layer(a, number, weights, x, angles, mixed, constrain)[0]
 
     if a.remat != "none":
-        block = jax.checkpoint(block, prevent_cse=not a.scan, policy=_SAVED[a.remat])
+        block = jax.checkpoint(block, prevent_cse=not a.scan, policy=_SAVED[a.remat], static_argnums=0)
     x = constrain(embed(a, params, token), _STREAM)
-    if a.scan:
-        x, _ = jax.lax.scan(block, x, params["layers"])
-    else:
-        for weights in unstacked(a, params["layers"]):
-            x, _ = block(x, weights)
+    period = len(a.pattern)
+    looped = a.layers // period * period if a.scan else 0
+    if looped:  # a turn is a whole pattern, so that each of its layers knows what it is
+
+        def turn(x: Array, stack: Tree) -> tuple[Array, None]:
+            for i in range(period):
+                x = block(i, x, jax.tree.map(lambda w, i=i: w[i], stack))
+            return x, None
+
+        cut = lambda w: w[:looped].reshape(looped // period, period, *w.shape[1:])  # noqa: E731
+        x, _ = jax.lax.scan(turn, x, jax.tree.map(cut, params["layers"]))
+    for i in range(looped, a.layers):
+        x = block(i, x, jax.tree.map(lambda w, i=i: w[i], params["layers"]))
     return final(a, params, x)
 
 
@@ -115,48 +128,79 @@ def unstacked(architecture: Architecture, layers: Tree) -> list[Tree]:
 
 def embed(architecture: Architecture, params: Tree, token: Array) -> Array:
     """Return the embedding [B, S, D] of tokens [B, S]; padding may hold any id."""
-    return jnp.take(params["embedding"], token, axis=0, mode="clip").astype(architecture.dtype)
+    x = jnp.take(params["embedding"], token, axis=0, mode="clip").astype(architecture.dtype)
+    return x if architecture.embedding_scale == 1 else x * jnp.asarray(architecture.embedding_scale, x.dtype)
 
 
 def final(architecture: Architecture, params: Tree, x: Array) -> Array:
     """Return the final norm of the residual stream."""
-    return _rms_norm(x, params["final_norm"], architecture.norm_epsilon)
+    return _norm(architecture, x, params["final_norm"])
 
 
-def rotation(architecture: Architecture, position: Array) -> tuple[Array, Array]:
-    """Return cosine and sine [B, S, 1, K / 2] of position * theta^(-2 i / K), in float32."""
-    size = architecture.size
-    frequency = architecture.rope_theta ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    angle = position.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
-    return jnp.cos(angle), jnp.sin(angle)
+def rotation(architecture: Architecture, position: Array) -> tuple[Angles, Angles]:
+    """Return cosine and sine of position * frequency in float32, for global layers and for local ones.
+
+    Frequencies are f_i = theta^(-2 i / K). Global layers may stretch positions: f_i / factor; or, with
+    ``rope_original`` L, only those of wavelength w_i = 2 pi / f_i above L / low, with a ramp between:
+    f_i ((1 - s) / factor + s), s = clip((L / w_i - low) / (high - low), 0, 1) (Llama 3.1, arXiv 2407.21783).
+    """
+    a = architecture
+    exponent = -jnp.arange(0, a.size, 2, dtype=jnp.float32) / a.size
+    whole = a.rope_theta**exponent
+    stay = jnp.zeros_like(whole)
+    if a.rope_original:
+        stay = jnp.clip((a.rope_original * whole / (2 * math.pi) - a.rope_low) / (a.rope_high - a.rope_low), 0, 1)
+
+    def turned(frequency: Array) -> Angles:
+        angle = position.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
+        return jnp.cos(angle), jnp.sin(angle)
+
+    apart = turned(whole * ((1 - stay) / a.rope_factor + stay))
+    return apart, turned((a.rope_local_theta or a.rope_theta) ** exponent) if a.window else apart
 
 
 def layer(
     architecture: Architecture,
+    number: int,
     weights: Tree,
     x: Array,
-    angles: tuple[Array, Array],
-    mix: Callable[[Array, Array, Array], tuple[Array, Any]],
+    angles: tuple[Angles, Angles],
+    mix: Callable[[attention.Form, Array, Array, Array], tuple[Array, Any]],
     constrain: Constrain,
 ) -> tuple[Array, Any]:
-    """Add attention and SwiGLU of the normed stream to ``x`` [B, S, D]; return it and what ``mix`` returned beside."""
-    a, dtype = architecture, architecture.dtype
-    y: Any = _rms_norm(x, weights["attention_norm"], a.norm_epsilon)
-    query = _rotate(project(y, weights["query"], dtype), *angles).astype(dtype)
-    key = _rotate(project(y, weights["key"], dtype), *angles).astype(dtype)
-    value = project(y, weights["value"], dtype).astype(dtype)
+    """Add attention and gated layer of the normed stream to ``x`` [B, S, D]; return it and what ``mix`` says beside."""
+    a, dtype, local = architecture, architecture.dtype, architecture.local(number)
+    y: Any = _norm(a, x, weights["attention_norm"])
+    query, key, value = (_heads(a, weights, name, y) for name in ("query", "key", "value"))
+    query, key = (_rotate(z, *angles[local]).astype(dtype) for z in (query, key))
     query = constrain(query, ("rows", "positions", "heads", None))
-    mixed, beside = mix(query, key, value)
-    x = constrain(x + project(mixed, weights["attention_output"], dtype, contracted=2).astype(dtype), _STREAM)
-    y = _rms_norm(x, weights["swiglu_norm"], a.norm_epsilon)
-    inner: Any = _swiglu(project(y, weights["gate"], dtype), project(y, weights["up"], dtype))
-    inner = constrain(inner.astype(dtype), ("rows", "positions", "hidden"))
-    return constrain(x + project(inner, weights["down"], dtype).astype(dtype), _STREAM), beside
+    mixed, beside = mix(a.form(local), query, key, value.astype(dtype))
+    out: Any = project(mixed, weights["attention_output"], dtype, contracted=2).astype(dtype)
+    x = constrain(x + (_norm(a, out, weights["attention_post_norm"]) if a.post_norm else out), _STREAM)
+    y = _norm(a, x, weights["swiglu_norm"])
+    out = gated.experts(a, weights, y) if a.experts else _gated(a, weights, y, constrain)
+    return constrain(x + (_norm(a, out, weights["swiglu_post_norm"]) if a.post_norm else out), _STREAM), beside
+
+
+def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
+    """Return query, key or value [B, S, heads, K] in float32, not yet rotated."""
+    z = project(y, weights[name], a.dtype)
+    if a.bias:
+        z += weights[f"{name}_bias"].astype(jnp.float32)[None, None]
+    return _norm(a, z, weights[f"{name}_norm"]) if a.head_norm and name != "value" else z
+
+
+def _gated(a: Architecture, weights: Tree, y: Array, constrain: Constrain) -> Array:
+    """Return down(activation(gate(y)) * up(y)) [B, S, D]."""
+    inner: Any = gated.product(a.activation, project(y, weights["gate"], a.dtype), project(y, weights["up"], a.dtype))
+    inner = constrain(inner.astype(a.dtype), ("rows", "positions", "hidden"))
+    return project(inner, weights["down"], a.dtype).astype(a.dtype)
 
 
 def logits(architecture: Architecture, params: Tree, hidden: Array) -> Array:
     """Return the unembedding of ``hidden`` [..., D] as float32 [..., V]."""
-    return project(hidden, unembedding(architecture, params), architecture.dtype)
+    z = project(hidden, unembedding(architecture, params), architecture.dtype)
+    return attention.capped(z, architecture.logit_cap)
 
 
 def unembedding(architecture: Architecture, params: Tree) -> Array:
@@ -204,6 +248,12 @@ def project(x: Array, weight: Array, dtype: str, contracted: int = 1) -> Array:
     return flat.reshape(*lead, *out)
 
 
+def _norm(a: Architecture, x: Array, scale: Array) -> Array:
+    """Return x / sqrt(mean(x^2) + epsilon) * (offset + scale) over the last dimension, in x's dtype."""
+    wide = scale.astype(jnp.float32)
+    return _rms_norm(x, a.norm_offset + wide if a.norm_offset else wide, a.norm_epsilon)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
     """Return x / sqrt(mean(x^2) + epsilon) * scale over the last dimension, in float32, cast back to x's dtype."""
@@ -232,22 +282,6 @@ def _rms_norm_backward(epsilon: float, saved: tuple[Array, Array], gradient: Arr
 
 
 _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
-
-
-@jax.custom_vjp
-def _swiglu(gate: Array, up: Array) -> Array:
-    """Return silu(gate) * up."""
-    return jax.nn.silu(gate) * up
-
-
-def _swiglu_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    gate, up = saved
-    sigmoid = jax.nn.sigmoid(gate)
-    silu = gate * sigmoid
-    return gradient * up * (sigmoid + silu * (1 - sigmoid)), gradient * silu
-
-
-_swiglu.defvjp(lambda gate, up: (_swiglu(gate, up), (gate, up)), _swiglu_backward)
 
 
 def _rotate(x: Array, cosine: Array, sine: Array) -> Array:

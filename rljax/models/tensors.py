@@ -1,0 +1,124 @@
+"""Safetensors files: what is in a folder of them, reading a tensor, writing a folder.
+
+The format is eight bytes with the length of a JSON header, the header, and the tensors' bytes (safetensors, Hugging
+Face). The library of that name reads whole local files or needs a framework for bfloat16; here a tensor is read by
+itself, from disk or from gs://. Nothing else is ever read: no pickle.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import safetensors
+from etils import epath
+
+_DTYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+_WRITTEN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+INDEX = "model.safetensors.index.json"
+
+
+class Tensor(NamedTuple):
+    """Where a tensor stands."""
+
+    path: epath.Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int  # byte of the file
+
+    def read(self) -> np.ndarray:
+        """Return the tensor; a file on this machine is mapped, not copied."""
+        kind = np.dtype(_DTYPES[self.dtype])
+        if "://" not in str(self.path):
+            return np.memmap(self.path, kind, mode="r", offset=self.start, shape=self.shape)
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return np.frombuffer(file.read(kind.itemsize * math.prod(self.shape)), kind).reshape(self.shape)
+
+
+def index(folder: str) -> dict[str, Tensor]:
+    """Return every tensor of a folder, by name.
+
+    Raises:
+      ValueError: no safetensors there, one that the index names is missing, a file cut short, or no such header.
+    """
+    here = epath.Path(folder)
+    if not here.is_dir():
+        raise ValueError(f"weights {folder!r}: no such folder")
+    if (here / INDEX).exists():
+        listed = sorted(set(json.loads((here / INDEX).read_text())["weight_map"].values()))
+    else:
+        listed = sorted(path.name for path in here.glob("*.safetensors"))
+    if not listed:
+        other = sorted(p.name for p in here.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+        hint = f"; {other[0]} is pickle, which is never read: convert it to safetensors" if other else ""
+        raise ValueError(f"weights {folder!r}: no *.safetensors{hint}")
+    found: dict[str, Tensor] = {}
+    for name in listed:
+        if not (here / name).exists():
+            raise ValueError(f"weights {folder!r}: {INDEX} names {name}, which is not there")
+        found |= _header(here / name)
+    return found
+
+
+def _header(path: epath.Path) -> dict[str, Tensor]:
+    size = path.stat().length
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise ValueError(f"{path}: cut short, or no safetensors: {size} bytes, and a header of {length}")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError:
+            raise ValueError(f"{path}: no safetensors: its header is not JSON") from None
+    header.pop("__metadata__", None)
+    found = {}
+    for name, entry in header.items():
+        (start, stop), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), entry["dtype"]
+        if 8 + length + stop > size:
+            raise ValueError(f"{path}: cut short: {name} ends at byte {8 + length + stop} of {size}")
+        if dtype in _DTYPES:
+            if stop - start != np.dtype(_DTYPES[dtype]).itemsize * math.prod(shape):
+                raise ValueError(f"{path}: {name} {shape} {dtype} has {stop - start} bytes")
+        found[name] = Tensor(path, dtype, shape, 8 + length + start)
+    return found
+
+
+def floating(tensor: Tensor) -> bool:
+    """Tell whether a tensor is of a kind that weights are read from."""
+    return tensor.dtype in _DTYPES
+
+
+def write(folder: epath.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
+    """Write tensors to files of about ``shard_bytes``, with an index where there are several; holds one of them."""
+    files: list[tuple[epath.Path, list[str]]] = []
+    held: dict[str, np.ndarray] = {}
+    total = size = 0
+
+    def flush() -> None:
+        path = folder / f"part-{len(files)}.safetensors"
+        entries: dict[str, Any] = {
+            name: {"dtype": _WRITTEN[str(x.dtype)], "shape": list(x.shape), "data": x.tobytes()}
+            for name, x in held.items()
+        }
+        path.write_bytes(safetensors.serialize(entries, {"format": "pt"}))
+        files.append((path, list(held)))
+        held.clear()
+
+    for name, x in tensors:
+        if held and size + x.nbytes > shard_bytes:
+            flush()
+            size = 0
+        held[name], size, total = x, size + x.nbytes, total + x.nbytes
+    flush()
+    if len(files) == 1:
+        files[0][0].rename(folder / "model.safetensors")
+        return
+    where = {}
+    for i, (path, names) in enumerate(files):
+        name = f"model-{i + 1:05d}-of-{len(files):05d}.safetensors"
+        path.rename(folder / name)
+        where |= dict.fromkeys(names, name)
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=1))
