@@ -15,6 +15,7 @@ import optax
 
 from rljax import losses, models, parse, sampling, schema, seams, tasks, types
 from rljax import optimizer as optimizers
+from rljax.models import families, weights
 from rljax.schema import ConfigDict as ConfigDict  # a name for annotations
 
 default, phase = schema.default, schema.phase
@@ -180,10 +181,32 @@ def architecture(
     config: ConfigDict, vocabulary: int, output: Literal["logits", "scalar"] = "logits"
 ) -> models.Architecture:
     """Return the model's architecture for a tokenizer's vocabulary."""
+    fields = config.model.to_dict()
+    folder = fields.pop("weights")
+    if 0 < fields["vocabulary"] < vocabulary:
+        raise ValueError(
+            f"config.model.vocabulary={fields['vocabulary']} (weights {folder!r}): the tokenizer has {vocabulary} ids."
+        )
+    fields["vocabulary"] = fields["vocabulary"] or vocabulary
     try:
-        return models.Architecture(vocabulary=vocabulary, output=output, **config.model.to_dict())
+        return models.Architecture(output=output, **fields)
     except ValueError as error:
         raise ValueError(f"config.model: {error}") from None
+
+
+def complete(config: ConfigDict) -> ConfigDict:
+    """Return a copy whose ``model`` is what the folder ``model.weights`` says, where one is named.
+
+    Raises:
+      ValueError: the folder has no config.json, or one of no known family.
+    """
+    config = config.copy_and_resolve_references()
+    if config.model.weights:
+        try:
+            config.model.update(families.read(weights.config(config.model.weights)))
+        except ValueError as error:
+            raise ValueError(f"config.model.weights={config.model.weights!r}: {error}") from None
+    return config
 
 
 def resolve(config: ConfigDict) -> Resolved:

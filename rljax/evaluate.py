@@ -155,6 +155,7 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
     with checkpoint.Checkpointer(pathlib.Path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
         config = configs.from_dict(extras["config"])
+        config.model.weights = ""  # the checkpoint's own
         if task:
             config.task = task
         program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))

@@ -295,6 +295,7 @@ def train(
       Interrupted: SIGTERM came; the state is saved.
       NonFinite: too many updates in a row were not finite.
     """
+    config = configs.complete(config)
     directory, tokenizer = _open_directory(config, workdir, allow_config_change)
     program = programs.build(config, tokenizer, devices)
     with contextlib.ExitStack() as stack:
@@ -307,7 +308,7 @@ def train(
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
-                state = step.begin(state, program.key)
+                state = step.begin(state, program.key, program.initial() if state is None else None)
             assert state is not None
             state = _phase(run, phase, step, state, workers, term)
         assert state is not None

@@ -5,17 +5,18 @@ Everything a run, an evaluation and a prompt typed by a person share.
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+from etils import epath
 
 from rljax import config as configs
 from rljax import models, sampling, sharding, tasks, types
 from rljax import plan as plans
 from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
+from rljax.models import weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,13 @@ class Program:
                 )
             )
         return tuple(made)
+
+    def initial(self) -> types.Tree | None:
+        """Return the policy's parameters of ``config.model.weights``, laid out for the first phase, if it names any."""
+        folder = self.config.model.weights
+        if not folder:
+            return None
+        return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"])
 
     def plan(self, phase: configs.Phase) -> plans.Plan:
         """Return what the step of a phase is made for."""
@@ -131,7 +139,7 @@ def build(
       ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, or a mesh that does not
         fit the devices.
     """
-    config = config.copy_and_resolve_references()  # the caller may go on changing theirs
+    config = configs.complete(config)  # a copy: the caller may go on changing theirs
     resolved = configs.resolve(config)
     if config.cpu_devices:
         try:
@@ -152,8 +160,9 @@ def build(
 def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:
     """Load the SentencePiece model the config names, or train one on the task's own text."""
     fields = config.tokenizer
-    if fields.path:
-        if not pathlib.Path(fields.path).is_file():
-            raise ValueError(f"config.tokenizer.path={fields.path!r}: no such file.")
-        return tokenizers.load(fields.path)
+    path = fields.path or config.model.weights
+    if path:
+        if not epath.Path(path).exists():
+            raise ValueError(f"config.tokenizer.path={path!r}: no such file.")
+        return tokenizers.load(path)
     return tokenizers.train(task.corpus(), vocabulary=fields.vocabulary or None, model_type=fields.kind)

@@ -1,10 +1,11 @@
 """The schema of a config: every field with its default."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
-from rljax import parse, transforms
+from rljax import models, parse, transforms
 
 if TYPE_CHECKING:
 
@@ -60,16 +61,17 @@ def default() -> ConfigDict:
 
 
 def _model() -> dict[str, Any]:
-    """Return the fields of the architecture and of how it is computed."""
+    """Return the fields of the architecture, see ``models.Architecture``, and of how it is computed."""
+    architecture = {f.name: f.default for f in dataclasses.fields(models.Architecture) if f.name != "output"}
     return {
+        **architecture,
+        "weights": "",  # folder of a public checkpoint to start from, gs:// too: it decides the architecture
+        "vocabulary": 0,  # 0: the tokenizer's; else at least that
         "layers": 2,
         "width": 128,
         "heads": 4,
         "kv_heads": 2,
         "hidden": 384,
-        "tied": True,
-        "rope_theta": 10_000.0,
-        "dtype": "float32",  # of the computation; parameters and reductions are float32
         "remat": "full",  # "none", "full" or "dots": what the backward pass makes again; "full" is the smallest
         "scan": False,  # layers in one loop: compiles once for all of them, runs slower
         "attention": "blocked",  # or "plain"; "cudnn" on GPU, "splash" on TPU. Decoding has its own

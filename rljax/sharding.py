@@ -27,6 +27,7 @@ RULES: dict[str | None, tuple[str, ...]] = {
     "vocabulary": ("tensor",),
     "layers": (),
     "head_size": (),
+    "expert": (),
     None: (),
     "rows": ("data", "fsdp"),
     "positions": ("sequence",),

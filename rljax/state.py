@@ -13,14 +13,16 @@ from rljax import rollout as rollouts
 _INIT = 4  # stream of the root key
 
 
-def _params(plan: plans.Plan, before: types.TrainState | None, key: types.Key) -> dict[str, types.Tree]:
-    """Return every module's parameters: those of the phase before, else fresh ones.
+def _params(
+    plan: plans.Plan, before: types.TrainState | None, key: types.Key, policy: types.Tree
+) -> dict[str, types.Tree]:
+    """Return every module's parameters: those of the phase before, else the given policy's or fresh ones.
 
     A critic or reward model that is new starts from the policy's trunk, with a head of its own.
     """
     found = {} if before is None else before.params
-    policy = found["policy"] if found else plan.models["policy"].init(key)
-    params = {"policy": policy}
+    policy = found.get("policy", plan.models["policy"].init(key) if policy is None else policy)
+    params: dict[str, types.Tree] = {"policy": policy}
     for module, model in plan.models.items():
         if module in found:
             params[module] = found[module]
@@ -31,14 +33,20 @@ def _params(plan: plans.Plan, before: types.TrainState | None, key: types.Key) -
 
 
 def begin(
-    plan: plans.Plan, before: types.TrainState | None, key: types.Key, *, carry: bool, keep: bool
+    plan: plans.Plan,
+    before: types.TrainState | None,
+    key: types.Key,
+    policy: types.Tree = None,
+    *,
+    carry: bool,
+    keep: bool,
 ) -> types.TrainState:
-    """Start a phase: from nothing, or from the state in which the phase before ended.
+    """Start a phase: from nothing, from a ``policy``'s parameters, or from the state in which the phase before ended.
 
     ``carry`` takes over the optimizer state (the phases must have the same optimizers), ``keep`` the reference.
     """
     needs = losses.needs(plan.algorithm)
-    params = _params(plan, before, jax.random.fold_in(key, _INIT))
+    params = _params(plan, before, jax.random.fold_in(key, _INIT), policy)
     reference = before.reference if before is not None and keep else None
     if not needs.reference and not needs.divergence:
         reference = None

@@ -22,7 +22,7 @@ class Step:
     """The compiled functions of a plan. ``fused`` and ``update`` consume the state they are given."""
 
     plan: plans.Plan
-    begin: Callable[[types.TrainState | None, types.Key], types.TrainState]
+    begin: Callable[..., types.TrainState]  # (state before or None, key, policy's parameters or None)
     draw: Callable[[types.TrainState, types.Key], tuple[types.Array, types.Array]]
     rollout: Callable[[types.TrainState, types.Key], types.Rollout]
     sample: Callable[..., types.Rollout]
@@ -80,7 +80,7 @@ def make_step(
     traced = device or not demonstrated  # a host task's demonstrations are read on the host
     return Step(
         plan=plan,
-        begin=jax.jit(start, out_shardings=layout),
+        begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
         draw=jax.jit(lambda state, key: rollouts.draw(plan, state.draw, key)),
         rollout=jax.jit(rollout) if device else rollout,
         sample=jax.jit(sample) if traced else sample,

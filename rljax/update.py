@@ -175,6 +175,18 @@ def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: t
     return state, metrics
 
 
+def _experts(plan: plans.Plan, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
+    """Describe how evenly a micro-batch of rows uses the experts, where the policy has any."""
+    model = plan.models["policy"]
+    if not model.architecture.experts or rollout.context is None or rollout.action is None:
+        return {}
+    rows = jax.tree.map(lambda x: x[: x.shape[0] // plan.microbatches], rollout)
+    prompt, seen = rows.context.training
+    token = jnp.concatenate([prompt, rows.action.token], axis=1)
+    mask = jnp.concatenate([seen, packing.written(rows.mask).astype(seen.dtype)], axis=1)
+    return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
+
+
 def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
     """Describe the rows a step trains on, before the loss; rewards only where a verifier gave them."""
     valid = ops.valid_rows(rollout)
@@ -232,6 +244,7 @@ def update(
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
     state = state.replace(algorithm=inner, pool=pool)
     metrics |= _rollout_metrics(rollout, judged=source.origin == "policy")
+    metrics |= _experts(plan, state.params["policy"], rollout)
     skipped = jnp.zeros(())
     for number, o in enumerate(algorithm.objectives):
         state, own = _when_due(plan, number, state, rollout, jax.random.fold_in(key, 2 + number))

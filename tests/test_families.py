@@ -2,29 +2,39 @@
 
 import functools
 import json
-import struct
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors
 import safetensors.numpy
 
-from rljax import models, sharding
-from rljax.models import families, tensors, weights
+from rljax import config as configs
+from rljax import models, sampling, sharding, types
+from rljax import program as programs
+from rljax.data import tokenizer
+from rljax.models import families, gated, tensors, weights
 from tests.reference import families as reference
 
 STORED = json.loads(reference.PATH.read_text())
+TOKEN = jnp.asarray(reference.TOKEN)
+ALL = jnp.ones(TOKEN.shape)
 
 
-def folder(path, name, change=None):
+def write(folder, name, change=None, **config):
     """Write a family's folder with the weights that transformers saw; ``change`` edits the tensors."""
-    path.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     made = reference.weights(STORED[name]["tensors"])
-    safetensors.numpy.save_file(made if change is None else change(made), path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(STORED[name]["config"]))
-    return str(path)
+    safetensors.numpy.save_file(made if change is None else change(made), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**STORED[name]["config"], **config}))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of a family, written once."""
+    return functools.cache(lambda name: write(tmp_path_factory.mktemp("families") / name, name))
 
 
 def read(path, **computed):
@@ -38,13 +48,251 @@ def logits(model, params, token, mask):
     return model.logits(params, model.apply(params, token, mask))
 
 
+# --- what is computed -----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("name", STORED)
-def test_logits_are_those_of_transformers(name, tmp_path):
-    model, params = read(folder(tmp_path / "in", name))
-    token = jnp.asarray(reference.TOKEN)
-    found = logits(model, params, token, jnp.ones(token.shape))
+def test_logits_are_those_of_transformers(name, folder):
+    model, params = read(folder(name))
+    # on the left, two places of padding, which move nothing
+    token, mask = (jnp.pad(x, ((0, 0), (2, 0))) for x in (TOKEN, ALL))
+    found = logits(model, params, token, mask)
     assert np.abs(found[:, -4:] - np.asarray(STORED[name]["logits"])).max() < 1e-4
-    # padding on the left moves nothing
-    wide = jnp.pad(token, ((0, 0), (3, 0)))
-    padded = logits(model, params, wide, jnp.arange(wide.shape[1])[None, :] >= 3 + jnp.zeros((2, 1)))
-    np.testing.assert_allclose(padded[:, 3:], found, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral"])
+def test_decoding_reads_what_the_whole_row_does(name, folder):
+    """Prompts of two lengths, each read once for two rows, then tokens one by one past the window."""
+    model, params = read(folder(name), attention="blocked")
+    start = 4
+    seen = (jnp.arange(start)[None, :] >= jnp.array([[0], [2]])).astype(jnp.float32)
+    own = jax.random.randint(jax.random.key(1), (4, 8), 0, reference.VOCABULARY)
+    whole = jnp.concatenate([jnp.repeat(TOKEN[:, :start], 2, axis=0), own], axis=1)
+    mask = jnp.concatenate([jnp.repeat(seen, 2, axis=0), jnp.ones(own.shape)], axis=1)
+    expected = logits(model, params, whole, mask)[:, start:]
+
+    @jax.jit
+    def decode(params):
+        ready = model.prepare(params)
+        _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, own.shape[1], 3)
+        out = []
+        for i in range(own.shape[1]):
+            hidden, cache = model.extend(ready, own[:, i], jnp.ones((4,)), cache)
+            out.append(model.logits(ready, hidden))
+        return jnp.stack(out, axis=1)
+
+    np.testing.assert_allclose(decode(params), expected, atol=1e-5)
+    _, shared = jax.jit(model.apply_shared)(params, TOKEN[:, :start], seen, own, jnp.ones(own.shape, jnp.int32))
+    np.testing.assert_allclose(model.logits(params, shared), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_a_loop_over_whole_patterns_computes_the_same(remat, folder):
+    model, params = read(folder("gemma2"))  # local, global, local: a turn of two and one layer after it
+    looped = models.build(models.Architecture(**families.read(STORED["gemma2"]["config"]), scan=True, remat=remat))
+    loss = lambda model, params: jnp.sum(logits(model, params, TOKEN, ALL)[:, :, 3] ** 2)  # noqa: E731
+    expected, found = (jax.jit(jax.grad(functools.partial(loss, m)))(params) for m in (model, looped))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, expected)
+
+
+def test_balance_of_experts_counts_what_the_router_chose(folder):
+    model, params = read(folder("qwen3-moe"))
+    a, router = model.architecture, params["layers"]["router"][1]
+    y = jax.random.normal(jax.random.key(0), (3, 7, a.width))
+    mask = np.ones((3, 7), np.float32)
+    mask[1, 3:] = 0
+    found = jax.jit(functools.partial(gated.balance, a))(router, y, mask)
+    z = np.asarray(y, np.float64)[mask > 0] @ np.asarray(router, np.float64)
+    prob = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    chosen = np.argsort(-z, axis=1)[:, : a.experts_per_token]
+    share = np.bincount(chosen.ravel(), minlength=a.experts) / chosen.size
+    np.testing.assert_allclose(found["loss"], a.experts * np.sum(share * prob.mean(axis=0)), rtol=1e-5)
+    np.testing.assert_allclose(found["fullest"], a.experts * share.max(), rtol=1e-6)
+    np.testing.assert_allclose(found["unused"], np.mean(share == 0), rtol=1e-6)
+    whole = jax.jit(model.balance)(params, TOKEN, ALL)
+    assert whole["loss"] > 0 and 1 <= whole["fullest"] <= a.experts / a.experts_per_token
+
+
+# --- in and out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_family_says_what_it_read(name):
+    fields = families.read(STORED[name]["config"])
+    architecture = models.Architecture(**fields)
+    for family in ("", STORED[name]["config"]["model_type"]):
+        assert families.read(families.write(architecture, family)) == fields
+
+
+@pytest.mark.parametrize("name", ["qwen2-tied", "qwen3-moe", "gemma3", "llama3.1"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
+    def cast(made):
+        return {key: x.astype(kind) for key, x in made.items()}
+
+    source, made = tmp_path / "in", cast(reference.weights(STORED[name]["tensors"]))
+    source.mkdir()
+    safetensors.numpy.save_file(made, source / "model.safetensors")
+    (source / "config.json").write_text(json.dumps(STORED[name]["config"]))
+    (source / "tokenizer.json").write_text("{}")
+    model, params = read(str(source), param_dtype=kind)
+    assert weights.dtype(str(source)) == kind and {str(x.dtype) for x in jax.tree.leaves(params)} == {kind}
+    # small files, so that there are several and an index
+    weights.save(str(tmp_path / "out"), model.architecture, params, like=str(source), shard_bytes=4000)
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1 and (tmp_path / "out" / "tokenizer.json").exists()
+    found = tensors.index(str(tmp_path / "out"))
+    assert set(found) == set(made)
+    for key, x in made.items():
+        assert found[key].dtype == {"float32": "F32", "bfloat16": "BF16"}[kind]
+        np.testing.assert_array_equal(found[key].read().view(np.uint8), np.atleast_1d(x).view(np.uint8))
+    with pytest.raises(ValueError, match="there is something already"):
+        weights.save(str(tmp_path / "out"), model.architecture, params)
+
+
+def test_each_device_reads_its_share(folder):
+    architecture = models.Architecture(**families.read(STORED["qwen3-moe"]["config"]))
+    mesh = sharding.make_mesh({"fsdp": 4, "tensor": 2})
+    model = models.build(architecture, sharding.Layout(mesh))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    layout = sharding.param_sharding(mesh, model.axes, shapes)
+    laid = weights.load(folder("qwen3-moe"), architecture, layout)
+    jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim) or pytest.fail(str(x.sharding)), laid, layout)
+    whole = weights.load(folder("qwen3-moe"), architecture)
+    jax.tree.map(np.testing.assert_array_equal, laid, whole)
+
+
+def test_a_critic_reads_the_trunk_and_a_reward_model_its_head(tmp_path):
+    def with_head(made):
+        made.pop("lm_head.weight")
+        return {**made, "score.weight": np.arange(16, dtype=np.float32)[None]}
+
+    fields = families.read(STORED["qwen3"]["config"])
+    scalar = models.Architecture(**fields, output="scalar")
+    critic = weights.load(write(tmp_path / "policy", "qwen3"), scalar)
+    assert not np.any(critic["scalar"]) and np.any(critic["layers"]["query"])
+    reward = weights.load(write(tmp_path / "reward", "qwen3", with_head), scalar)
+    np.testing.assert_array_equal(reward["scalar"], np.arange(16))
+
+
+def test_a_run_starts_from_a_folder(folder):
+    config = configs.default()
+    config.task, config.algorithm, config.model.weights = "arithmetic(digits=1)", "grpo(kl=0.1)", folder("gemma3")
+    program = programs.build(config, tokenizer.train(configs.resolve(config).task.corpus()))
+    assert program.policy.architecture.window == 5 and program.policy.architecture.vocabulary == 40
+    step = program.steps[0]
+    given = program.initial()
+    state = step.begin(None, program.key, given)
+    _, params = read(folder("gemma3"))
+    jax.tree.map(np.testing.assert_array_equal, state.params["policy"], params)
+    jax.tree.map(np.testing.assert_array_equal, state.reference, params)
+    assert step.fused is not None
+    _, metrics = step.fused(state, program.key)
+    assert metrics["sampler_gap"] < 1e-5 and abs(metrics["kl"]) < 1e-6
+
+
+# --- what is not what it says ---------------------------------------------------------------------------
+
+
+def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path):
+    def change(made):
+        made.pop("model.layers.1.self_attn.q_norm.weight")
+        made["model.layers.0.mlp.up_proj.weight"] = np.zeros((24, 15), np.float32)
+        return {**made, "model.layers.3.input_layernorm.weight": np.zeros(16, np.float32)}
+
+    architecture = models.Architecture(**families.read(STORED["qwen3"]["config"]))
+    with pytest.raises(ValueError) as error:
+        weights.load(write(tmp_path, "qwen3", change), architecture)
+    for part in (
+        "missing model.layers.1.self_attn.q_norm.weight",
+        "not expected model.layers.3.input_layernorm.weight",
+        "model.layers.0.mlp.up_proj.weight is F32 (24, 15), expected (24, 16)",
+    ):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "cut short: .* ends at byte"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), "cut short"),
+        (lambda path: path.write_bytes(b"\x05" + bytes(7) + b"hello"), "its header is not JSON"),
+        (lambda path: path.rename(path.with_suffix(".bin")), "pickle, which is never read"),
+        (lambda path: (path.parent / tensors.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'), "not there"),
+    ],
+)
+def test_files_that_are_no_weights(spoil, says, tmp_path):
+    path = write(tmp_path, "qwen3")
+    spoil(pathlib.Path(path) / "model.safetensors")
+    with pytest.raises(ValueError, match=says):
+        tensors.index(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model_type": "bert"}, "model_type='bert' is unknown; there are llama"),
+        ({"hidden_size": None}, "'hidden_size' is missing"),
+        ({"attention_bias": True}, "attention_bias=true is not built"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
+        ({"num_experts": 4, "decoder_sparse_step": 2}, "decoder_sparse_step"),
+    ],
+)
+def test_a_config_that_this_decoder_cannot_be(change, says):
+    with pytest.raises(ValueError, match=says):
+        families.read({**STORED["qwen3"]["config"], **change})
+
+
+def test_an_architecture_that_no_family_can_say():
+    fields = families.read(STORED["qwen3"]["config"])
+    with pytest.raises(ValueError, match="qwen2_moe"):
+        families.write(models.Architecture(**fields), "qwen2_moe")
+    with pytest.raises(ValueError, match=r"has no way to say .*post_norm"):
+        families.write(models.Architecture(**{**fields, "bias": True, "post_norm": True}))
+
+
+def test_the_embedding_must_hold_the_tokenizer(folder):
+    config = configs.complete(configs.default())
+    config.model.vocabulary = 40
+    with pytest.raises(ValueError, match=r"config\.model\.vocabulary=40 .*41 ids"):
+        configs.architecture(config, 41)
+
+
+# --- beside transformers itself -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", reference.CONFIGS)
+def test_parity_with_transformers(name, tmp_path):
+    """Models that transformers draws, greedy decoding of 64 tokens, bfloat16, and the way back."""
+    torch = pytest.importorskip("torch", reason="pip install -e '.[parity]': parity with transformers is NOT checked")
+    transformers = pytest.importorskip("transformers")
+    reference.build(name, tmp_path / "in")
+    model, params = read(str(tmp_path / "in"))
+    found = logits(model, params, TOKEN, ALL)
+    assert np.abs(found - reference.logits(tmp_path / "in", reference.TOKEN)).max() < 1e-4
+
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
+    out = theirs.generate(
+        torch.tensor(reference.TOKEN, dtype=torch.long),
+        attention_mask=torch.ones(reference.TOKEN.shape),
+        max_new_tokens=64,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    prompts = types.Prompts(token=TOKEN, mask=ALL, index=jnp.arange(2))
+    ours = sampling.generate(
+        model,
+        params,
+        prompts,
+        jax.random.split(jax.random.key(0), 2),
+        samples=1,
+        length=64,
+        stop=(),
+        pad=0,
+        processors=sampling.build(temperature=0.0),
+        block=16,
+    )
+    np.testing.assert_array_equal(ours.token, out[:, TOKEN.shape[1] :].numpy())
+
+    weights.save(str(tmp_path / "out"), model.architecture, params)
+    assert np.abs(found - reference.logits(tmp_path / "out", reference.TOKEN)).max() < 1e-4

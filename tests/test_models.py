@@ -92,7 +92,7 @@ TOKEN = np.random.default_rng(1).integers(0, SMALL.vocabulary, MASK.shape).astyp
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"tied": False, "kv_heads": 4}, {"kv_heads": 1, "head_size": None, "rope_theta": 100.0}],
+    [{}, {"tied": False, "kv_heads": 4}, {"kv_heads": 1, "head_size": 0, "rope_theta": 100.0}],
     ids=["tied", "untied-multi-head", "multi-query"],
 )
 def test_forward_is_the_architecture_whatever_the_padding(changes):
@@ -222,7 +222,7 @@ def test_scalar_starts_at_zero():
         ({"width": 2.5}, "width=2.5"),
         ({"kv_heads": 3}, "heads=4 must be divisible by kv_heads=3"),
         ({"head_size": 5}, "head_size=5 must be even"),
-        ({"head_size": None, "width": 18}, "width=18 must be divisible by heads=4"),
+        ({"head_size": 0, "width": 18}, "width=18 must be divisible by heads=4"),
         ({"norm_epsilon": 0.0}, "norm_epsilon"),
         ({"dtype": "float16"}, "float32, bfloat16"),
         ({"remat": "some"}, "none, full, dots"),

@@ -17,7 +17,7 @@ from rljax import step as steps
 def _weights(plan: plans.Plan) -> int:
     """Count the weights of the layers' matrices."""
     a = plan.models["policy"].architecture
-    return a.layers * (a.width * a.size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
+    return a.layers * (a.width * a.head_size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
 
 
 def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: float) -> float:
@@ -29,7 +29,7 @@ def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: floa
     a, weights = plan.models["policy"].architecture, _weights(plan)
     keys = tokens * (prompt + mean) + prompts * prompt * (prompt + 1) / 2
     dense = 2 * weights * (tokens + prompts * prompt) + 2 * a.vocabulary * a.width * tokens
-    return dense + 4 * a.layers * a.heads * a.size * keys
+    return dense + 4 * a.layers * a.heads * a.head_size * keys
 
 
 def weight_bytes(plan: plans.Plan) -> int:
@@ -41,7 +41,7 @@ def weight_bytes(plan: plans.Plan) -> int:
 def token_bytes(plan: plans.Plan) -> int:
     """Return the bytes of one token's keys and values."""
     a = plan.models["policy"].architecture
-    return 2 * a.layers * a.kv_heads * a.size * jax.numpy.dtype(a.dtype).itemsize
+    return 2 * a.layers * a.kv_heads * a.head_size * jax.numpy.dtype(a.dtype).itemsize
 
 
 def peak_memory() -> int:

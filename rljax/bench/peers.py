@@ -23,7 +23,7 @@ def arguments(plan: plans.Plan, steps: int) -> list[str]:
         "dim": a.width,
         "heads": a.heads,
         "kv-heads": a.kv_heads,
-        "head-dim": a.size,
+        "head-dim": a.head_size,
         "ffn": a.hidden,
         "vocab": a.vocabulary,
         "steps": steps,

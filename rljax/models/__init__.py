@@ -12,11 +12,12 @@ import dataclasses
 
 from rljax.models import architecture as architectures
 from rljax.models import cache as caches
-from rljax.models import transformer
+from rljax.models import presets, transformer
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture
 Cache = caches.Cache
+preset = presets.preset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +110,10 @@ class Model:
     def logits(self, params: Tree, hidden: Array) -> Array:
         """Return float32 logits [..., V] of ``hidden`` [..., D]; ValueError unless output is "logits"."""
         return transformer.logits(self.architecture, params, hidden)
+
+    def balance(self, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
+        """Describe how evenly tokens of rows [B, S] use the experts, the mean over layers; see ``gated.balance``."""
+        return transformer.balance(self.architecture, params, token, mask)
 
     def scalar(self, params: Tree, hidden: Array) -> Array:
         """Return float32 [...] of ``hidden`` [..., D]; ValueError unless output is "scalar"."""

@@ -18,6 +18,7 @@ Dtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "full", "dots"]
 Output = Literal["logits", "scalar"]
 Activation = Literal["silu", "gelu"]
+DecodeWeights = Literal["float", "int8"]
 Names = tuple[str | None, ...]
 Form = attention.Form
 
@@ -39,7 +40,7 @@ class Architecture:
     heads: int
     kv_heads: int
     hidden: int
-    head_size: int | None = None  # None: width / heads
+    head_size: int = 0  # 0: width / heads
     tied: bool = True  # the unembedding is the embedding, transposed
     rope_theta: float = 10_000.0
     rope_local_theta: float = 0.0  # of layers with a window; 0: the same
@@ -65,6 +66,7 @@ class Architecture:
     normalise_experts: bool = True  # the chosen experts' probabilities sum to 1
     dtype: Dtype = "float32"  # of activations and matmul operands; reductions are float32
     param_dtype: Dtype = "float32"  # in which parameters are held
+    decode_weights: DecodeWeights = "float"  # "int8": the sampler's matrices, rounded; see ``cache.prepare``
     remat: Remat = "none"
     scan: bool = True
     attention: str = "plain"  # one of ``attention.IMPLEMENTATIONS``, outside decoding
@@ -73,15 +75,13 @@ class Architecture:
     def __post_init__(self) -> None:
         for field in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden"):
             _at_least_one(field, getattr(self, field))
-        if self.head_size is None:
+        if not self.head_size:
             if self.width % self.heads:
-                raise ValueError(
-                    f"width={self.width} must be divisible by heads={self.heads} when head_size is not given"
-                )
+                raise ValueError(f"width={self.width} must be divisible by heads={self.heads} when head_size is 0")
             object.__setattr__(self, "head_size", self.width // self.heads)
         _at_least_one("head_size", self.head_size)
-        if self.size % 2:
-            raise ValueError(f"head_size={self.size} must be even: rotary positions turn pairs")
+        if self.head_size % 2:
+            raise ValueError(f"head_size={self.head_size} must be even: rotary positions turn pairs")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads={self.heads} must be divisible by kv_heads={self.kv_heads}")
         for field in ("rope_theta", "rope_factor", "norm_epsilon", "embedding_scale", "rope_low"):
@@ -98,6 +98,7 @@ class Architecture:
             "remat": Remat,
             "output": Output,
             "activation": Activation,
+            "decode_weights": DecodeWeights,
         }
         for field, names in choices.items():
             if getattr(self, field) not in get_args(names):
@@ -120,19 +121,13 @@ class Architecture:
                 f"window={self.window} and pattern={self.pattern!r}: local layers, and no others, have one"
             )
 
-    @property
-    def size(self) -> int:
-        """``head_size``, None already replaced."""
-        assert self.head_size is not None
-        return self.head_size
-
     def local(self, layer: int) -> bool:
         """Tell whether a layer sees a window only."""
         return self.pattern[layer % len(self.pattern)] == "local"
 
     def form(self, local: bool) -> Form:
         """Return what an attention score is, in a local or a global layer."""
-        scale = self.query_scale or self.size**-0.5
+        scale = self.query_scale or self.head_size**-0.5
         return Form(scale, self.attention_cap, self.window if local else 0)
 
 
@@ -179,13 +174,13 @@ class _Layer(nn.Module):
         norm = ((None,), (a.width,), 0, 1 - a.norm_offset)
         table: dict[str, tuple[Names, tuple[int, ...], int, float]] = {
             "attention_norm": norm,
-            "query": (heads, (a.width, a.heads, a.size), a.width, 1),
-            "key": (kv_heads, (a.width, a.kv_heads, a.size), a.width, 1),
-            "value": (kv_heads, (a.width, a.kv_heads, a.size), a.width, 1),
+            "query": (heads, (a.width, a.heads, a.head_size), a.width, 1),
+            "key": (kv_heads, (a.width, a.kv_heads, a.head_size), a.width, 1),
+            "value": (kv_heads, (a.width, a.kv_heads, a.head_size), a.width, 1),
             "attention_output": (
                 ("heads", "head_size", "width"),
-                (a.heads, a.size, a.width),
-                a.heads * a.size,
+                (a.heads, a.head_size, a.width),
+                a.heads * a.head_size,
                 small,
             ),
             "swiglu_norm": norm,
@@ -206,12 +201,12 @@ class _Layer(nn.Module):
             }
         if a.bias:
             table |= {
-                "query_bias": (heads[1:], (a.heads, a.size), 0, 0),
-                "key_bias": (kv_heads[1:], (a.kv_heads, a.size), 0, 0),
-                "value_bias": (kv_heads[1:], (a.kv_heads, a.size), 0, 0),
+                "query_bias": (heads[1:], (a.heads, a.head_size), 0, 0),
+                "key_bias": (kv_heads[1:], (a.kv_heads, a.head_size), 0, 0),
+                "value_bias": (kv_heads[1:], (a.kv_heads, a.head_size), 0, 0),
             }
         if a.head_norm:
-            table |= {name: ((None,), (a.size,), 0, 1 - a.norm_offset) for name in ("query_norm", "key_norm")}
+            table |= {name: ((None,), (a.head_size,), 0, 1 - a.norm_offset) for name in ("query_norm", "key_norm")}
         if a.post_norm:
             table |= {"attention_post_norm": norm, "swiglu_post_norm": norm}
         for name, (names, shape, fan_in, scale) in table.items():  # their order decides their first values

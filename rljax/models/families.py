@@ -31,6 +31,13 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family("Gemma2ForCausalLM", _GEMMA, tied=True),
     "gemma3_text": Family("Gemma3ForCausalLM", {**_GEMMA, "head_norm": True}, tied=True),
 }
+# how a model is computed, not what it is
+_COMPUTED = {"dtype", "param_dtype", "remat", "scan", "attention", "output", "decode_weights"}
+_DEFAULTS: dict[str, Any] = {
+    f.name: f.default
+    for f in dataclasses.fields(Architecture)
+    if f.name not in _COMPUTED and f.default is not dataclasses.MISSING
+}
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}
 _LAYERS = {"sliding_attention": "local", "full_attention": "global"}
 
@@ -64,6 +71,7 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"config.json: hidden_act={activation!r}; there are {', '.join(_ACTIVATIONS)}")
     width, heads = given("hidden_size"), given("num_attention_heads")
     found = {
+        **_DEFAULTS,
         "vocabulary": given("vocab_size"),
         "layers": given("num_hidden_layers"),
         "width": width,
@@ -83,7 +91,7 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     if config.get("query_pre_attn_scalar"):
         found["query_scale"] = config["query_pre_attn_scalar"] ** -0.5
-    if found.get("norm_offset"):  # Gemma, which has no field for it
+    if found["norm_offset"]:  # Gemma, which has no field for it
         found["embedding_scale"] = math.sqrt(width)
     return found
 
@@ -167,16 +175,11 @@ def write(architecture: Architecture, family: str = "") -> dict[str, Any]:
     for name in [family] if family else FAMILIES:
         config = _write(architecture, name)
         back = read(config)
-        lost[name] = [f for f, value in _shape(architecture).items() if back.get(f, _DEFAULTS.get(f)) != value]
+        lost[name] = [f for f, value in _shape(architecture).items() if back[f] != value]
         if not lost[name]:
             return config
     nearest = min(lost, key=lambda name: len(lost[name]))
     raise ValueError(f"{nearest} has no way to say {', '.join(lost[nearest])} of this architecture")
-
-
-# how a model is computed, not what it is
-_COMPUTED = {"dtype", "param_dtype", "remat", "scan", "attention", "output"}
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Architecture)}
 
 
 def _shape(a: Architecture) -> dict[str, Any]:
@@ -210,7 +213,7 @@ def _write(a: Architecture, family: str) -> dict[str, Any]:
         "num_attention_heads": a.heads,
         "num_key_value_heads": a.kv_heads,
         "intermediate_size": a.hidden,
-        "head_dim": a.size,
+        "head_dim": a.head_size,
         "tie_word_embeddings": a.tied,
         "rms_norm_eps": a.norm_epsilon,
         "rope_parameters": scaling,
