@@ -77,6 +77,8 @@ def _phase(config: ConfigDict, task: tasks.Task, name: str, first: int) -> Phase
         algorithm = seams.algorithm(fields.algorithm, f"{field}.algorithm")
     else:
         algorithm = seams.edited(seams.algorithm(config.algorithm, "config.algorithm"), config.seam)
+    if config.learner.shared_critic and losses.needs(algorithm).value:
+        algorithm = seams.on_one_trunk(algorithm, config.learner.shared_critic)
     _at_least(0, {f"{field}.{k}": fields[k] for k in ("prompts", "samples", "warmup")})
     prompts, samples = fields.prompts or config.batch.prompts, fields.samples or config.batch.samples
     samples = 1 if algorithm.source.origin == "demonstrations" and not fields.samples else samples
@@ -178,7 +180,7 @@ def _lanes(config: ConfigDict, algorithm: types.Algorithm, o: types.Objective, s
 
 
 def architecture(
-    config: ConfigDict, vocabulary: int, output: Literal["logits", "scalar"] = "logits"
+    config: ConfigDict, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits"
 ) -> models.Architecture:
     """Return the model's architecture for a tokenizer's vocabulary."""
     fields = config.model.to_dict()
@@ -224,7 +226,7 @@ def resolve(config: ConfigDict) -> Resolved:
         "log": ("every",),
     }
     optional = {
-        "learner": ("clip_norm", "lanes", "vocabulary"),
+        "learner": ("clip_norm", "lanes", "shared_critic", "vocabulary"),
         "sampler": ("block", "compact"),
         "verifier": ("workers",),  # 0 scores in this process
         "evaluation": ("every",),

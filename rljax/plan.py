@@ -42,6 +42,10 @@ class Plan:
         whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0
         return self.samples if self.share and whole and self.samples > 1 else 0
 
+    def home(self, module: str) -> str:
+        """Return the module whose parameters answer for ``module``: a critic may stand on the policy's trunk."""
+        return module if module in self.models else "policy"
+
     @property
     def rows(self) -> int:
         """Rows that a step trains on."""
@@ -72,6 +76,7 @@ def score(
     places: packing.Places | None = None,
 ) -> types.Scores:
     """Score rows with a module of the plan, at its temperature and under its support unless ``kept`` says otherwise."""
+    module = plan.home(module)
     return scoring.score(
         plan.models[module],
         params,

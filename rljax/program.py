@@ -12,7 +12,7 @@ import jax
 from etils import epath
 
 from rljax import config as configs
-from rljax import models, sampling, sharding, tasks, types
+from rljax import losses, models, sampling, sharding, tasks, types
 from rljax import plan as plans
 from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
@@ -40,10 +40,18 @@ class Program:
         return self.model("policy")
 
     def model(self, module: str) -> models.Model:
-        """Return the network of a module: logits for "policy", a scalar for "value" and "reward"."""
-        output = "logits" if module == "policy" else "scalar"
+        """Return the network of a module: logits for "policy", a scalar for "value" and "reward"; both on one trunk."""
+        shared = self.config.learner.shared_critic and any(
+            losses.needs(p.algorithm).value for p in self.resolved.phases
+        )
+        output = "scalar" if module != "policy" else "both" if shared else "logits"
         architecture = configs.architecture(self.config, self.tokenizer.vocabulary, output)
         return models.build(architecture, sharding.Layout(self.mesh))
+
+    def modules(self, phase: configs.Phase) -> tuple[str, ...]:
+        """Return the networks of a phase; a critic on the policy's trunk is none of its own."""
+        shared = self.policy.architecture.output == "both"
+        return tuple(m for m in plans.modules(phase.algorithm) if m != "value" or not shared)
 
     @functools.cached_property
     def steps(self) -> tuple[step_lib.Step, ...]:
@@ -74,7 +82,7 @@ class Program:
         return plans.Plan(
             algorithm=phase.algorithm,
             optimizers=phase.optimizers,
-            models={m: self.policy if m == "policy" else self.model(m) for m in plans.modules(phase.algorithm)},
+            models={m: self.policy if m == "policy" else self.model(m) for m in self.modules(phase)},
             task=self.task,
             stop=(self.tokenizer.eos,),
             pad=self.tokenizer.pad,

@@ -40,6 +40,7 @@ def default() -> ConfigDict:
                 "lanes": 0,  # pack a prompt's completions into rows, this many in a unit of work; 0: a row each
                 "vocabulary": 4096,  # tokens of the vocabulary whose logits exist at once; 0: all
                 "keep_logits": False,  # for the backward pass, in place of making them again: faster, and all are there
+                "shared_critic": 0.0,  # 0: critic apart; else a head on the policy's trunk, its loss times this
                 "clip_norm": 1.0,  # of the gradient, 0 for none
                 "max_skipped": 5,  # non-finite updates in a row before the run stops
             },

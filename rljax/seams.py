@@ -64,6 +64,37 @@ def _rebuilt(pieces: tuple, order: tuple[str, ...], fields: Mapping[str, str]) -
     return pieces
 
 
+def on_one_trunk(algorithm: types.Algorithm, weight: float) -> types.Algorithm:
+    """Return the algorithm with its critic's loss, times ``weight``, in the policy's objective: one trunk, one step.
+
+    Raises:
+      ValueError: there is no critic, or it trains in steps or on rows of its own.
+    """
+    policy, *others = algorithm.objectives
+    critics = [o for o in others if o.module == "value"]
+    if not critics:
+        raise ValueError(f"config.learner.shared_critic={weight}: {algorithm.spec} trains no critic. 0.")
+    for o in critics:
+        if o.prepare or o.epochs or o.minibatches or o.optimizer or o.every != 1:
+            raise ValueError(
+                f"config.learner.shared_critic={weight}: {algorithm.spec} gives its critic epochs, an optimizer or "
+                "rows of its own, which one trunk cannot have. 0."
+            )
+    policy = dataclasses.replace(policy, loss=(*policy.loss, *(_times(p, weight) for o in critics for p in o.loss)))
+    rest = tuple(o for o in others if o.module != "value")
+    return dataclasses.replace(algorithm, objectives=(policy, *rest))
+
+
+def _times(piece: types.LossTransform, weight: float) -> types.LossTransform:
+    """Weigh the terms that a piece adds."""
+
+    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
+        found = piece.apply(loss.replace(terms={}), rollout, scores, state, key)
+        return found.replace(terms={**loss.terms, **{name: weight * term for name, term in found.terms.items()}})
+
+    return dataclasses.replace(piece, apply=apply, spec=f"{weight} * {piece.spec}")
+
+
 def edited(algorithm: types.Algorithm, fields: Mapping[str, str]) -> types.Algorithm:
     """Return the algorithm with each seam's field applied; seams of a loss are those of its first objective.
 

@@ -44,7 +44,9 @@ def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout)
         if needs.fixed_proximal or (needs.proximal and inner > 1):
             found["proximal_logp"] = plans.score(plan, "policy", state.params["policy"], rows, types.Needs()).logp
         if needs.value:
-            found["value"] = plans.score(plan, "value", state.params["value"], rows, types.Needs(value=True)).value
+            found["value"] = plans.score(
+                plan, "value", state.params[plan.home("value")], rows, types.Needs(value=True)
+            ).value
         return found
 
     return rollout.replace(**_map_rows(fill, rollout, plan))

@@ -56,6 +56,7 @@ FLOORS = {
         "collect": ("metrics", "program"),
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
+        "models.convert": ("evaluate",),  # python -m rljax.models.convert
         "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
@@ -78,8 +79,8 @@ def name(path):
 def module(path):
     """Return the module a file belongs to: its own name, or that of its package below rljax/; a program is its own."""
     parts = path.relative_to(ROOT / "rljax").parts
-    if len(parts) > 1 and path.stem == "__main__":
-        return f"{parts[0]}.__main__"
+    if len(parts) > 1 and f"{parts[0]}.{path.stem}" in FLOOR:
+        return f"{parts[0]}.{path.stem}"
     return parts[0] if len(parts) > 1 else path.stem
 
 

@@ -16,7 +16,7 @@ from rljax.types import Key, Tree
 
 Dtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "full", "dots"]
-Output = Literal["logits", "scalar"]
+Output = Literal["logits", "scalar", "both"]
 Activation = Literal["silu", "gelu"]
 DecodeWeights = Literal["float", "int8"]
 Names = tuple[str | None, ...]
@@ -30,8 +30,8 @@ class Architecture:
     ``remat`` says what the backward pass recomputes in each layer: "none" keeps everything, "full"
     keeps the layer's input only, "dots" also the results of the weight matmuls. ``scan`` runs the layers
     in one loop, which compiles once whatever their number; without it they stand one after the other, and
-    nothing is stacked. ``output`` is the unembedding ("logits") or one number per position ("scalar": a
-    critic or a reward model).
+    nothing is stacked. ``output`` is the unembedding ("logits"), one number per position ("scalar": a
+    critic or a reward model), or "both" on one trunk.
     """
 
     vocabulary: int
@@ -226,9 +226,9 @@ class _Decoder(nn.Module):
         a = self.architecture
         normal = nn.initializers.normal(a.width**-0.5)
         _parameter(self, "embedding", normal, ("vocabulary", "width"), (a.vocabulary, a.width))
-        if a.output == "scalar":
+        if a.output != "logits":
             _parameter(self, "scalar", nn.initializers.zeros, ("width",), (a.width,))
-        elif not a.tied:
+        if a.output != "scalar" and not a.tied:
             _parameter(self, "unembedding", normal, ("width", "vocabulary"), (a.width, a.vocabulary))
         stack = nn.scan(
             _Layer,

@@ -249,9 +249,9 @@ def names(architecture: Architecture) -> dict[tuple[str, ...], str]:
     """
     a = architecture
     found = {("embedding",): "model.embed_tokens.weight", ("final_norm",): "model.norm.weight"}
-    if a.output == "scalar":
+    if a.output != "logits":
         found[("scalar",)] = "score.weight"
-    elif not a.tied:
+    if a.output != "scalar" and not a.tied:
         found[("unembedding",)] = "lm_head.weight"
     layer = {
         "attention_norm": "input_layernorm.weight",

@@ -43,7 +43,7 @@ def score(
     and a row's reward is scalar(h) at its last real position. A row's action is real up to its last
     position with mask 1, the tool output in between included; beyond it every score is 0 and has no
     gradient. An output "logits" fills logp and, on request, what is made of p; an output "scalar"
-    fills value and reward on request.
+    fills value and reward on request; "both" fills both from one reading.
 
     Args:
       model: gives ``apply`` and ``logits`` or ``scalar``.
@@ -73,8 +73,11 @@ def score(
     else:
         rows = _whole(context, action, rollout.mask)
     hidden, before = rows.read(model, params)
+    scalars = types.Scores()
+    if model.architecture.output != "logits":
+        scalars = _scalars(model, params, hidden, before, rows, needs)
     if model.architecture.output == "scalar":
-        return _scalars(model, params, hidden, before, rows, needs)
+        return scalars
 
     columns: dict[str, Any] = {"hidden": before, "token": rows.token, "real": rows.real}
     if kept and action.kept is not None:
@@ -103,7 +106,7 @@ def score(
     found = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk)
     found = {name: rows.take(x) for name, x in found.items()}
     divergence = {name: found.pop(name) for name in sorted(needs.divergence)}
-    return types.Scores(divergence=divergence, **found)
+    return scalars.replace(divergence=divergence, **found)
 
 
 class _Rows(NamedTuple):

@@ -226,14 +226,14 @@ def logits(architecture: Architecture, params: Tree, hidden: Array) -> Array:
 
 def unembedding(architecture: Architecture, params: Tree) -> Array:
     """Return the matrix [D, V] from hidden states to logits."""
-    if architecture.output != "logits":
+    if architecture.output == "scalar":
         raise ValueError(f"logits need output='logits'; this model has output={architecture.output!r}")
     return params["embedding"].T if architecture.tied else params["unembedding"]
 
 
 def scalar(architecture: Architecture, params: Tree, hidden: Array) -> Array:
     """Return one float32 number for each ``hidden`` [..., D]; 0 everywhere at initialisation."""
-    if architecture.output != "scalar":
+    if architecture.output == "logits":
         raise ValueError(f"a scalar needs output='scalar'; this model has output={architecture.output!r}")
     dtype = architecture.dtype
     operands = hidden.astype(dtype), params["scalar"].astype(dtype)

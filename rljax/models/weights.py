@@ -107,12 +107,8 @@ def _check(folder: str, a: Architecture, shapes: Tree, found: dict[str, tensors.
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         name = families.names(a)[tuple(key.key for key in path)]
         wanted |= {one: _stored(one, part, a.width) for _, one, part in _pieces(name, leaf.shape)}
-    if a.output == "scalar":
-        spare = {"lm_head.weight"} | ({"score.weight"} - set(found))
-        wanted = {name: shape for name, shape in wanted.items() if name not in spare}
-    else:
-        spare = {"score.weight"} | ({"lm_head.weight"} if a.tied else set())
-    missing = sorted(set(wanted) - set(found))
+    spare = {"lm_head.weight", "score.weight"}  # of the other kind of model, or the embedding once more
+    missing = sorted(set(wanted) - set(found) - {"score.weight"})  # a head of our own starts at 0
     extra = sorted(set(found) - set(wanted) - spare)
     wrong = [
         f"{name} is {found[name].dtype} {found[name].shape}, expected {shape}"
