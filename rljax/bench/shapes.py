@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from rljax import config as configs
+from rljax import models, tasks, types
 from rljax import program as programs
 from rljax import step as steps
-from rljax import tasks, types
 from rljax.data import tokenizer as tokenizers
 
 # name -> (fields of config.model, vocabulary)
 SHAPES: dict[str, tuple[dict[str, Any], int]] = {
     "tiny": ({"layers": 4, "width": 256, "heads": 4, "kv_heads": 2, "hidden": 768}, 512),
     "small": ({"layers": 8, "width": 384, "heads": 6, "kv_heads": 2, "hidden": 1024}, 32_000),
-    "qwen2-0.5b": ({"layers": 24, "width": 896, "heads": 14, "kv_heads": 2, "hidden": 4864}, 151_936),
+    "qwen2-0.5b": (models.preset("qwen2.5-0.5b"), 151_936),
 }
 
 
