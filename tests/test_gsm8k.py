@@ -272,7 +272,7 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"id": 0, "question": "How far?", "answer": 27.0}\n')
     task = gsm8k._load(
         "other", tmp_path, {"heldout": "test.jsonl"}, tmp_path / "cache",
-        prompt_length=32, completion_length=16, overlong="error", worked=False,
+        prompt_length=32, completion_length=16, overlong="error", mark="",
     )  # fmt: skip
     tokenizer = tokenizers.train(["Question: How far?\nAnswer: #### 27"], model_type="char")
     token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
