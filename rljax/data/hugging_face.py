@@ -232,7 +232,7 @@ def _writer(decoder: dict[str, Any] | None):
     if "ByteLevel" in kinds:
         byte = _byte_of_character()
         return lambda text: bytes(byte[c] for c in text) if all(c in byte for c in text) else text.encode()
-    swaps = [("\u2581", " ") if s["type"] == "Metaspace" else _swap(s) for s in steps if s["type"] in _SWAPS]
+    swaps = [_swap(step) for step in steps if step["type"] in ("Metaspace", "Replace")]
     fallback = "ByteFallback" in kinds
 
     def write(text: str) -> bytes:
@@ -245,10 +245,9 @@ def _writer(decoder: dict[str, Any] | None):
     return write
 
 
-_SWAPS = ("Metaspace", "Replace")
-
-
 def _swap(step: dict[str, Any]) -> tuple[str, str]:
+    if step["type"] == "Metaspace":
+        return step["replacement"], " "
     if "String" not in step["pattern"]:
         raise ValueError(f"tokenizer: decoder Replace with the pattern {step['pattern']}: expected a String")
     return step["pattern"]["String"], step["content"]

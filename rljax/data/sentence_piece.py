@@ -111,10 +111,12 @@ def load(serialized: bytes, shown: str) -> SentencePiece:
     made = SentencePiece(serialized)
     try:
         eos = made.eos
-    except RuntimeError as error:
+    except RuntimeError:
+        eos = None
+    if eos is None or made.vocabulary == 0:  # to the library no bytes are a model, an empty one
         raise ValueError(
             f"tokenizer: {shown} is not a SentencePiece model, nor tokenizer.json or what a tokenizer serialized"
-        ) from error
+        )
     if eos < 0:
         raise ValueError(f"tokenizer: {shown} is a SentencePiece model without end-of-sequence, which ends completions")
     return made

@@ -82,7 +82,7 @@ def _automaton(patterns: Sequence[bytes]) -> np.ndarray:
     prefixes = sorted({p[:n] for p in needed for n in range(len(p))}, key=len)
     state = {prefix: i for i, prefix in enumerate(prefixes)} | dict.fromkeys(needed, len(prefixes))
     after = np.full((len(prefixes) + 1, 256), len(prefixes), np.min_scalar_type(len(prefixes)))
-    for prefix, i in zip(prefixes, range(len(prefixes)), strict=True):
+    for i, prefix in enumerate(prefixes):
         # where it does not go on, what counts is its longest end that is a prefix as well
         shorter = next((prefix[n:] for n in range(1, len(prefix) + 1) if prefix[n:] in state), None)
         after[i] = 0 if shorter is None else after[state[shorter]]

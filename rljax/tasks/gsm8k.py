@@ -265,6 +265,7 @@ def math(
         prompt_length=prompt_length,
         completion_length=completion_length,
         overlong=overlong,
+        calculator=True,  # nothing is taken out of a solution
         chat=chat,
         instruction=instruction,
         fields=("problem", "solution"),
