@@ -25,7 +25,7 @@ setuptools.setup(
         "gcsfs",
         "grain",
         "jax>=0.10",
-        "jinja2",
+        "jinja2>=3.1.6",
         "math-verify",
         "matplotlib",
         "ml-collections",

@@ -242,6 +242,9 @@ def resolve(config: ConfigDict) -> Resolved:
     rescore = config.sampler.rescore
     if rescore not in ("unfiltered", "kept"):
         raise ValueError(f"config.sampler.rescore={rescore!r}: 'unfiltered' or 'kept'.")
+    for text in config.sampler.stop:
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"config.sampler.stop={config.sampler.stop!r}: {text!r} is not a text of some length.")
     if config.sampler.temperature <= 0:
         raise ValueError(f"config.sampler.temperature={config.sampler.temperature}: training samples at more than 0.")
     processors = sampling.build(**{k: config.sampler[k] for k in ("temperature", "top_k", "top_p", "min_p", "draw")})

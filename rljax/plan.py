@@ -9,6 +9,7 @@ import optax
 from rljax import losses, models, sampling, tasks, types
 from rljax.models import packing
 from rljax.models import score as scoring
+from rljax.sampling import stopping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Plan:
     samples: int
     processors: sampling.Processors
     mesh: jax.sharding.Mesh
+    strings: stopping.Table | None = None  # texts that end a completion
     rescore: bool = False  # renormalise over the support the sampler kept
     epochs: int = 1
     minibatches: int = 1

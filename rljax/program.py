@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from etils import epath
 
 from rljax import config as configs
 from rljax import losses, models, sampling, sharding, tasks, types
@@ -17,6 +16,7 @@ from rljax import plan as plans
 from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
 from rljax.models import weights
+from rljax.sampling import stopping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,8 @@ class Program:
             optimizers=phase.optimizers,
             models={m: self.policy if m == "policy" else self.model(m) for m in self.modules(phase)},
             task=self.task,
-            stop=(self.tokenizer.eos,),
+            stop=self.stop,
+            strings=self.strings,
             pad=self.tokenizer.pad,
             prompts=phase.prompts,
             samples=phase.samples,
@@ -104,6 +105,28 @@ class Program:
         )
 
     @functools.cached_property
+    def stop(self) -> tuple[int, ...]:
+        """Ids that end a completion: the tokenizer's, and those of ``sampler.stop`` that are a special token each."""
+        return tuple(dict.fromkeys((*self.tokenizer.stop, *self._special.values())))
+
+    @functools.cached_property
+    def strings(self) -> stopping.Table | None:
+        """Texts of ``sampler.stop`` that end a completion, those that are special tokens aside."""
+        texts = tuple(text for text in self.config.sampler.stop if text not in self._special)
+        if not texts:
+            return None
+        return stopping.build(texts, self.tokenizer.pieces(), self.policy.architecture.vocabulary)
+
+    @functools.cached_property
+    def _special(self) -> dict[str, int]:
+        """Texts of ``sampler.stop`` that the tokenizer writes as one special token, such as "<|im_end|>"."""
+        if not self.config.sampler.stop:
+            return {}
+        pieces, unknown = self.tokenizer.pieces(), self.tokenizer.unk
+        ids = {text: self.tokenizer.encode(text) for text in self.config.sampler.stop}
+        return {t: i[0] for t, i in ids.items() if len(i) == 1 and pieces[i[0]] is None and i[0] != unknown}
+
+    @functools.cached_property
     def generate(self):
         """Compiled ``(params, prompts, keys, samples, processors) -> Sample``, for evaluation and sampling."""
 
@@ -116,7 +139,8 @@ class Program:
                 keys,
                 samples=samples,
                 length=self.task.completion_length,
-                stop=(self.tokenizer.eos,),
+                stop=self.stop,
+                strings=self.strings,
                 pad=self.tokenizer.pad,
                 processors=processors,
                 block=self.config.sampler.block,
@@ -166,11 +190,12 @@ def build(
 
 
 def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:
-    """Load the SentencePiece model the config names, or train one on the task's own text."""
+    """Load the files the config names, take bytes, or train a SentencePiece model on the task's own text."""
     fields = config.tokenizer
     path = fields.path or config.model.weights
     if path:
-        if not epath.Path(path).exists():
-            raise ValueError(f"config.tokenizer.path={path!r}: no such file.")
-        return tokenizers.load(path)
-    return tokenizers.train(task.corpus(), vocabulary=fields.vocabulary or None, model_type=fields.kind)
+        try:
+            return tokenizers.load(path)
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(f"config.tokenizer.path={path!r}: {error}") from error
+    return tokenizers.make(fields.kind, task.corpus(), fields.vocabulary or None)

@@ -46,6 +46,7 @@ def sample(
         stop=plan.stop,
         pad=plan.pad,
         processors=plan.processors,
+        strings=plan.strings,
         keep_support=plan.rescore,
         block=plan.block,
         compact=plan.compact,
@@ -77,6 +78,7 @@ def resumed(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.
         stop=plan.stop,
         pad=plan.pad,
         processors=plan.processors,
+        strings=plan.strings,
         block=plan.block,
         compact=plan.compact,
     )

@@ -31,7 +31,7 @@ def complete(
     Raises:
       ValueError: the prompt is empty, longer than the task's prompt length, or has characters the tokenizer lacks.
     """
-    ids = program.tokenizer.encode(text)
+    ids = program.tokenizer.prompt(text)
     length = program.task.prompt_length
     if not ids or len(ids) > length:
         raise ValueError(f"prompt of {len(ids)} tokens: from 1 to {length} (the task's prompt_length).")

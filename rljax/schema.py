@@ -28,7 +28,11 @@ def default() -> ConfigDict:
             "seam": dict.fromkeys(
                 transforms.SEAMS, ""
             ),  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
-            "tokenizer": {"kind": "char", "vocabulary": 0, "path": ""},  # path: a SentencePiece model to load instead
+            "tokenizer": {
+                "kind": "char",  # "char", "bpe" and "unigram" are trained on the task's text; or "bytes"
+                "vocabulary": 0,  # ids to make; 0: as many as characters
+                "path": "",  # folder with tokenizer.json or a SentencePiece model, gs:// too, to load instead
+            },
             "model": _model(),
             "sampler": _sampler(),
             "batch": {"prompts": 32, "samples": 16},  # of one step; a phase may set its own
@@ -88,6 +92,7 @@ def _sampler() -> dict[str, Any]:
         "min_p": 0.0,
         "draw": "gumbel",  # or "inverse": one random number for a token, not one for each of the vocabulary
         "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
+        "stop": (),  # texts that end a completion once it holds one, beside the tokenizer's own stop tokens
         "block": 64,  # tokens by which the part of the cache that is read grows; 0: all of it at once
         "compact": 0,  # how often the batch may shrink to half its rows as rows end; each compiles a loop
     }

@@ -11,11 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from rljax import types
+from rljax import tasks, types
 from rljax.data import gsm8k_builder
 from rljax.data import tokenizer as tokenizers
 from rljax.rewards import mathematics, pool
 from rljax.tasks import HostTask, gsm8k
+from tests import test_public_tokenizer as public
 
 REAL = pathlib.Path(__file__).parents[1] / ".." / "shared" / "data" / "gsm8k"
 FILES = {"train": "train.jsonl", "heldout": "test.jsonl"}
@@ -272,7 +273,7 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"id": 0, "question": "How far?", "answer": 27.0}\n')
     task = gsm8k._load(
         "other", tmp_path, {"heldout": "test.jsonl"}, tmp_path / "cache",
-        prompt_length=32, completion_length=16, overlong="error", worked=False,
+        prompt_length=32, completion_length=16, overlong="error", mark="",
     )  # fmt: skip
     tokenizer = tokenizers.train(["Question: How far?\nAnswer: #### 27"], model_type="char")
     token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
@@ -280,6 +281,59 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     assert task.reference(0, "heldout") == "27"
     with pytest.raises(ValueError, match="'train'; it has heldout"):
         task.size("train")
+
+
+def test_questions_in_a_chat(path, tmp_path):
+    model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
+    task = gsm8k.gsm8k(path, 256, 128, chat=True, instruction="Think.")
+    bound = task.bind(model)
+    prompts = bound.prompts(np.array([1]), "train")
+    asked = f"<|from|>user\n{TRAIN[1][0]}\nThink.<|to|>\n<|from|>assistant\n"
+    assert prompts.token[0][prompts.mask[0] > 0].tolist() == model.encode(asked)
+    assert bound.text(1, "train") == f"{TRAIN[1][0]}\nThink."  # what the user says
+    token, mask = bound.demonstrations(np.array([1]), "train")
+    to = model.encode("<|to|>")
+    assert token[0][mask[0] > 0].tolist() == [*model.encode("2 * 12 = 24.\n#### 24"), *to]
+    with pytest.raises(ValueError, match="no chat template"):
+        task.bind(tokenizers.make("bytes", ()))
+
+
+def test_a_chat_ends_with_what_its_template_ends_a_message_with(path, tmp_path):
+    folder = public.write(tmp_path / "model", "byte level")  # <|end|> is a stop token as well
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}")
+    model = tokenizers.load(folder)
+    token, mask = gsm8k.gsm8k(path, 256, 128, chat=True).bind(model).demonstrations(np.array([1]), "train")
+    assert [token[0][mask[0] > 0][-1]] == model.encode("<|end|>") != [model.eos]
+
+
+def test_prompts_start_as_the_files_say_and_carry_the_instruction(path, tmp_path):
+    model = tokenizers.load(public.write(tmp_path / "model", "fallback"))
+    bound = gsm8k.gsm8k(path, 256, 128, instruction="Think.").bind(model)
+    prompts = bound.prompts(np.array([1]), "train")
+    text = f"Question: {TRAIN[1][0]}\nThink.\nAnswer:"
+    assert bound.text(1, "train") == text
+    assert prompts.token[0][prompts.mask[0] > 0].tolist() == [1, *model.encode(text)]
+
+
+def test_math(tmp_path):
+    rows = [
+        {"problem": "Half of $x$?", "solution": "It is $\\boxed{\\frac{x}{2}}$.", "level": "Level 1"},
+        {"problem": "$1+1$?", "solution": "First $\\boxed{1}$, then $\\boxed 2$.", "subject": "Algebra"},
+    ]
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+    task: Any = tasks.lookup("math")(tmp_path, 128, 64, cache=tmp_path / "cache")
+    bound = task.bind(tokenizers.make("bytes", ()))
+    assert [bound.reference(i, "train") for i in range(2)] == ["\\frac{x}{2}", "2"]
+    assert bound.text(1, "train") == "Question: $1+1$?\nPut the final answer in \\boxed{}.\nAnswer:"
+    token, _ = bound.demonstrations(np.array([0]), "heldout")
+    assert tokenizers.make("bytes", ()).decode(token[0]) == " " + rows[0]["solution"]
+    for row in range(2):
+        assert bound.reward(rows[row]["solution"], bound.reference(row, "train"))["outcome"] == "correct"
+        assert bound.reward(rows[row]["solution"], bound.reference(1 - row, "train"))["outcome"] == "wrong"
+    (tmp_path / "train.jsonl").write_text('{"problem": "One?", "solution": "1"}')
+    with pytest.raises(ValueError, match=r"line 1: 'solution' has no final answer after '\\\\boxed'"):
+        tasks.lookup("math")(tmp_path)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")

@@ -102,6 +102,31 @@ def test_numeric_answer(completion, reference, outcome):
     }
 
 
+@pytest.mark.parametrize(
+    ("completion", "reference", "outcome"),
+    [
+        (r"so \boxed{\frac12}", r"\frac{1}{2}", "correct"),
+        (r"\boxed{0.5}", r"\frac{1}{2}", "correct"),
+        (r"\boxed{\frac{\sqrt{2}}{2}} is it", r"\frac{1}{\sqrt{2}}", "correct"),
+        (r"\boxed{3}, no, \boxed{1,000}", "1000", "correct"),
+        (r"\fbox{7}", "7.0", "correct"),
+        (r"\boxed 7.", "7", "correct"),
+        (r"\boxed{x^2+2x+1}", "(x+1)^2", "correct"),
+        (r"\boxed{\text{Friday}}", r"\text{Friday}", "correct"),
+        (r"\boxed{\text{Monday}}", r"\text{Friday}", "wrong"),
+        (r"\boxed{(0,1)}", "[0,1)", "wrong"),
+        (r"\boxed{3} then \boxed{4}", "3", "wrong"),
+        ("7", "7", "unparseable"),
+        (r"\boxed{7", "7", "unparseable"),
+        (r"\boxed{}", "7", "unparseable"),
+    ],
+)
+def test_boxed_answer(completion, reference, outcome):
+    verdict = mathematics.boxed_answer(completion, reference)
+    assert verdict["outcome"] == outcome
+    assert (verdict["reward"], verdict["format"]) == (outcome == "correct", outcome != "unparseable")
+
+
 def test_numeric_answer_refuses_a_reference_it_cannot_read():
     with pytest.raises(ValueError, match="'plenty'"):
         mathematics.numeric_answer("#### 72", "plenty")

@@ -1,6 +1,7 @@
 """Tokenizers keep text exactly; shuffles are bijections."""
 
 import functools
+import io
 import pickle
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
 
 from rljax.data import shuffle, tokenizer
 
@@ -65,6 +67,34 @@ def test_load_and_pickle(tmp_path):
         assert copy == model and hash(copy) == hash(model) and copy.encode("the cat") == model.encode("the cat")
     with pytest.raises(ValueError, match="not a SentencePiece model"):
         tokenizer.load(b"nonsense")
+
+
+def test_a_model_of_others_may_lack_padding_and_write_bytes():
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # as Llama's: no pad, unk 0, bytes for what is not in the list
+        sentence_iterator=iter(["the cat sat on the mat", "the cat ran"] * 4),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=290,
+        normalization_rule_name="identity",
+        byte_fallback=True,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=-1,
+        minloglevel=3,
+    )
+    model = tokenizer.load(written.getvalue())
+    assert (model.pad, model.bos, model.eos, model.unk, model.stop) == (2, 1, 2, None, (2,))
+    for text in ("the cat", "é漢\n\t🙂", "zebra"):
+        ids = model.encode(text)
+        assert model.decode([1, *ids, 2]) == model.decode([*ids, 10**6]) == text
+        pieces = model.pieces()
+        assert b"".join(pieces[i] or b"" for i in ids) == b" " + text.encode()  # it puts a space in front
+    assert pieces[:4] == [None, None, None, b"\x00"]
+    assert model.characters()[model.encode("\n")[-1]] == ord("\n")
+    with pytest.raises(ValueError, match="no chat template"):
+        model.chat([])
 
 
 @pytest.mark.parametrize(

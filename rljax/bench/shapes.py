@@ -28,6 +28,7 @@ class Tokens:
     vocabulary: int
     eos: int = 1
     pad: int = 0
+    stop: tuple[int, ...] = (1,)
 
 
 @dataclasses.dataclass(frozen=True)

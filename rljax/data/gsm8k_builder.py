@@ -24,7 +24,6 @@ _NAME = "question_answer"  # what tfds calls the class below
 _VERSION = "1.0.0"
 _MANIFEST = "manifest.json"
 _ATTEMPTS = 5  # renames tried against other processes before giving up
-_MARK = "####"  # stands before the final answer in a worked solution
 
 
 class QuestionAnswer(tfds.core.GeneratorBasedBuilder):
@@ -59,7 +58,8 @@ def sources(
     path: str | os.PathLike[str],
     files: Mapping[str, str],
     cache: str | os.PathLike[str] | None = None,
-    worked: bool = True,
+    fields: tuple[str, str] = ("question", "answer"),
+    mark: str = "####",
 ) -> dict[str, Sequence[Mapping[str, bytes]]]:
     """Give each split as a random-access source of ``{"question": bytes, "answer": bytes}``, building it if needed.
 
@@ -67,7 +67,8 @@ def sources(
         path: folder that holds the jsonl files.
         files: file name of each split.
         cache: folder to build in; None means ``$RLJAX_CACHE``, else ``rljax`` in the user's cache folder.
-        worked: whether an answer must be a worked solution that ends with ``#### final answer``.
+        fields: what a question and its answer are called in the files.
+        mark: text before the final answer, without which an answer is malformed; "" for none.
 
     Raises:
         FileNotFoundError: ``path`` or one of ``files`` is not there.
@@ -79,7 +80,7 @@ def sources(
             f"task argument path={str(path)!r} is not a folder; it must hold {', '.join(files.values())}"
         )
     content: dict[str, bytes] = {}
-    digest = hashlib.sha256(repr((_VERSION, worked, list(files))).encode())
+    digest = hashlib.sha256(repr((_VERSION, fields, mark, list(files))).encode())
     for split, name in files.items():
         if not (folder / name).is_file():
             raise FileNotFoundError(f"task argument path={str(path)!r}: no file {name!r} there (the {split} split)")
@@ -87,13 +88,13 @@ def sources(
         digest.update(hashlib.sha256(content[split]).digest())
     place = data.cache_folder(cache) / f"{_NAME}-{digest.hexdigest()[:16]}"
     if not _complete(place):
-        rows = {split: _rows(folder / files[split], content[split], worked) for split in files}
+        rows = {split: _rows(folder / files[split], content[split], fields, mark) for split in files}
         _build(place, rows)
     built: Any = tfds.builder_from_directory(str(place / _NAME / _VERSION))
     return {split: built.as_data_source(split) for split in files}
 
 
-def _rows(file: pathlib.Path, content: bytes, worked: bool) -> list[tuple[str, str]]:
+def _rows(file: pathlib.Path, content: bytes, fields: tuple[str, str], mark: str) -> list[tuple[str, str]]:
     """Parse and check a jsonl file; blank lines are skipped."""
     rows = []
     for number, line in enumerate(content.splitlines(), start=1):
@@ -105,13 +106,13 @@ def _rows(file: pathlib.Path, content: bytes, worked: bool) -> list[tuple[str, s
         except ValueError as error:  # not JSON, or not UTF-8
             raise ValueError(f"{where}: not JSON ({error})") from error
         field = row if isinstance(row, dict) else {}
-        question, answer = field.get("question"), _as_text(field.get("answer"))
-        for name, value in (("question", question), ("answer", answer)):
+        question, answer = field.get(fields[0]), _as_text(field.get(fields[1]))
+        for name, value in zip(fields, (question, answer), strict=True):
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(f"{where}: {name!r} is {value!r}, want an object whose {name!r} is text, not empty")
-        pieces = str(answer).split(_MARK)
-        if worked and (len(pieces) < 2 or not pieces[-1].strip()):
-            raise ValueError(f"{where}: 'answer' has no final answer after {_MARK!r}")
+        pieces = str(answer).split(mark or None)
+        if mark and (len(pieces) < 2 or not pieces[-1].strip()):
+            raise ValueError(f"{where}: {fields[1]!r} has no final answer after {mark!r}")
         rows.append((question, answer))
     if not rows:
         raise ValueError(f"task argument path: {file} holds no rows")

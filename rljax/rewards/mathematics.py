@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 
 MARK = "####"  # stands before the final answer
+BOX = "\\boxed"  # stands before the final answer in braces
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 
 # A number as people write it: sign, dollar, thousands in commas, decimals, a full stop at the end.
 _PLAIN = re.compile(r"([-+]?)\$?\s?((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)\.?", re.ASCII)
@@ -42,6 +45,46 @@ def final_answer(text: str) -> str:
     """Give the rest of the line after the last ``####``, stripped; empty where there is none."""
     _, mark, rest = text.rpartition(MARK)
     return rest.strip().partition("\n")[0].strip() if mark else ""
+
+
+def boxed_answer(completion: str, reference: str) -> Mapping[str, float | str]:
+    r"""Compare the last ``\boxed{...}`` with the reference, as LaTeX: reward 1 when they are equal, else 0.
+
+    Equal texts and equal plain numbers are equal; anything else goes to math-verify. Without a time limit of its own.
+
+    Args:
+        completion: what the policy wrote.
+        reference: the final answer alone, in LaTeX.
+
+    Returns:
+        as ``numeric_answer``.
+
+    Raises:
+        ValueError: the reference cannot be read, so that nothing can be judged.
+    """
+    answer, wanted = boxed(completion), reference.strip()
+    if not answer:
+        return _verdict("unparseable")
+    numbers = _plain(answer), _plain(wanted)
+    if answer == wanted or None not in numbers:
+        return _verdict("correct" if answer == wanted or numbers[0] == numbers[1] else "wrong")
+    return _verdict(_symbolic(f"{BOX}{{{answer}}}", f"{BOX}{{{wanted}}}"))
+
+
+def boxed(text: str) -> str:
+    r"""Give what stands in the last ``\boxed{...}``, ``\fbox{...}`` or ``\boxed 2``, stripped; "" if there is none."""
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
+        return ""
+    rest = text[boxes[-1].end() :]
+    if not rest.startswith("{"):
+        return (re.match(r"[^\s$.]*", rest) or [""])[0]
+    depth = 0
+    for i, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[1:i].strip()
+    return ""  # never closed
 
 
 def _verdict(outcome: str) -> Mapping[str, float | str]:

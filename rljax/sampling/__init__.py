@@ -29,8 +29,9 @@ the logits differently in the last bit; a token changes only if that bit decides
 Where there is no filter the two log-probabilities are equal and ``kept`` is None. Greedy decoding
 reports ``behaviour_logp`` 0 and the other two at temperature 1.
 
-**How it ends.** ``mask`` is 1 on every emitted token, the stop token among them; ``finish`` tells a row
-that stopped (``types.Finish.STOP``) from one cut at ``length`` (``types.Finish.LENGTH``).
+**How it ends.** ``mask`` is 1 on every emitted token, the stop token among them, or the token with which the
+text first holds a stop string (``stopping``); ``finish`` tells a row that stopped (``types.Finish.STOP``) from one
+cut at ``length`` (``types.Finish.LENGTH``).
 
 **In segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` while they go on), under newer
 weights if so wished; with the same weights its tokens are those of one ``generate``, wherever it is cut.

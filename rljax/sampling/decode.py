@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.models import score
 from rljax.sampling import processors as processors_lib
+from rljax.sampling import stopping
 
 Array = types.Array
 EVERY_TOKEN = 0xFFFFFFFF  # a word of Sample.kept with all bits set
@@ -84,6 +85,7 @@ def generate(
     stop: tuple[int, ...],
     pad: int,
     processors: processors_lib.Processors,
+    strings: stopping.Table | None = None,
     keep_support: bool = False,
     axis_name: str | None = None,
     block: int = 0,
@@ -93,7 +95,7 @@ def generate(
 
     Token t of row b is drawn with ``fold_in(keys[b], t)`` and nothing else random, so it depends on
     the row's own prompt and key, never on its place, its batch or the number of turns. Each prompt
-    is read once and its keys are shared; the loop ends when every row has emitted one of ``stop``.
+    is read once and its keys are shared; the loop ends when every row has ended by ``stop`` or ``strings``.
 
     With temperature tau, filter F and logits l: ``raw_logp = log_softmax(l / tau)`` and
     ``behaviour_logp = log_softmax(F(l / tau))`` at the token drawn. At temperature 0 the most
@@ -110,6 +112,7 @@ def generate(
         stop: token ids that end a completion; may be empty.
         pad: token id written after the end.
         processors: temperature and filter.
+        strings: texts that end a completion once it holds one of them; see ``stopping``.
         keep_support: fill ``Sample.kept``, provided there is a filter (and temperature is not 0).
         axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member
             has ended; a predicate of each member's own would copy the whole cache each turn.
@@ -135,8 +138,9 @@ def generate(
     keep = keep_support and processors.filter is not None and processors.temperature > 0
     sample = empty(rows, length, logits.shape[1] if keep else None, pad)
     row = jnp.arange(rows, dtype=jnp.int32)
-    start = Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row)
-    draw = functools.partial(emit, stop=stop, pad=pad, processors=processors)
+    state = None if strings is None else strings.start(rows)
+    start = Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row, state)
+    draw = functools.partial(emit, stop=stop, pad=pad, processors=processors, strings=strings)
     return run(model, weights, start, logits, draw, length, stages(count, samples, compact), axis_name)
 
 
@@ -203,6 +207,7 @@ class Flight:
     live: Array  # [b] bool
     keys: types.Key  # [b]
     row: Array  # [b] int32, its place in the whole batch
+    state: Array | None = None  # [b], how much of a stop string stands at the end; None: there are no strings
 
 
 def emit(
@@ -212,6 +217,7 @@ def emit(
     stop: tuple[int, ...],
     pad: int,
     processors: processors_lib.Processors,
+    strings: stopping.Table | None = None,
     before: Array | int = 0,
 ) -> Flight:
     """Draw the next position of every live row; ``before`` (a number, or [b]): those it had when the loop began."""
@@ -219,11 +225,14 @@ def emit(
     drawn = _draw(logits, flight.keys, before + sample.turns, processors, sample.kept is not None)
     token = jnp.where(live, drawn.token, pad)
     stopped = live & jnp.any(token[:, None] == jnp.asarray(stop, jnp.int32)[None, :], axis=1)
+    state = flight.state
+    if strings is not None and state is not None:
+        state = strings.after(state, token)
+        stopped |= live & strings.found(state)
     sample = _write(sample, dataclasses.replace(drawn, token=token), live)
     finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
-    return dataclasses.replace(
-        flight, sample=dataclasses.replace(sample, finish=finish), token=token, live=live & ~stopped
-    )
+    sample = dataclasses.replace(sample, finish=finish)
+    return dataclasses.replace(flight, sample=sample, token=token, live=live & ~stopped, state=state)
 
 
 def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Array:
@@ -247,7 +256,8 @@ def _shrink(model: Policy, flight: Flight, whole: Sample, batch: tuple[int, int]
         cache = model.select(flight.cache, index, index)
     live, row = flight.live[index], flight.row[index]
     held = _take(whole, row)
-    return Flight(held, cache, flight.token[index], live, flight.keys[index], row)
+    state = None if flight.state is None else flight.state[index]
+    return Flight(held, cache, flight.token[index], live, flight.keys[index], row, state)
 
 
 def rowwise(sample: Sample) -> dict[str, Array]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.sampling import decode
+from rljax.sampling import decode, stopping
 from rljax.sampling import processors as processors_lib
 
 Array = types.Array
@@ -24,6 +24,7 @@ def resume(
     stop: tuple[int, ...],
     pad: int,
     processors: processors_lib.Processors,
+    strings: stopping.Table | None = None,
     block: int = 0,
     compact: int = 0,
 ) -> decode.Sample:
@@ -46,6 +47,7 @@ def resume(
         stop: token ids that end a completion; may be empty.
         pad: token id written after the end.
         processors: temperature and filter.
+        strings: as in ``generate``; what a row holds counts, wherever it was cut.
         block: as in ``generate``, of the columns added.
         compact: as in ``generate``; rows that have ended are left out from the first token on.
 
@@ -73,11 +75,13 @@ def resume(
     last = prompts.token.shape[1] - 1 + done
     logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
-    start = decode.Flight(decode.empty(rows, turns, vocabulary, pad), cache, jnp.zeros_like(row), live, keys, row)
+    state = None if strings is None else strings.read(sample.token, done)
+    empty = decode.empty(rows, turns, vocabulary, pad)
+    start = decode.Flight(empty, cache, jnp.zeros_like(row), live, keys, row, state)
 
     def draw(flight: decode.Flight, logits: Array) -> decode.Flight:
         before = done[flight.row]
-        flight = decode.emit(flight, logits, stop=stop, pad=pad, processors=processors, before=before)
+        flight = decode.emit(flight, logits, stop=stop, pad=pad, processors=processors, strings=strings, before=before)
         return dataclasses.replace(flight, live=flight.live & (before + flight.sample.turns < length))
 
     part = decode.run(model, weights, start, logits, draw, turns, decode.stages(rows, 1, compact))

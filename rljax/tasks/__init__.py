@@ -113,6 +113,7 @@ TASKS: Mapping[str, str] = {
     "arithmetic": "rljax.tasks.arithmetic:arithmetic",
     "countdown": "rljax.tasks.countdown:countdown",
     "gsm8k": "rljax.tasks.gsm8k:gsm8k",
+    "math": "rljax.tasks.gsm8k:math",
 }
 
 

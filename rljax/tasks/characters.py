@@ -67,7 +67,12 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
     Raises:
         ValueError: the tokenizer has no token for some characters of the alphabet.
     """
-    token = {int(code): i for i, code in reversed(list(enumerate(tokenizer.characters()))) if code}
+    code = tokenizer.characters()
+    token = {int(c): i for i, c in reversed(list(enumerate(code))) if c}
+    for character in alphabet:  # a lone byte and a piece may both be this character: take what the tokenizer takes
+        own = tokenizer.encode(character)
+        if len(own) == 1 and code[own[0]] == ord(character):
+            token[ord(character)] = own[0]
     missing = "".join(sorted(c for c in alphabet if ord(c) not in token))
     if missing:
         raise ValueError(
@@ -85,7 +90,7 @@ def read(tokenizer: tokenizers.Tokenizer, token: jax.Array, mask: jax.Array) -> 
     emitted = mask > 0
     stop = emitted & (token == tokenizer.eos)
     before = emitted & (jnp.cumsum(stop, axis=1) == 0)
-    code = jnp.asarray(tokenizer.characters())[token]
+    code = jnp.asarray(tokenizer.characters()).at[token].get(mode="fill", fill_value=0)  # the model may have more ids
     code = jnp.where(code > 0, code, UNREADABLE)
     return Reading(jnp.where(before, code, 0), jnp.any(stop, axis=1))
 

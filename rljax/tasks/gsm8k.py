@@ -1,7 +1,7 @@
-"""GSM8K: grade-school problems in words, answered by worked solutions; scored on the host.
+"""Questions with worked answers, scored on the host: GSM8K's grade-school problems, MATH's competition problems.
 
-``gsm8k`` reads the data set's own jsonl files. Any other set of questions and answers in such files is one more
-call of ``_load`` away.
+``gsm8k`` and ``math`` read the data sets' own jsonl files. Any other set of questions and answers in such files is
+one more call of ``_load`` away.
 """
 
 import dataclasses
@@ -41,9 +41,12 @@ class Questions:
     completion_length: int
     overlong: Overlong
     calculator: bool  # keep the <<48/2=24>> marks
+    chat: bool  # the question is a user's message, written by the tokenizer's template
+    instruction: str  # stands behind the question
     sources: Mapping[str, Sequence[Mapping[str, bytes]]] = dataclasses.field(repr=False)
     reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
+    final: Callable[[str], str] = mathematics.final_answer  # what counts of a worked solution; "" if there is none
     parts: tuple[str, ...] = ("format",)  # what the reward always names beside the reward
     host: bool = True
 
@@ -51,7 +54,7 @@ class Questions:
         """Yield the prompts and worked solutions of the training split; held-out text is never seen."""
         for row in range(len(self._source("train"))):
             question, answer = self._read(row, "train")
-            yield _prompt(question)
+            yield self._prompt(question)
             yield self._solution(answer)
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Questions":
@@ -101,13 +104,13 @@ class Questions:
         return rows.solution[index], rows.solution_mask[index]
 
     def text(self, index: int, split: Split) -> str:
-        """Write prompt ``index``."""
-        return _prompt(self._read(self._row(index, split), split)[0])
+        """Write prompt ``index``; with ``chat``, what the template is given."""
+        return self._prompt(self._read(self._row(index, split), split)[0])
 
     def reference(self, index: int, split: Split) -> str:
         """Return the final answer of question ``index``, such as "72"."""
         answer = self._read(self._row(index, split), split)[1]
-        return mathematics.final_answer(answer) or answer.strip()
+        return self.final(answer) or answer.strip()
 
     def _source(self, split: str) -> Sequence[Mapping[str, bytes]]:
         if split not in self.sources:
@@ -129,15 +132,36 @@ class Questions:
         return field["question"].decode(), field["answer"].decode()
 
     def _solution(self, answer: str) -> str:
-        """Write what follows "Answer:"; an answer without working gets the mark alone."""
-        if mathematics.MARK not in answer:
+        """Write what follows "Answer:", or the assistant's message; an answer without working gets the mark alone."""
+        if not self.final(answer):
             answer = f"{mathematics.MARK} {answer}"
-        return " " + (answer if self.calculator else _MARKED_CALCULATION.sub("", answer)).strip()
+        answer = (answer if self.calculator else _MARKED_CALCULATION.sub("", answer)).strip()
+        return answer if self.chat else " " + answer
+
+    def _prompt(self, question: str) -> str:
+        """Write the question with the instruction, as a user's message or to be gone on with."""
+        asked = "\n".join(filter(None, (question.strip(), self.instruction)))
+        return asked if self.chat else f"Question: {asked}\nAnswer:"
+
+    def _context(self, tokenizer: tokenizers.Tokenizer, question: str) -> list[int]:
+        text = self._prompt(question)
+        if not self.chat:
+            return tokenizer.prompt(text)
+        return tokenizer.encode(tokenizer.chat([{"role": "user", "content": text}]))
+
+    def _end(self, tokenizer: tokenizers.Tokenizer) -> int:
+        """Return the id that ends a solution; in a chat, what the template ends an assistant's message with."""
+        if not self.chat:
+            return tokenizer.eos
+        messages = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "ANSWER"}]
+        after = tokenizer.chat(messages, add_generation_prompt=False).rpartition("ANSWER")[2]
+        return next((i for i in tokenizer.encode(after) if i in tokenizer.stop), tokenizer.eos)
 
     def _encode(self, tokenizer: tokenizers.Tokenizer, split: str) -> list[tuple[list[int], list[int]]]:
         pairs = (self._read(row, split) for row in range(len(self._source(split))))
+        end = self._end(tokenizer)
         return [
-            (tokenizer.encode(_prompt(question)), [*tokenizer.encode(self._solution(answer)), tokenizer.eos])
+            (self._context(tokenizer, question), [*tokenizer.encode(self._solution(answer)), end])
             for question, answer in pairs
         ]
 
@@ -179,12 +203,15 @@ def gsm8k(
     overlong: Overlong = "error",
     heldout: str = "test.jsonl",
     calculator: bool = False,
+    chat: bool = False,
+    instruction: str = "",
     cache: str | os.PathLike[str] | None = None,
 ) -> Questions:
     """Read GSM8K (Cobbe et al., arXiv 2110.14168) from a folder with its train.jsonl and test.jsonl.
 
-    The prompt is ``Question: ...``, a new line, ``Answer:``; the demonstration is the worked solution, which ends
-    ``#### 72``; the reward is ``rewards.mathematics.numeric_answer``.
+    The prompt is ``Question: ...``, a new line, ``Answer:``, or with ``chat`` the question as a user's message; the
+    demonstration is the worked solution, which ends ``#### 72``; the reward is
+    ``rewards.mathematics.numeric_answer``.
 
     Args:
         path: folder of the jsonl files.
@@ -193,14 +220,14 @@ def gsm8k(
         overlong: what to do with a longer prompt: "error", or "drop" it from the index.
         heldout: file in ``path`` of the held-out split.
         calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
+        chat: write prompts by the tokenizer's chat template.
+        instruction: text on a line of its own behind the question, such as how to mark the answer.
         cache: folder for the array_record copy; None means ``$RLJAX_CACHE``, else the user's cache folder.
 
     Raises:
         ValueError: an argument is out of range, or a line of a file is malformed.
         FileNotFoundError: the folder or a file is not there.
     """
-    if heldout == "train.jsonl":
-        raise ValueError("heldout='train.jsonl' is the training split; name another file")
     return _load(
         "gsm8k",
         path,
@@ -210,6 +237,41 @@ def gsm8k(
         completion_length=completion_length,
         overlong=overlong,
         calculator=calculator,
+        chat=chat,
+        instruction=instruction,
+    )
+
+
+def math(
+    path: str | os.PathLike[str],
+    prompt_length: int = 512,
+    completion_length: int = 1024,
+    overlong: Overlong = "drop",
+    heldout: str = "test.jsonl",
+    chat: bool = False,
+    instruction: str = "Put the final answer in \\boxed{}.",
+    cache: str | os.PathLike[str] | None = None,
+) -> Questions:
+    r"""Read MATH (Hendrycks et al., arXiv 2103.03874) from a folder with train.jsonl and test.jsonl.
+
+    Rows have a ``problem`` and a ``solution``, which ends with the answer in ``\boxed{...}``; the reward is
+    ``rewards.mathematics.boxed_answer``. Arguments and errors are those of ``gsm8k``.
+    """
+    return _load(
+        "math",
+        path,
+        {"train": "train.jsonl", "heldout": heldout},
+        cache,
+        prompt_length=prompt_length,
+        completion_length=completion_length,
+        overlong=overlong,
+        calculator=True,  # nothing is taken out of a solution
+        chat=chat,
+        instruction=instruction,
+        fields=("problem", "solution"),
+        mark=mathematics.BOX,
+        final=mathematics.boxed,
+        reward=mathematics.boxed_answer,
     )
 
 
@@ -223,9 +285,16 @@ def _load(
     completion_length: int,
     overlong: Overlong,
     calculator: bool = False,
-    worked: bool = True,
+    chat: bool = False,
+    instruction: str = "",
+    fields: tuple[str, str] = ("question", "answer"),
+    mark: str = mathematics.MARK,
+    final: Callable[[str], str] = mathematics.final_answer,
+    reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer,
 ) -> Questions:
-    """Read a set of questions; ``files`` names the jsonl of each split, ``worked`` says answers hold ``####``."""
+    """Read a set of questions: ``files`` of each split, their ``fields``, the ``mark`` in every answer, "" for none."""
+    if files.get("heldout") == files.get("train"):
+        raise ValueError(f"heldout={files['heldout']!r} is the training split; name another file")
     from rljax.data import gsm8k_builder  # here: tfds takes half a second, and other tasks do not need it
 
     for field, value in (("prompt_length", prompt_length), ("completion_length", completion_length)):
@@ -239,12 +308,12 @@ def _load(
         completion_length=completion_length,
         overlong=overlong,
         calculator=calculator,
-        sources=gsm8k_builder.sources(path, files, cache, worked),
+        chat=chat,
+        instruction=instruction,
+        sources=gsm8k_builder.sources(path, files, cache, fields, mark),
+        final=final,
+        reward=reward,
     )
-
-
-def _prompt(question: str) -> str:
-    return f"Question: {question.strip()}\nAnswer:"
 
 
 def _padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,82 @@
+"""Chat templates: Jinja in a sandbox, set up as transformers sets it up, so that templates mean the same here."""
+
+import datetime
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.sandbox
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %}...{% endgeneration %}`` marks what the model wrote, for those who mask the rest."""
+
+    tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
+
+    def parse(self, parser: Any) -> Any:
+        """Return the block's body."""
+        line = next(parser.stream).lineno
+        return jinja2.nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """What ``{% set ns.x = ... %}`` writes to, closed to names with an underscore: templates are strangers' code."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__()
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
+        super().__setitem__(name, value)
+
+
+def render(template: str, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, names: Mapping[str, str]):
+    """Write messages by a template.
+
+    Args:
+        template: Jinja source.
+        messages: {"role", "content"} each.
+        add_generation_prompt: whether to end with the header of the assistant's turn.
+        names: special tokens by name, "bos_token" and so on.
+
+    Raises:
+        ValueError: the template is no Jinja, calls ``raise_exception`` or does what the sandbox forbids.
+    """
+    try:
+        return _compiled(template).render(
+            messages=[dict(m) for m in messages],
+            tools=None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **names,
+        )
+    except (jinja2.TemplateError, TypeError) as error:  # TypeError: a filter was given what it cannot take
+        raise ValueError(f"chat template: {error}") from error
+
+
+@functools.cache
+def _compiled(template: str) -> jinja2.Template:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["namespace"] = _Namespace
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment.from_string(template)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: Any, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    # Jinja's own writes < as \u003c, for HTML
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,149 @@
+"""Chat templates: what they write, derived by hand and beside transformers, and what they may not do."""
+
+import datetime
+import json
+
+import pytest
+
+from rljax.data import chat, tokenizer
+from tests import test_public_tokenizer as public
+
+# Templates of our own in the manner of public families; the markers are theirs, which is what makes the manner.
+CHATML = """{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- else %}
+    {{- '<|im_start|>system\\nBe brief.<|im_end|>\\n' }}
+{%- endif %}
+{%- if tools %}{{- tools | tojson }}{%- endif %}
+{%- for message in messages %}
+    {%- if loop.first and message.role == 'system' %}{%- continue %}{%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content | trim + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+LLAMA = """{{- bos_token }}
+{%- set ns = namespace(count=0) %}
+{% for message in messages %}
+    {%- set ns.count = ns.count + 1 %}
+    {%- set header = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}
+    {{- header + message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+{{- '' if ns.count else 'empty' }}"""
+
+GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}
+{% for message in messages %}
+    {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{ raise_exception('roles must alternate') }}
+    {% endif %}
+    {% if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}
+{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}
+{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+
+JSON = (
+    "{% for m in messages %}{% generation %}{{ m | tojson }}{% endgeneration %}{{ m | tojson(indent=1) }}{% endfor %}"
+)
+
+ASKED = [{"role": "user", "content": " 1 < 2 & é? "}]
+TALK = [*ASKED, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Sure?"}]
+SYSTEM = [{"role": "system", "content": "Think."}, *ASKED]
+NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "prompt", "text"),
+    [
+        (
+            CHATML,
+            ASKED,
+            True,
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 < 2 & é?<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (CHATML, SYSTEM, False, "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n1 < 2 & é?<|im_end|>\n"),
+        (
+            LLAMA,
+            ASKED,
+            True,
+            "<s><|start_header_id|>user<|end_header_id|>\n\n1 < 2 & é?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        # a line that holds a block alone leaves nothing behind: trim_blocks and lstrip_blocks
+        (
+            GEMMA,
+            TALK,
+            True,
+            "<s><start_of_turn>user\n1 < 2 & é?<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"
+            "<start_of_turn>user\nSure?<end_of_turn>\n<start_of_turn>model\n",
+        ),
+        (
+            JSON,
+            ASKED,
+            False,
+            '{"role": "user", "content": " 1 < 2 & é? "}{\n "role": "user",\n "content": " 1 < 2 & é? "\n}',
+        ),
+    ],
+)
+def test_templates_write_what_they_say(template, messages, prompt, text):
+    assert chat.render(template, messages, prompt, NAMES) == text
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA, GEMMA, JSON], ids=["chatml", "llama", "gemma", "json"])
+def test_templates_are_applied_as_transformers_applies_them(template, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = public.write(tmp_path / "model", "fallback")
+    (folder / "chat_template.jinja").write_text(template)
+    theirs, ours = transformers.PreTrainedTokenizerFast.from_pretrained(folder), tokenizer.load(folder)
+    for messages in (ASKED, TALK, SYSTEM):
+        if template == GEMMA and messages == SYSTEM:
+            continue
+        for prompt in (True, False):
+            text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
+            assert ours.chat(messages, prompt) == text
+            ids = theirs.apply_chat_template(messages, add_generation_prompt=prompt, return_dict=False)
+            assert ours.encode(text) == ids
+
+
+def test_where_the_template_comes_from(tmp_path):
+    folder = public.write(tmp_path / "model", "byte level")
+    expected = "<|from|>user\nHi<|to|>\n<|from|>assistant\n"
+    messages = [{"role": "user", "content": "Hi"}]
+    model = tokenizer.load(folder)
+    assert model.chat(messages) == expected
+    assert model.encode(expected)[:1] == model.encode("<|from|>")  # markers are read as the special tokens they are
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": several}))
+    assert tokenizer.load(folder).chat(messages) == "yes"
+    (folder / "chat_template.jinja").write_text("{{ eos_token }}{{ unk_token }}")  # a file goes before the field
+    assert tokenizer.load(folder).chat(messages) == "<|to|>"
+    (folder / "chat_template.jinja").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": None}))
+    with pytest.raises(ValueError, match="no chat template"):
+        tokenizer.load(folder).chat(messages)
+
+
+def test_the_date_may_be_asked_for():
+    before = datetime.datetime.now().strftime("%d %b %Y")
+    text = chat.render("{{ strftime_now('%d %b %Y') }}", [], False, {})
+    assert text in (before, datetime.datetime.now().strftime("%d %b %Y"))
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "chat template: roles must alternate"),
+        ("{% if %}", "chat template: Expected an expression"),
+        ("{{ messages.__class__.__mro__ }}", "chat template: access to attribute '__class__'"),
+        ("{{ messages.append(1) }}", "chat template: access to attribute 'append' of"),
+        ("{% set ns = namespace(_a=1) %}", "chat template: a namespace cannot hold '_a'"),
+        ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "chat template: a namespace cannot hold '__class__'"),
+        ("{{ messages + 1 }}", "chat template: can only concatenate"),
+    ],
+)
+def test_what_templates_may_not_do(template, words):
+    with pytest.raises(ValueError, match=words):
+        chat.render(template, [], False, {})

@@ -1,0 +1,316 @@
+"""Tokenizers of public checkpoints: a folder's files, read as transformers reads them, and bytes."""
+
+import functools
+import json
+import pickle
+
+import numpy as np
+import pytest
+import tokenizers as library
+
+from rljax import program as programs
+from rljax.data import raw_bytes, tokenizer
+from tests import tiny
+
+CORPUS = ("the cat sat on the mat. The cat ran!\n\n", "7 * 8 = 56, and 1 + 2 = 3; don't", "été, naïve 漢字 🙂") * 3
+TEXTS = ("the cat sat", " a  d ", "\na\n\n t", "don't 7*8=56", "é漢 🙂🚀 ж", "   ", "x", "the cat .", "tab\tand ▂")
+SPECIAL = ("<|end|>", "<|from|>", "<|to|>")  # as Qwen has them: of the text, of a message
+CHATML = (
+    "{% for message in messages %}{{ '<|from|>' + message['role'] + '\n' + message['content'] + '<|to|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|from|>assistant\n' }}{% endif %}"
+)
+
+
+def byte_level():
+    """Train a tokenizer in the manner of GPT-2, Qwen and Llama 3."""
+    model = library.Tokenizer(library.models.BPE())
+    model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+    model.train_from_iterator(CORPUS, trainer)
+    model.add_special_tokens(list(SPECIAL))
+    return model
+
+
+def fallback():
+    """Train a tokenizer in the manner of Llama 2 and Gemma: spaces as U+2581, bytes for what is not in the list."""
+    model = library.Tokenizer(library.models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    model.pre_tokenizer = library.pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    decoders = library.decoders
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    model.decoder = decoders.Sequence(steps)
+    byte = [f"<0x{b:02X}>" for b in range(256)]
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=340, special_tokens=["<unk>", "<s>", "</s>", *byte], show_progress=False
+    )
+    model.train_from_iterator([text[:40] for text in CORPUS], trainer)
+    model.post_processor = library.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    content = json.loads(model.to_str())
+    content["added_tokens"] = content["added_tokens"][:3]  # the bytes are ordinary tokens
+    return library.Tokenizer.from_str(json.dumps(content))
+
+
+def write(folder, kind):
+    """Write the files of a checkpoint that say something of its tokenizer."""
+    folder.mkdir(exist_ok=True)
+    made = {"byte level": byte_level, "fallback": fallback}[kind]()
+    ids = {token: made.token_to_id(token) for token in SPECIAL}
+    extra = made.get_vocab_size()
+    files: dict[str, dict] = {
+        "byte level": {
+            "tokenizer_config.json": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": None,
+                "eos_token": "<|to|>",
+                "pad_token": {"__type": "AddedToken", "content": "<|end|>", "special": True},
+                "chat_template": CHATML,
+                "model_max_length": 100,
+                "added_tokens_decoder": {
+                    **{str(i): {"content": token, "special": True} for token, i in ids.items()},
+                    str(extra): {"content": "<think>", "special": False, "normalized": False},
+                },
+            },
+            "generation_config.json": {"eos_token_id": [ids["<|to|>"], ids["<|end|>"]]},
+        },
+        "fallback": {
+            "tokenizer_config.json": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": "<s>",
+                "eos_token": "</s>",
+                "unk_token": "<unk>",
+            },
+            "config.json": {"eos_token_id": 2, "pad_token_id": -1},
+        },
+    }[kind]
+    (folder / "tokenizer.json").write_text(made.to_str())
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {kind: write(tmp_path_factory.mktemp("files") / "model", kind) for kind in ("byte level", "fallback")}
+
+
+KINDS = pytest.mark.parametrize("kind", ["byte level", "fallback"])
+
+
+# --- what the files say --------------------------------------------------------------------------
+
+
+def test_special_tokens_come_from_the_files(folders):
+    model = tokenizer.load(folders["byte level"])
+    end, sent, to = (model.encode(text) for text in SPECIAL)
+    assert [len(x) for x in (end, sent, to)] == [1, 1, 1]
+    assert (model.eos, model.pad, model.bos, model.unk) == (to[0], end[0], None, None)
+    assert model.stop == (to[0], end[0])
+    assert model.vocabulary == model.encode("<think>")[0] + 1  # from tokenizer_config.json alone
+    pieces = model.pieces()
+    assert len(pieces) == model.vocabulary and pieces[-1] == b"<think>" and pieces[to[0]] is None
+    assert model.decode([to[0], *model.encode("a<think>"), end[0], 10**6]) == "a<think>"
+    assert model.prompt("the cat") == model.encode("the cat")
+
+    model = tokenizer.load(folders["fallback"])
+    assert (model.eos, model.pad, model.bos, model.unk, model.stop) == (2, 2, 1, None, (2,))
+    assert model.prompt("the cat") == [1, *model.encode("the cat")]
+    assert model.decode([1, *model.encode("the cat"), 2]) == "the cat"
+    assert model.pieces()[:5] == [None, None, None, b"\x00", b"\x01"]
+
+
+@pytest.mark.parametrize(
+    ("files", "stop", "pad"),
+    [
+        ({"generation_config.json": {"eos_token_id": [7, 3]}, "config.json": {"eos_token_id": 5}}, (2, 7, 3), 2),
+        ({"config.json": {"eos_token_id": [5, 2], "pad_token_id": 4}}, (2, 5), 4),
+        ({"generation_config.json": {"pad_token_id": 6}}, (2,), 6),
+        ({"special_tokens_map.json": {"pad_token": "<s>", "eos_token": "<s>"}}, (2,), 1),  # the config's eos goes first
+    ],
+)
+def test_stop_tokens_and_padding(folders, tmp_path, files, stop, pad):
+    copy = write(tmp_path / "copy", "fallback")
+    (copy / "config.json").unlink()
+    for name, content in files.items():
+        (copy / name).write_text(json.dumps(content))
+    model = tokenizer.load(copy)
+    assert (model.eos, model.stop, model.pad) == (2, stop, pad)
+
+
+@pytest.mark.parametrize(("explicit", "start"), [(True, [1]), (False, []), (None, [1])])
+def test_how_a_context_starts(folders, tmp_path, explicit, start):
+    copy = write(tmp_path / "copy", "fallback")
+    config = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(
+        json.dumps(config | ({} if explicit is None else {"add_bos_token": explicit}))
+    )
+    model = tokenizer.load(copy)
+    assert model.prompt("cat") == [*start, *model.encode("cat")]
+
+
+def test_ids_of_a_vocabulary_small_enough_to_read(tmp_path):
+    # h i o -> the space is written U+0120; "hi" is merged, then " hi"
+    vocab = {"h": 0, "i": 1, "o": 2, "\u0120": 3, "hi": 4, "\u0120hi": 5, "\u00c3": 6, "\u00a9": 7}
+    content = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": 8, "content": "</s>", "special": True, "normalized": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [["h", "i"], ["\u0120", "hi"]]},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 8}')
+    model = tokenizer.load(tmp_path / "tokenizer.json")  # the file itself, the others beside it
+    assert model.encode("hi hi oé</s>") == [4, 5, 3, 2, 6, 7, 8]
+    assert model.decode([4, 5, 3, 2, 6, 7, 8]) == "hi hi oé"
+    assert model.pieces() == [b"h", b"i", b"o", b" ", b"hi", b" hi", b"\xc3", b"\xa9", None]
+    assert model.characters().tolist() == [ord("h"), ord("i"), ord("o"), ord(" "), 0, 0, 0, 0, 0]
+
+
+# --- values and round trips ----------------------------------------------------------------------
+
+
+def models(folders):
+    return [tokenizer.load(folder) for folder in folders.values()] + [raw_bytes.Bytes()]
+
+
+def test_texts_come_back(folders):
+    for model in models(folders):
+        for text in TEXTS:
+            if model.prompt("")[:1] == [1]:  # a space at the very front is taken for the one that is put there
+                text = text.lstrip(" ")
+            assert model.decode(model.encode(text)) == text
+            assert model.decode(np.asarray(model.encode(text), np.int32)) == text
+
+
+def test_pieces_are_the_bytes_of_the_text(folders):
+    for model in models(folders):
+        pieces = model.pieces()
+        assert len(pieces) == model.vocabulary
+        for text in TEXTS:
+            whole = b"".join(pieces[i] or b"" for i in model.encode("." + text))
+            assert whole.removeprefix(b" ") == ("." + text).encode()  # the space that some put before a text
+        for i, code in enumerate(model.characters()):
+            if code:
+                assert (pieces[i] or b"").decode() == chr(code)
+
+
+def test_equal_hashable_and_picklable_by_their_bytes(folders):
+    for model in models(folders):
+        model.encode("the")  # what is cached does not travel
+        for copy in (tokenizer.load(model.serialized), pickle.loads(pickle.dumps(model))):
+            assert copy == model and hash(copy) == hash(model) and copy.stop == model.stop
+            assert copy.encode(TEXTS[0]) == model.encode(TEXTS[0])
+    bpe, other, _ = models(folders)
+    assert bpe != other and tokenizer.load(folders["byte level"]) == bpe
+
+
+def test_a_work_directory_may_be_the_tokenizer(folders, tmp_path):
+    for model in models(folders):
+        (tmp_path / "tokenizer.model").write_bytes(model.serialized)
+        (tmp_path / "config.json").write_text("{}")
+        assert tokenizer.load(tmp_path) == model
+
+
+def test_bytes():
+    model = raw_bytes.Bytes()
+    assert (model.vocabulary, model.pad, model.bos, model.eos, model.unk, model.stop) == (259, 0, 1, 2, None, (2,))
+    assert model.encode("aé") == [97 + 3, 0xC3 + 3, 0xA9 + 3]
+    assert model.decode([1, 100, 0, 0xC3 + 3, 2, 300]) == "a\ufffd"
+    assert chr(model.characters()[100]) == "a" and model.characters()[0xC3 + 3] == 0
+
+
+def test_a_config_takes_bytes_or_a_folder(folders, tmp_path):
+    fields = {"phases": ("main",), "mesh__data": 1}
+    assert tiny.program(tokenizer__kind="bytes").tokenizer == raw_bytes.Bytes()
+    make = functools.partial(programs.make_tokenizer, task=tiny.program().task)
+    assert make(tiny.config(tokenizer__path=str(folders["fallback"]), **fields)).bos == 1
+    for given, words in (
+        ({"tokenizer__path": str(tmp_path / "no")}, r"config\.tokenizer\.path='.*no': tokenizer: no file or folder"),
+        ({"tokenizer__kind": "byte"}, "kind 'byte' is not one of char, bpe, unigram, bytes"),
+        ({"tokenizer__kind": "bytes", "tokenizer__vocabulary": 512}, "bytes have 259 ids, 512 were asked for"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make(tiny.config(**given))
+
+
+# --- files that cannot be used -------------------------------------------------------------------
+
+
+def test_folders_without_a_tokenizer(tmp_path):
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds no tokenizer\.json, but vocab\.json; save one"):
+        tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"name tokenizer\.model itself"):
+        tokenizer.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        tokenizer.load(tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.json", "{", r"tokenizer\.json: "),
+        ("tokenizer.json", "{}", r"tokenizer\.json: "),
+        ("tokenizer_config.json", "[1", r"tokenizer_config\.json is not JSON"),
+        ("generation_config.json", "[1]", r"generation_config\.json is list, expected an object"),
+        ("tokenizer_config.json", "{}", "special token|no end-of-sequence"),
+        ("tokenizer_config.json", '{"eos_token": "<eos>"}', "eos_token is '<eos>', which tokenizer.json has no id for"),
+        ("generation_config.json", '{"eos_token_id": 5000}', r"special token 5000, tokenizer\.json ends at"),
+        (
+            "tokenizer_config.json",
+            '{"eos_token": "</s>", "added_tokens_decoder": {"7": {"content": "</s>"}}}',
+            r"added_tokens_decoder has '</s>' as 7, tokenizer\.json as 2",
+        ),
+    ],
+)
+def test_bad_files(folders, tmp_path, name, content, words):
+    copy = write(tmp_path / "copy", "fallback")
+    (copy / "config.json").unlink()
+    (copy / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        tokenizer.load(copy)
+
+
+def test_bad_bytes(folders):
+    whole = tokenizer.load(folders["fallback"]).serialized
+    with pytest.raises(ValueError, match="damaged archive"):
+        tokenizer.load(whole[:-40])
+    for content in (b"nonsense", b""):
+        with pytest.raises(ValueError, match="not a SentencePiece model"):
+            tokenizer.load(content)
+
+
+def test_a_decoder_that_does_not_write_token_by_token(tmp_path):
+    copy = write(tmp_path / "copy", "fallback")
+    content = json.loads((copy / "tokenizer.json").read_text())
+    content["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    (copy / "tokenizer.json").write_text(json.dumps(content))
+    model = tokenizer.load(copy)
+    with pytest.raises(ValueError, match="decoder WordPiece does not write token by token"):
+        model.pieces()
+
+
+# --- beside transformers -------------------------------------------------------------------------
+
+
+@KINDS
+def test_ids_and_texts_are_those_of_transformers(folders, kind):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folders[kind])
+    ours = tokenizer.load(folders[kind])
+    assert (ours.eos, ours.bos) == (theirs.eos_token_id, theirs.bos_token_id)
+    assert theirs.pad_token_id in (ours.pad, None) and ours.vocabulary == len(theirs)
+    rng = np.random.default_rng(0)
+    for text in (*TEXTS, *(f"{t}{s}b {t}" for t in TEXTS for s in (theirs.eos_token, "<think>"))):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
+        assert ours.prompt(text) == theirs.encode(text)
+    for _ in range(50):
+        ids = rng.integers(0, ours.vocabulary, 12).tolist()
+        given = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == given

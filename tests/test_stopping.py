@@ -1,0 +1,193 @@
+"""Stop strings inside the program against ``str.find`` on the text: straddling tokens, compacted, resumed."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers as library
+
+from rljax import sampling, types
+from rljax.data import hugging_face, raw_bytes
+from rljax.sampling import stopping
+from tests import test_sampling as samplers
+from tests import tiny
+
+TEXT = ("the cat sat on the mat </answer> then\n\nthe end é漢 <answer>72</answer>", "an answer: 3\n\n\nthat's that") * 4
+STRINGS = ("\n\n", "</answer>", "at the", "漢", "that")
+LENGTH = 24
+
+
+@functools.cache
+def vocabulary():
+    """Return a byte-level BPE tokenizer of 300 ids, one of them the end."""
+    model = library.Tokenizer(library.models.BPE())
+    model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    model.train_from_iterator(TEXT, trainer)
+    files = {"tokenizer.json": model.to_str().encode(), "tokenizer_config.json": b'{"eos_token": "<end>"}'}
+    return hugging_face.load(files, "test")
+
+
+def first_end(pieces, token, strings):
+    """Count the tokens up to the one with which the text since the last special token holds a string; None: never."""
+    text = b""
+    for count, i in enumerate(token, start=1):
+        piece = pieces[i] if i < len(pieces) else None
+        text = b"" if piece is None else text + piece
+        if any(text.find(s.encode()) >= 0 for s in strings):
+            return count
+    return None
+
+
+def run(table, token):
+    """Return the tokens of each row [B, T] after which it holds a string, None where it never does."""
+
+    def step(state, column):
+        state = table.after(state, column)
+        return state, table.found(state)
+
+    found = np.asarray(jax.lax.scan(step, table.start(len(token)), jnp.asarray(token).T)[1]).T
+    return [int(row.argmax()) + 1 if row.any() else None for row in found]
+
+
+@pytest.mark.parametrize(
+    "strings", [STRINGS, ("\n\n",), ("aaab", "aab"), ("abab", "bab", "b"), ("e",), ("é", "漢 <")], ids=str
+)
+def test_the_table_finds_what_find_finds(strings):
+    pieces = vocabulary().pieces()
+    rng = np.random.default_rng(0)
+    # cuts of real text at random tokens, so that strings come up often and straddle; some ids beyond the tokenizer
+    source = np.array(vocabulary().encode("".join(TEXT) + "aaaabab" * 3), np.int32)
+    rows = [np.concatenate([source[a : a + rng.integers(1, 9)] for a in rng.integers(0, len(source), 12)])[:LENGTH]
+            for _ in range(300)]  # fmt: skip
+    token = np.stack([np.pad(row, (0, LENGTH - len(row)), constant_values=305) for row in rows])
+    token = np.where(rng.random(token.shape) < 0.03, vocabulary().eos, token)
+    ends = run(stopping.build(strings, pieces, 310), token)
+    assert ends == [first_end(pieces, row, strings) for row in token]
+    assert 0 < sum(end is not None for end in ends) < 300
+
+
+def test_tables_are_small_and_count_states():
+    pieces = raw_bytes.Bytes().pieces()
+    table = stopping.build(("abc", "abd"), pieces, len(pieces)).following
+    assert table.shape == (4, 259) and table.dtype == np.uint8  # nothing, a, ab, a whole one
+    assert stopping.build(("xabcx", "abc"), pieces, 259).following.shape == (4, 259)  # "abc" is always there first
+    assert stopping.build(("a" * 300,), pieces, 259).following.dtype == np.uint16
+
+
+def test_a_string_may_begin_and_end_inside_a_token_and_not_across_a_special_one():
+    table = stopping.build(("bc",), [b"abcd", b"ab", b"cd", None, b""], 6)
+    assert run(table, np.array([[0, 3, 3], [1, 2, 1], [1, 3, 2], [1, 5, 2], [1, 4, 2]])) == [1, 2, None, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("strings", "columns", "words"),
+    [((), 3, "expected texts"), (("a", ""), 3, "expected texts"), (("a",), 2, "3 pieces for 2 columns")],
+)
+def test_bad_tables(strings, columns, words):
+    with pytest.raises(ValueError, match=words):
+        stopping.build(strings, [b"a", b"b", None], columns)
+
+
+# --- in the decode loop --------------------------------------------------------------------------
+
+
+STATES = 7
+
+
+def policy():
+    """Return the toy of ``test_sampling`` with the BPE vocabulary: logits that favour what makes the strings up."""
+    pieces = vocabulary().pieces()
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(STATES, len(pieces))) - 4
+    likely = [i for s in ("\n\n", "</answer>", "at the that") for i in vocabulary().encode(s)]
+    likely += [i for i, piece in enumerate(pieces) if piece is not None and len(piece) == 1 and piece in b"\n</athe"]
+    logits[:, likely] += 3
+    return jnp.asarray(logits, jnp.float32)
+
+
+PROMPTS = samplers.prompts_of((1, 2), (3,), (5, 2, 9), width=3)
+KEYS = samplers.keys_for(3, 8)
+OPTIONS = {"pad": 0, "stop": (0,), "processors": sampling.build()}
+
+
+@functools.cache
+def sampled(strings, compact=0):
+    table = stopping.build(strings, vocabulary().pieces(), 300) if strings else None
+    generate = functools.partial(
+        sampling.generate, samplers.TOY, samples=8, length=LENGTH, strings=table, compact=compact, **OPTIONS
+    )
+    return jax.tree.map(np.asarray, jax.jit(generate)(policy(), PROMPTS, KEYS))
+
+
+@pytest.mark.parametrize("compact", [0, 2])
+def test_completions_end_where_the_text_first_holds_a_string(compact):
+    plain, cut = sampled(()), sampled(STRINGS, compact)
+    pieces, ended = vocabulary().pieces(), 0
+    for row in range(24):
+        length = int(plain.mask[row].sum())
+        end = first_end(pieces, plain.token[row, :length], STRINGS)
+        ended += end is not None
+        count = length if end is None else end
+        assert int(cut.mask[row].sum()) == count
+        np.testing.assert_array_equal(cut.token[row, :count], plain.token[row, :count])
+        np.testing.assert_array_equal(cut.token[row, count:], 0)
+        assert cut.finish[row] == (plain.finish[row] if end is None else types.Finish.STOP)
+        np.testing.assert_allclose(cut.raw_logp[row, :count], plain.raw_logp[row, :count], atol=1e-6)
+    assert 4 < ended < 24
+    assert cut.turns == cut.mask.sum(axis=1).max()
+
+
+def test_a_string_may_straddle_a_cut():
+    turns = 2
+    whole = sampled(STRINGS)
+    table = stopping.build(STRINGS, vocabulary().pieces(), 300)
+    resume = jax.jit(functools.partial(sampling.resume, samplers.TOY, turns=turns, strings=table, compact=1, **OPTIONS))
+    cut = jax.tree.map(jnp.zeros_like, whole)
+    for number in range(-(-LENGTH // turns)):
+        cut = resume(policy(), PROMPTS, KEYS, cut, jnp.full((24,), number == 0))
+    for name in ("token", "mask", "finish"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+
+
+def test_without_strings_the_program_carries_no_state():
+    def text(**options):
+        generate = functools.partial(sampling.generate, samplers.TOY, samples=8, length=4, **OPTIONS, **options)
+        return jax.jit(generate).lower(policy(), PROMPTS, KEYS).as_text()
+
+    table = stopping.build(("\n\n",), vocabulary().pieces(), 300)
+    assert "ui8" not in text() and "xui8>" in text(strings=table)
+
+
+# --- in a run ------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_completions_at_its_strings():
+    program = tiny.program(sampler__stop=("8", "33"))
+    step = program.steps[0]
+    state = step.begin(None, program.key)
+    rollout = jax.device_get(step.rollout(state, program.key))
+    pieces, ended = program.tokenizer.pieces(), 0
+    for token, mask, finish in zip(rollout.action.token, rollout.mask, rollout.finish, strict=True):
+        own = token[mask > 0]
+        end = first_end(pieces, own, ("8", "33"))
+        ended += end is not None
+        assert end in (None, len(own))
+        assert finish == (types.Finish.STOP if end or own[-1] == program.tokenizer.eos else types.Finish.LENGTH)
+    assert 0 < ended < len(rollout.mask)
+
+
+def test_a_string_that_is_a_special_token_is_one():
+    program, special = tiny.program(sampler__stop=("1",)), vocabulary()
+    assert program.strings is not None and program.stop == (program.tokenizer.eos,)
+    changed = dataclasses.replace(program, tokenizer=special, config=tiny.config(sampler__stop=("<end>", "1")))
+    assert changed.stop == (special.eos,) and changed._special == {"<end>": special.eos}
+    with pytest.raises(ValueError, match=r"config\.sampler\.stop=\('a', ''\): '' is not a text"):
+        tiny.program(sampler__stop=("a", ""))
