@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from rljax import config as configs
-from rljax import models, sampling, sharding, tasks, types
+from rljax import models, optimizer, sampling, sharding, tasks, types
 from rljax import plan as plans
 from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
@@ -83,6 +83,8 @@ class Program:
             lanes=learner.lanes,
             vocabulary=learner.vocabulary,
             keep_logits=learner.keep_logits,
+            rounding=learner.rounding,
+            offload=learner.offload,
             block=self.config.sampler.block,
             compact=self.config.sampler.compact,
         )
@@ -142,6 +144,8 @@ def build(
                     f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.device_count()}; set it first."
                 ) from None
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
+    if config.learner.offload:
+        sharding.check_memory(mesh, optimizer.HOST, "learner.offload")
     for phase in resolved.phases:
         sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
     if tokenizer is None:

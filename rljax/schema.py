@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
-from rljax import parse, transforms
+from rljax import models, parse, transforms
 
 if TYPE_CHECKING:
 
@@ -39,6 +39,8 @@ def default() -> ConfigDict:
                 "lanes": 0,  # pack a prompt's completions into rows, this many in a unit of work; 0: a row each
                 "vocabulary": 4096,  # tokens of the vocabulary whose logits exist at once; 0: all
                 "keep_logits": False,  # for the backward pass, in place of making them again: faster, and all are there
+                "rounding": "nearest",  # of parameters in bfloat16, or "stochastic": small updates count, by chance
+                "offload": False,  # keep optimizer state in the host's memory between updates
                 "clip_norm": 1.0,  # of the gradient, 0 for none
                 "max_skipped": 5,  # non-finite updates in a row before the run stops
             },
@@ -69,7 +71,11 @@ def _model() -> dict[str, Any]:
         "hidden": 384,
         "tied": True,
         "rope_theta": 10_000.0,
-        "dtype": "float32",  # of the computation; parameters and reductions are float32
+        "dtype": "float32",  # of the computation; reductions are float32
+        "param_dtype": "float32",  # in which parameters are held; gradients and moments are float32
+        "adapter_rank": 0,  # of adapters (LoRA), which then are all that is trained; 0: none
+        "adapter_scale": 1.0,  # of their product: alpha / rank
+        "adapter_modules": tuple(models.MATRICES),  # that have one
         "remat": "full",  # "none", "full" or "dots": what the backward pass makes again; "full" is the smallest
         "scan": False,  # layers in one loop: compiles once for all of them, runs slower
         "attention": "blocked",  # or "plain"; "cudnn" on GPU, "splash" on TPU. Decoding has its own

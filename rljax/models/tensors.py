@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import safetensors
+import safetensors.numpy
 from etils import epath
 
 _DTYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-_WRITTEN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 INDEX = "model.safetensors.index.json"
 
 
@@ -99,11 +98,7 @@ def write(folder: epath.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_b
 
     def flush() -> None:
         path = folder / f"part-{len(files)}.safetensors"
-        entries: dict[str, Any] = {
-            name: {"dtype": _WRITTEN[str(x.dtype)], "shape": list(x.shape), "data": x.tobytes()}
-            for name, x in held.items()
-        }
-        path.write_bytes(safetensors.serialize(entries, {"format": "pt"}))
+        path.write_bytes(safetensors.numpy.save(held, {"format": "pt"}))
         files.append((path, list(held)))
         held.clear()
 
