@@ -49,7 +49,7 @@ def muon(
     weight_decay: float = 0.0,
     consistent_rms: float | None = None,
 ) -> optax.GradientTransformation:
-    """Orthogonalise the momentum of every layer's matrices; Adam for embedding, norms, biases and routers.
+    """Orthogonalise the momentum of every layer's matrices; Adam (Nesterov's) for embedding, norms, biases and routers.
 
     Muon (Jordan 2024, kellerjordan.github.io/posts/muon), ``optax.contrib.muon`` told which dimensions of a stacked
     parameter are rows and columns of a matrix: by itself it would take the embedding, and none of the layers.

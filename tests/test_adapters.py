@@ -180,7 +180,7 @@ def size(tree):
 
 
 def test_only_adapters_move_and_only_they_are_kept_twice():
-    step, _, (before, _, after), metrics = trained()
+    _, _, (before, _, after), metrics = trained()
     for path, x in jax.tree_util.tree_leaves_with_path(before.params["policy"]):
         y = functools.reduce(lambda tree, key: tree[key.key], path, after.params["policy"])
         assert np.any(x != y) == adapters.names(path), jax.tree_util.keystr(path)
@@ -189,9 +189,7 @@ def test_only_adapters_move_and_only_they_are_kept_twice():
     assert size(before.reference) == own
     moments = [x for x in jax.tree.leaves(before.opt_state) if x.ndim]
     assert size(moments) == 2 * own
-    np.testing.assert_allclose(
-        [metrics[0]["kl"], metrics[0]["loss/kl"]], 0, atol=1e-7
-    )  # the adapter is the reference's
+    np.testing.assert_allclose([metrics[0]["kl"], metrics[0]["loss/kl"]], 0, atol=1e-7)
     assert metrics[1]["loss/kl"] > 0.1 * metrics[1]["kl"] > 1e-9
     equal(after.reference, adapters.trained(after.params["policy"]))  # reset
 

@@ -176,7 +176,7 @@ def trained(offload):
     state = step.begin(None, program.key)
     before, rows = jax.device_get(state), test_adapters.rollout(step, state, program.key)
     for _ in range(2):
-        state, metrics = step.update(state, rows, program.key)
+        state, metrics = jax.block_until_ready(step.update(state, rows, program.key))
     assert metrics["skipped"] == 0
     return step, before, state
 
