@@ -76,7 +76,7 @@ def _digest(leaf: types.Array) -> types.Array:
     An odd factor is invertible mod 2^32, so one changed element always shows; several changed
     ones go unseen with probability 2^-32. Addition mod 2^32 has no order, so no sharding matters.
     """
-    words = _words(jnp.asarray(leaf))
+    words = _words(jax.device_put(leaf, jax.memory.Space.Device))  # an offloaded one lies in the host's memory
     place = jnp.zeros(words.shape, jnp.uint32)
     for axis, size in enumerate(words.shape):
         place = place * np.uint32(size % 2**32) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)

@@ -59,7 +59,8 @@ class Resolved:
 
 
 def _optax_registry() -> dict[str, Callable[..., Any]]:
-    return {n: f for n, f in vars(optax).items() if callable(f) and not isinstance(f, type) and n[0].islower()}
+    own = {"muon": optimizers.muon}
+    return own | {n: f for n, f in vars(optax).items() if callable(f) and not isinstance(f, type) and n[0].islower()}
 
 
 def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.GradientTransformation:
@@ -211,6 +212,19 @@ def complete(config: ConfigDict) -> ConfigDict:
     return config
 
 
+def _rounding(config: ConfigDict, shape: models.Architecture) -> None:
+    """Check that stochastic rounding has something to round."""
+    rounding = config.learner.rounding
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f"config.learner.rounding={rounding!r}: 'nearest' or 'stochastic'.")
+    if rounding == "stochastic" and (shape.param_dtype != "bfloat16" or shape.adapted):
+        trained = "adapters, which are float32" if shape.adapted else f"parameters of {shape.param_dtype}"
+        raise ValueError(
+            f"config.learner.rounding='stochastic': rounds parameters in bfloat16, and this run trains {trained}; "
+            "'nearest', or config.model.param_dtype='bfloat16' without adapters."
+        )
+
+
 def resolve(config: ConfigDict) -> Resolved:
     """Resolve every name and check every number that can be checked without a device.
 
@@ -237,7 +251,7 @@ def resolve(config: ConfigDict) -> Resolved:
     _at_least(0, {"cpu_devices": config.cpu_devices})
     if config.verifier.timeout <= 0:
         raise ValueError(f"config.verifier.timeout={config.verifier.timeout}: more than 0 seconds.")
-    architecture(config, vocabulary=1)
+    _rounding(config, architecture(config, vocabulary=1))
     task = parse.one(config.task, tasks.TASKS, "config.task")
     rescore = config.sampler.rescore
     if rescore not in ("unfiltered", "kept"):

@@ -37,6 +37,8 @@ class Plan:
     vocabulary: int = 0  # tokens of the vocabulary at once in the head; 0: all
     keep_logits: bool = False  # for the backward pass
     block: int = 0  # columns of the sampler's cache that come into use together; 0: all
+    rounding: str = "nearest"  # of bfloat16 parameters after an update, or "stochastic"
+    offload: bool = False  # keep optimizer state in the host's memory between updates
     compact: int = 0  # how often the sampler's batch may shrink by half
 
     def shared(self, rows: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from rljax import config as configs
-from rljax import losses, models, sampling, sharding, tasks, types
+from rljax import losses, models, optimizer, sampling, sharding, tasks, types
 from rljax import plan as plans
 from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
@@ -74,7 +74,7 @@ class Program:
         folder = self.config.model.weights
         if not folder:
             return None
-        return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"])
+        return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"], self.key)
 
     def plan(self, phase: configs.Phase) -> plans.Plan:
         """Return what the step of a phase is made for."""
@@ -100,6 +100,8 @@ class Program:
             lanes=learner.lanes,
             vocabulary=learner.vocabulary,
             keep_logits=learner.keep_logits,
+            rounding=learner.rounding,
+            offload=learner.offload,
             block=self.config.sampler.block,
             compact=self.config.sampler.compact,
         )
@@ -182,6 +184,8 @@ def build(
                     f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.device_count()}; set it first."
                 ) from None
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
+    if config.learner.offload:
+        sharding.check_memory(mesh, optimizer.HOST, "learner.offload")
     for phase in resolved.phases:
         sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
     if tokenizer is None:

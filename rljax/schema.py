@@ -45,6 +45,8 @@ def default() -> ConfigDict:
                 "vocabulary": 4096,  # tokens of the vocabulary whose logits exist at once; 0: all
                 "keep_logits": False,  # for the backward pass, in place of making them again: faster, and all are there
                 "shared_critic": 0.0,  # 0: critic apart; else a head on the policy's trunk, its loss times this
+                "rounding": "nearest",  # of parameters in bfloat16, or "stochastic": small updates count, by chance
+                "offload": False,  # keep optimizer state in the host's memory between updates
                 "clip_norm": 1.0,  # of the gradient, 0 for none
                 "max_skipped": 5,  # non-finite updates in a row before the run stops
             },

@@ -113,6 +113,17 @@ def check_rows(mesh: Mesh, rows: int, field: str) -> None:
         )
 
 
+def check_memory(mesh: Mesh, kind: str, field: str) -> None:
+    """Raise ValueError naming ``config.<field>`` unless every device of the mesh has a memory of this kind."""
+    for device in mesh.local_devices:
+        kinds = [memory.kind for memory in device.addressable_memories()]
+        if kind not in kinds:
+            raise ValueError(
+                f"config.{field}: needs a memory of kind {kind!r}; {device.platform} device {device.id} has "
+                f"{', '.join(kinds)}"
+            )
+
+
 def constrain(tree: Tree, mesh: Mesh, leading: int = 0) -> Tree:
     """Inside jit: split every array of ``tree`` by rows, which stand behind ``leading`` other dimensions.
 

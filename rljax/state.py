@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from rljax import losses, optimizer, sharding, types
 from rljax import plan as plans
 from rljax import rollout as rollouts
+from rljax.models import adapters
 
 _INIT = 4  # stream of the root key
 
@@ -44,6 +45,7 @@ def begin(
     """Start a phase: from nothing, from a ``policy``'s parameters, or from the state in which the phase before ended.
 
     ``carry`` takes over the optimizer state (the phases must have the same optimizers), ``keep`` the reference.
+    Optimizer state and reference are of the trained part alone: what is frozen is there once.
     """
     needs = losses.needs(plan.algorithm)
     params = _params(plan, before, jax.random.fold_in(key, _INIT), policy)
@@ -51,9 +53,10 @@ def begin(
     if not needs.reference and not needs.divergence:
         reference = None
     elif reference is None:
-        reference = jax.tree.map(jnp.copy, params["policy"])
+        reference = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
     opt_state = tuple(
-        tx.init(params[o.module]) for tx, o in zip(plan.optimizers, plan.algorithm.objectives, strict=True)
+        tx.init(adapters.trained(params[o.module]))
+        for tx, o in zip(plan.optimizers, plan.algorithm.objectives, strict=True)
     )
     if carry and before is not None:
         if jax.tree.structure(opt_state) != jax.tree.structure(before.opt_state):
@@ -77,20 +80,27 @@ def begin(
 
 
 def layout(plan: plans.Plan, state: types.TrainState) -> types.TrainState:
-    """Lay parameters, reference and optimizer state out by the table of rules; pools by row; the rest replicated."""
+    """Lay parameters, reference and optimizer state out by the table of rules; pools by row; the rest replicated.
+
+    Offloaded optimizer state lies in the host's memory.
+    """
     mesh = plan.mesh
     whole: Any = sharding.replicated(mesh)
     params = {m: sharding.param_sharding(mesh, plan.models[m].axes, tree) for m, tree in state.params.items()}
+    trained, shapes = ({m: adapters.trained(x) for m, x in tree.items()} for tree in (params, state.params))
+    opt_state = tuple(
+        optimizer.shardings(tx, shapes[o.module], trained[o.module], whole)
+        for tx, o in zip(plan.optimizers, plan.algorithm.objectives, strict=True)
+    )
+    if plan.offload:
+        opt_state = jax.tree.map(lambda s: s.with_memory_kind(optimizer.HOST), opt_state)
     return types.TrainState(
         step=whole,
         draw=whole,
         params=params,
-        opt_state=tuple(
-            optimizer.shardings(tx, state.params[o.module], params[o.module], whole)
-            for tx, o in zip(plan.optimizers, plan.algorithm.objectives, strict=True)
-        ),
+        opt_state=opt_state,
         algorithm=jax.tree.map(lambda _: whole, state.algorithm),
-        reference=None if state.reference is None else params["policy"],
+        reference=None if state.reference is None else trained["policy"],
         pool=jax.tree.map(lambda x: sharding.batch_sharding(mesh) if x.ndim else whole, state.pool),
         skipped=whole,
         skipped_total=whole,

@@ -158,7 +158,7 @@ class TrainState(flax.struct.PyTreeNode):
     params: dict[str, Tree]  # by module: "policy", "value", "reward"
     opt_state: tuple[Tree, ...]  # one for each objective
     algorithm: Tree  # states of the algorithm's pieces
-    reference: Tree | None  # parameters of the reference policy, where one is needed
+    reference: Tree | None  # where one is needed: of the policy's parameters, the trained part
     pool: Tree  # the source's rows in flight
     skipped: Array  # int32, non-finite updates skipped since the last finite one
     skipped_total: Array  # int32

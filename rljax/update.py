@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from rljax import losses, ops, optimizer, sharding, transforms, types
 from rljax import plan as plans
-from rljax.models import packing
+from rljax.models import adapters, packing
 
 _PIECES = 3  # stream of the root key
+_ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
 
 
 def _split(tree: types.Tree, parts: int, mesh: jax.sharding.Mesh) -> types.Tree:
@@ -39,7 +40,8 @@ def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout)
     def fill(rows: types.Rollout) -> dict[str, types.Array]:
         found = {}
         if needs.reference:
-            plain = plans.score(plan, "policy", state.reference, rows, types.Needs(), kept=False)
+            reference = adapters.joined(state.reference, state.params["policy"])
+            plain = plans.score(plan, "policy", reference, rows, types.Needs(), kept=False)
             found["ref_logp"] = plain.logp
         if needs.fixed_proximal or (needs.proximal and inner > 1):
             found["proximal_logp"] = plans.score(plan, "policy", state.params["policy"], rows, types.Needs()).logp
@@ -58,17 +60,25 @@ def _repeats(plan: plans.Plan, o: types.Objective) -> int:
 
 
 def _minibatch_gradient(
-    plan: plans.Plan, o: types.Objective, params: types.Tree, reference: types.Tree, rollout: types.Rollout, inner, key
+    plan: plans.Plan, o: types.Objective, part: types.Tree, state: types.TrainState, rollout: types.Rollout, inner, key
 ):
-    """Return (loss, metrics, gradient, state) of one minibatch; micro-batches only add."""
+    """Return (loss, metrics, gradient, state) of one minibatch; micro-batches only add.
+
+    ``part`` is the trained part of the module's parameters as it is now, ``state`` that of the start of the update.
+    The gradient is of the part alone, and float32.
+    """
     needs = losses.objective_needs(o)
-    reference = reference if needs.divergence else None
-    score = functools.partial(plans.score, plan, o.module, needs=needs, reference=reference)
-    live = _map_rows(lambda rows: score(params, rows), rollout, plan) if needs.live else None
+    reference = adapters.joined(state.reference, state.params["policy"]) if needs.divergence else None
+
+    def score(part: types.Tree, rows: types.Rollout, places: packing.Places | None = None) -> types.Scores:
+        params = adapters.joined(part, state.params[o.module])
+        return plans.score(plan, o.module, params, rows, needs, reference=reference, places=places)
+
+    live = _map_rows(lambda rows: score(part, rows), rollout, plan) if needs.live else None
     rollout, inner = losses.prepare(o, rollout, live, inner, key)
 
-    def loss(params: types.Tree, rows: types.Rollout, key: types.Key, places: packing.Places | None = None):
-        scores = score(params, rows, places=places)
+    def loss(part: types.Tree, rows: types.Rollout, key: types.Key, places: packing.Places | None = None):
+        scores = score(part, rows, places)
         value, metrics = losses.loss(o, rows, scores, inner, key)
         if scores.logp is not None and rows.behaviour_logp is not None:
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
@@ -76,19 +86,22 @@ def _minibatch_gradient(
             metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
         return value, metrics
 
-    gradient = jax.value_and_grad(loss, has_aux=True)
+    def gradient(*arguments: Any) -> Any:
+        found, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
+        return found, optimizer.wide(grads)  # micro-batches add in float32
+
     if plan.lanes and plan.shared(rollout.mask.shape[0]):
-        return *_packed(plan, gradient, params, rollout, key), inner
+        return *_packed(plan, gradient, part, rollout, key), inner
     if plan.microbatches == 1:
-        (value, metrics), grads = gradient(params, rollout, key)
+        (value, metrics), grads = gradient(part, rollout, key)
         return value, metrics, grads, inner
 
-    def add(total, part):
-        i, rows = part
-        return jax.tree.map(jnp.add, total, gradient(params, rows, jax.random.fold_in(key, i))), None
+    def add(total, item):
+        i, rows = item
+        return jax.tree.map(jnp.add, total, gradient(part, rows, jax.random.fold_in(key, i))), None
 
     parts = _split(rollout, plan.microbatches, plan.mesh)
-    zero = _zeros(gradient, params, jax.tree.map(lambda x: x[0], parts), key)
+    zero = _zeros(gradient, part, jax.tree.map(lambda x: x[0], parts), key)
     ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(plan.microbatches), parts))
     return value, metrics, grads, inner
 
@@ -141,19 +154,25 @@ def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: t
     o, tx = plan.algorithm.objectives[number], plan.optimizers[number]
     minibatches = o.minibatches or plan.minibatches
     batches = _split(rollout, minibatches, plan.mesh)
+    rounding = jax.random.fold_in(key, _ROUNDING) if plan.rounding == "stochastic" else None
 
     def turn(carry, i: types.Array):
-        params, opt_state, inner = carry
+        part, opt_state, inner = carry
         rows = jax.tree.map(lambda x: x[i % minibatches], batches)
         value, metrics, grads, inner = _minibatch_gradient(
-            plan, o, params, state.reference, rows, inner, jax.random.fold_in(key, i)
+            plan, o, part, state, rows, inner, jax.random.fold_in(key, i)
         )
-        params, opt_state, norm, finite = optimizer.apply(tx, grads, value, params, opt_state)
+        if plan.offload:  # on the device for no longer than it is used
+            opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
+        own = None if rounding is None else jax.random.fold_in(rounding, i)
+        part, opt_state, norm, finite = optimizer.apply(tx, grads, value, part, opt_state, own)
+        if plan.offload:
+            opt_state = jax.device_put(opt_state, jax.memory.Space.Host)
         metrics |= {"loss": value, "gradient_norm": norm, "skipped": 1.0 - finite}
-        return (params, opt_state, inner), metrics
+        return (part, opt_state, inner), metrics
 
     inner = state.algorithm["objectives"][number]
-    carry = (state.params[o.module], state.opt_state[number], inner)
+    carry = (adapters.trained(state.params[o.module]), state.opt_state[number], inner)
     repeats = _repeats(plan, o)
     if repeats == 1:
         carry, metrics = turn(carry, jnp.zeros((), jnp.int32))
@@ -164,13 +183,13 @@ def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: t
     metrics["skipped"] = jnp.sum(stacked["skipped"])
     if "sampler_gap" in stacked:  # later minibatches have moved away from the sampler by design
         metrics["sampler_gap"] = stacked["sampler_gap"][0]
-    params, opt_state, inner = carry
+    part, opt_state, inner = carry
 
     def put(items: tuple, item: Any) -> tuple:
         return (*items[:number], item, *items[number + 1 :])
 
     state = state.replace(
-        params={**state.params, o.module: params},
+        params={**state.params, o.module: adapters.joined(part, state.params[o.module])},
         opt_state=put(state.opt_state, opt_state),
         algorithm={**state.algorithm, "objectives": put(state.algorithm["objectives"], inner)},
     )
@@ -274,7 +293,7 @@ def _follow(plan: plans.Plan, before, state: types.TrainState, metrics, skipped,
     """Move reference, schedules and counters. A step with a skipped update moves the counters only."""
     finite = skipped == 0
     reference, inner = losses.after(
-        plan.algorithm, state.reference, state.params["policy"], metrics, state.algorithm, key
+        plan.algorithm, state.reference, adapters.trained(state.params["policy"]), metrics, state.algorithm, key
     )
     inner = losses.observe(plan.algorithm, inner, metrics)
 

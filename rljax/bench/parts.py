@@ -12,6 +12,7 @@ import jax
 from rljax import bench, optimizer, types
 from rljax import plan as plans
 from rljax import step as steps
+from rljax.models import adapters
 
 
 def _weights(plan: plans.Plan) -> int:
@@ -117,7 +118,8 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
         jax.block_until_ready(metrics)
 
     update_s = timed("gradient", update)
-    tx, params, opt_state = plan.optimizers[0], made.state.params["policy"], made.state.opt_state[0]
+    tx, opt_state = plan.optimizers[0], made.state.opt_state[0]
+    params = adapters.trained(made.state.params["policy"])
     apply = jax.jit(lambda g, p, o: optimizer.apply(tx, g, jax.numpy.zeros(()), p, o))
     seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
     seconds["gradient"] = update_s - seconds["optimizer"]

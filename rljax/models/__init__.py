@@ -16,6 +16,7 @@ from rljax.models import presets, transformer
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture
+MATRICES = architectures.MATRICES
 Cache = caches.Cache
 preset = presets.preset
 
@@ -37,7 +38,7 @@ class Model:
         return architectures.axes(self.architecture)
 
     def init(self, key: Key) -> Tree:
-        """Return fresh float32 parameters: plain nested dictionaries, layers stacked first."""
+        """Return fresh parameters: plain nested dictionaries, layers stacked first."""
         return architectures.init(self.architecture, key)
 
     def apply(self, params: Tree, token: Array, mask: Array) -> Array:

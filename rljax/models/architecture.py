@@ -5,6 +5,7 @@ flax.linen declares the parameters and does not leave this file: callers see pla
 
 import dataclasses
 import functools
+import math
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -21,6 +22,17 @@ Activation = Literal["silu", "gelu"]
 DecodeWeights = Literal["float", "int8"]
 Names = tuple[str | None, ...]
 Form = attention.Form
+# the matrices of a layer: how many dimensions each multiplies into, and how many it gives
+MATRICES: dict[str, tuple[int, int]] = {
+    "query": (1, 2),
+    "key": (1, 2),
+    "value": (1, 2),
+    "attention_output": (2, 1),
+    "gate": (1, 1),
+    "up": (1, 1),
+    "down": (1, 1),
+}
+ADAPTER = ("_adapter_in", "_adapter_out")  # behind a matrix's name: [in..., rank] and [rank, out...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +81,9 @@ class Architecture:
     decode_weights: DecodeWeights = "float"  # "int8": the sampler's matrices, rounded; see ``cache.prepare``
     remat: Remat = "none"
     scan: bool = True
+    adapter_rank: int = 0  # 0: none; else of the adapters, see ``adapters``
+    adapter_scale: float = 1.0  # of their product: alpha / rank
+    adapter_modules: tuple[str, ...] = tuple(MATRICES)  # that have one
     attention: str = "plain"  # one of ``attention.IMPLEMENTATIONS``, outside decoding
     output: Output = "logits"
 
@@ -108,6 +123,21 @@ class Architecture:
             _at_least_one("expert_hidden", self.expert_hidden)
             if not 1 <= self.experts_per_token <= self.experts:
                 raise ValueError(f"experts_per_token={self.experts_per_token} must be 1 to experts={self.experts}")
+        self._check_adapters()
+
+    def _check_adapters(self) -> None:
+        if not isinstance(self.adapter_rank, int) or self.adapter_rank < 0:
+            raise ValueError(f"adapter_rank={self.adapter_rank!r} must be a whole number of at least 0")
+        if not self.adapter_scale > 0:
+            raise ValueError(f"adapter_scale={self.adapter_scale!r} must be above 0")
+        if not self.adapter_modules or set(self.adapter_modules) - set(MATRICES):
+            raise ValueError(f"adapter_modules={self.adapter_modules!r}: some of {', '.join(MATRICES)}")
+        within = [name for name in self.adapted if name in ("gate", "up", "down")]
+        if self.experts and within:
+            raise ValueError(
+                f"adapter_modules: {', '.join(within)} have no adapters with experts={self.experts}; choose some of "
+                "query, key, value, attention_output"
+            )
 
     def _check_attention(self) -> None:
         if self.attention not in attention.IMPLEMENTATIONS:
@@ -121,6 +151,11 @@ class Architecture:
                 f"window={self.window} and pattern={self.pattern!r}: local layers, and no others, have one"
             )
 
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """The matrices of a layer that have an adapter."""
+        return tuple(self.adapter_modules) if self.adapter_rank else ()
+
     def local(self, layer: int) -> bool:
         """Tell whether a layer sees a window only."""
         return self.pattern[layer % len(self.pattern)] == "local"
@@ -133,9 +168,17 @@ class Architecture:
 
 @functools.partial(jax.jit, static_argnums=0)  # op by op it takes seconds
 def init(architecture: Architecture, key: Key) -> Tree:
-    """Return parameters in ``param_dtype`` as nested dictionaries, layers stacked on the first dimension."""
+    """Return parameters as nested dictionaries, layers stacked on the first dimension.
+
+    In ``param_dtype``, but for adapters and the head of one number: small, trained, and float32.
+    """
     made = nn.meta.unbox(_boxed(architecture, key))
-    return jax.tree.map(lambda w: w.astype(architecture.param_dtype), made)
+
+    def cast(path: Any, w: jax.Array) -> jax.Array:
+        small = path[-1].key == "scalar" or path[-1].key.endswith(ADAPTER)
+        return w if small else w.astype(architecture.param_dtype)
+
+    return jax.tree_util.tree_map_with_path(cast, made)
 
 
 def axes(architecture: Architecture) -> Tree:
@@ -147,7 +190,9 @@ def axes(architecture: Architecture) -> Tree:
 
 
 def _boxed(architecture: Architecture, key: Key) -> Tree:
-    return _Decoder(architecture).init(key)["params"]
+    made = _Decoder(architecture).init(key)["params"]
+    own = _adapters(architecture, made["layers"], jax.random.fold_in(key, 1))
+    return {**made, "layers": {**made["layers"], **own}}
 
 
 def _at_least_one(field: str, value: int | None) -> None:
@@ -158,6 +203,19 @@ def _at_least_one(field: str, value: int | None) -> None:
 def _parameter(module: nn.Module, name: str, start: Any, names: Names, shape: tuple[int, ...]) -> None:
     """Declare a float32 parameter of ``module``, with its logical axis names."""
     module.param(name, nn.with_logical_partitioning(start, names), shape, jnp.float32)
+
+
+def _adapters(a: Architecture, layers: Tree, key: Key) -> Tree:
+    """Return the adapters of boxed matrices: from N(0, 1 / fan_in), and 0. No other draw depends on theirs."""
+    boxed = {}
+    for i, name in enumerate(a.adapted):
+        (_, *names), (_, *shape), cut = layers[name].names, layers[name].value.shape, MATRICES[name][0]
+        into = jax.random.normal(jax.random.fold_in(key, i), (a.layers, *shape[:cut], a.adapter_rank), jnp.float32)
+        into *= math.prod(shape[:cut]) ** -0.5
+        out = jnp.zeros((a.layers, a.adapter_rank, *shape[cut:]), jnp.float32)
+        boxed[name + ADAPTER[0]] = nn.LogicallyPartitioned(into, ("layers", *names[:cut], None))
+        boxed[name + ADAPTER[1]] = nn.LogicallyPartitioned(out, ("layers", None, *names[cut:]))
+    return boxed
 
 
 class _Layer(nn.Module):

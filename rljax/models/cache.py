@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models import attention, transformer
-from rljax.models.architecture import Architecture
+from rljax.models.architecture import MATRICES, Architecture
 from rljax.types import Array, Tree
 
 Pair = tuple[Array, Array]
@@ -47,8 +47,8 @@ def prepare(architecture: Architecture, params: Tree) -> Tree:
 
 def _rounded(name: str, weight: Array) -> Array | transformer.Int8:
     """Round a matrix [in..., out...] to int8, by the largest entry of each output; leave what is none."""
-    inputs = {"query": 1, "key": 1, "value": 1, "attention_output": 2, "gate": 1, "up": 1, "down": 1}.get(name, 0)
-    if not inputs or (name in ("gate", "up", "down") and weight.ndim > 2):  # experts are left
+    inputs, outputs = MATRICES.get(name, (0, 0))
+    if not inputs or weight.ndim > inputs + outputs:  # experts are left
         return weight
     largest = jnp.max(jnp.abs(weight), axis=tuple(range(inputs)), keepdims=True).astype(jnp.float32)
     scale = jnp.where(largest > 0, largest, 1.0) / 127

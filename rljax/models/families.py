@@ -31,8 +31,9 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family("Gemma2ForCausalLM", _GEMMA, tied=True),
     "gemma3_text": Family("Gemma3ForCausalLM", {**_GEMMA, "head_norm": True}, tied=True),
 }
-# how a model is computed, not what it is
-_COMPUTED = {"dtype", "param_dtype", "remat", "scan", "attention", "output", "decode_weights"}
+# how a model is computed and trained, not what it is
+_COMPUTED = {"dtype", "param_dtype", "decode_weights", "remat", "scan", "attention", "output"}
+_COMPUTED |= {"adapter_rank", "adapter_scale", "adapter_modules"}
 _DEFAULTS: dict[str, Any] = {
     f.name: f.default
     for f in dataclasses.fields(Architecture)

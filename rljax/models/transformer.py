@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.models import architecture as architectures
 from rljax.models import attention, gated
 from rljax.models.architecture import Architecture, Names
 from rljax.types import Array, Tree
@@ -194,7 +195,7 @@ def layer(
     query, key = (_rotate(z, *angles[local]).astype(dtype) for z in (query, key))
     query = constrain(query, ("rows", "positions", "heads", None))
     mixed, beside = mix(a.form(local), query, key, value.astype(dtype))
-    out: Any = project(mixed, weights["attention_output"], dtype, contracted=2).astype(dtype)
+    out: Any = adapted(a, weights, "attention_output", mixed).astype(dtype)
     x = constrain(x + (_norm(a, out, weights["attention_post_norm"]) if a.post_norm else out), _STREAM)
     y = _norm(a, x, weights["swiglu_norm"])
     if watch is not None:
@@ -205,7 +206,7 @@ def layer(
 
 def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
     """Return query, key or value [B, S, heads, K] in float32, not yet rotated."""
-    z = project(y, weights[name], a.dtype)
+    z = adapted(a, weights, name, y)
     if a.bias:
         z += weights[f"{name}_bias"].astype(jnp.float32)[None, None]
     return _norm(a, z, weights[f"{name}_norm"]) if a.head_norm and name != "value" else z
@@ -213,9 +214,19 @@ def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
 
 def _gated(a: Architecture, weights: Tree, y: Array, constrain: Constrain) -> Array:
     """Return down(activation(gate(y)) * up(y)) [B, S, D]."""
-    inner: Any = gated.product(a.activation, project(y, weights["gate"], a.dtype), project(y, weights["up"], a.dtype))
+    inner: Any = gated.product(a.activation, *(adapted(a, weights, name, y) for name in ("gate", "up")))
     inner = constrain(inner.astype(a.dtype), ("rows", "positions", "hidden"))
-    return project(inner, weights["down"], a.dtype).astype(a.dtype)
+    return adapted(a, weights, "down", inner).astype(a.dtype)
+
+
+def adapted(a: Architecture, weights: Tree, name: str, x: Array) -> Array:
+    """Return x W, or x W + scale (x A) B where the matrix has an adapter; float32."""
+    contracted = architectures.MATRICES[name][0]
+    z = project(x, weights[name], a.dtype, contracted)
+    if name not in a.adapted:
+        return z
+    into, out = (weights[name + end] for end in architectures.ADAPTER)
+    return z + a.adapter_scale * project(project(x, into, a.dtype, contracted), out, a.dtype)
 
 
 def logits(architecture: Architecture, params: Tree, hidden: Array) -> Array:

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from etils import epath
 
+from rljax.models import adapters, families, tensors
 from rljax.models import architecture as architectures
-from rljax.models import families, tensors
 from rljax.models.architecture import Architecture
-from rljax.types import Tree
+from rljax.types import Key, Tree
 
 _BESIDE = ("tokenizer", "chat_template", "special_tokens", "vocab", "merges", "generation_config", "added_tokens")
 # parts of multimodal checkpoints that are not the decoder, and buffers that older versions saved
@@ -46,10 +46,11 @@ def dtype(folder: str) -> str:
     return "bfloat16" if counts["BF16"] > counts["F32"] else "float32"
 
 
-def load(folder: str, architecture: Architecture, shardings: Tree | None = None) -> Tree:
+def load(folder: str, architecture: Architecture, shardings: Tree | None = None, key: Key | None = None) -> Tree:
     """Return the parameters of a folder in ``param_dtype``, laid out by ``shardings`` (None: on the first device).
 
-    Reads what each device of this host holds, a parameter at a time. A "scalar" head that is not there stays 0.
+    Reads what each device of this host holds, a parameter at a time. A "scalar" head that is not there stays 0;
+    adapters are those of ``init`` under ``key`` (None: that of seed 0).
 
     Raises:
       ValueError: a tensor is missing, in excess, of another shape, or its file cut short; all of them are named.
@@ -62,11 +63,17 @@ def load(folder: str, architecture: Architecture, shardings: Tree | None = None)
     found = _decoder(tensors.index(folder))
     _check(folder, a, shapes, found)
 
-    def fill(path: Any, leaf: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
+    def fill(path: Any, leaf: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array | None:
+        if adapters.names(path):
+            return None
         name = families.names(a)[tuple(key.key for key in path)]
         return _place(name, leaf, sharding, found)
 
-    return jax.tree_util.tree_map_with_path(fill, shapes, shardings)
+    read = jax.tree_util.tree_map_with_path(fill, shapes, shardings)
+    if not a.adapted:
+        return read
+    fresh = adapters.fresh(a, jax.random.key(0) if key is None else key)
+    return adapters.joined(jax.tree.map(jax.device_put, fresh, adapters.matrices(shardings)), read)
 
 
 def _decoder(found: dict[str, tensors.Tensor]) -> dict[str, tensors.Tensor]:
@@ -105,6 +112,8 @@ def _ours(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def _check(folder: str, a: Architecture, shapes: Tree, found: dict[str, tensors.Tensor]) -> None:
     wanted: dict[str, tuple[int, ...]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        if adapters.names(path):
+            continue
         name = families.names(a)[tuple(key.key for key in path)]
         wanted |= {one: _stored(one, part, a.width) for _, one, part in _pieces(name, leaf.shape)}
     spare = {"lm_head.weight", "score.weight"}  # of the other kind of model, or the embedding once more
@@ -166,7 +175,7 @@ def save(
 
     Args:
       folder: to write, which must not be there yet.
-      architecture: of the parameters.
+      architecture: of the parameters; adapters are merged into what they adapt.
       params: to write.
       family: one of ``families.FAMILIES``; "": the first that can say the architecture.
       dtype: to write them in; "": as they are.
@@ -179,12 +188,12 @@ def save(
     target = epath.Path(folder)
     if target.exists():
         raise ValueError(f"weights {folder!r}: there is something already")
+    architecture, params = adapters.merged(architecture, params)
     kept = config(like) if like else {}
     kind = family or families.kind(kept)
     said = families.write(architecture, kind if kind in families.FAMILIES else "")
     said = {**(kept if kept.get("model_type") == said["model_type"] else {}), **said}
-    for leaf in jax.tree.leaves(params):
-        said["dtype"] = dtype or str(leaf.dtype)
+    said["dtype"] = dtype or str(params["embedding"].dtype)
     draft = target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
     draft.mkdir(parents=True)
     try:
