@@ -18,18 +18,19 @@ class Family:
 
     model_class: str  # of transformers
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of Architecture
+    says: tuple[str, ...] = ()  # what its config may say beside what every family's does
     tied: bool = False  # where the config does not say
 
 
 _GEMMA: dict[str, Any] = {"norm_offset": 1.0, "post_norm": True}
 FAMILIES: dict[str, Family] = {
     "llama": Family("LlamaForCausalLM"),
-    "mistral": Family("MistralForCausalLM"),
-    "qwen2": Family("Qwen2ForCausalLM", {"bias": True}),
-    "qwen3": Family("Qwen3ForCausalLM", {"head_norm": True}),
-    "qwen3_moe": Family("Qwen3MoeForCausalLM", {"head_norm": True}),
-    "gemma2": Family("Gemma2ForCausalLM", _GEMMA, tied=True),
-    "gemma3_text": Family("Gemma3ForCausalLM", {**_GEMMA, "head_norm": True}, tied=True),
+    "mistral": Family("MistralForCausalLM", says=("window",)),
+    "qwen2": Family("Qwen2ForCausalLM", {"bias": True}, ("window",)),
+    "qwen3": Family("Qwen3ForCausalLM", {"head_norm": True}, ("window",)),
+    "qwen3_moe": Family("Qwen3MoeForCausalLM", {"head_norm": True}, ("window", "experts")),
+    "gemma2": Family("Gemma2ForCausalLM", _GEMMA, ("window", "scale"), tied=True),
+    "gemma3_text": Family("Gemma3ForCausalLM", {**_GEMMA, "head_norm": True}, ("window", "scale"), tied=True),
 }
 # how a model is computed and trained, not what it is
 _COMPUTED = {"dtype", "param_dtype", "decode_weights", "remat", "scan", "attention", "output"}
@@ -83,18 +84,27 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
         "tied": config.get("tie_word_embeddings", FAMILIES[family].tied),
         "norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "activation": _ACTIVATIONS[activation],
-        "attention_cap": config.get("attn_logit_softcapping") or 0.0,
-        "logit_cap": config.get("final_logit_softcapping") or 0.0,
         **FAMILIES[family].fixed,
         **_rope(config),
-        **_window(config, family),
-        **_experts(config, given),
     }
-    if config.get("query_pre_attn_scalar"):
-        found["query_scale"] = config["query_pre_attn_scalar"] ** -0.5
-    if found["norm_offset"]:  # Gemma, which has no field for it
-        found["embedding_scale"] = math.sqrt(width)
+    said = FAMILIES[family].says  # the rest is ignored, as the family's own code does
+    if "window" in said:
+        found |= _window(config, family)
+    if "experts" in said:
+        found |= _experts(config, given)
+    if "scale" in said:
+        found |= _scales(config, given)
     return found
+
+
+def _scales(config: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """Read what Gemma multiplies and caps; the embedding's factor has no field."""
+    return {
+        "embedding_scale": math.sqrt(given("hidden_size")),
+        "query_scale": given("query_pre_attn_scalar") ** -0.5,
+        "attention_cap": config.get("attn_logit_softcapping") or 0.0,
+        "logit_cap": config.get("final_logit_softcapping") or 0.0,
+    }
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,10 +235,12 @@ def _write(a: Architecture, family: str) -> dict[str, Any]:
     if family == "gemma3_text":
         local = {"rope_type": "default", "rope_theta": a.rope_local_theta or a.rope_theta}
         config["rope_parameters"] = {"full_attention": scaling, "sliding_attention": local}
-    if a.query_scale:
-        config["query_pre_attn_scalar"] = round(a.query_scale**-2)
-    if family.startswith("gemma"):
-        config |= {"attn_logit_softcapping": a.attention_cap or None, "final_logit_softcapping": a.logit_cap or None}
+    if "scale" in FAMILIES[family].says:
+        config |= {
+            "query_pre_attn_scalar": round((a.query_scale or a.head_size**-0.5) ** -2),
+            "attn_logit_softcapping": a.attention_cap or None,
+            "final_logit_softcapping": a.logit_cap or None,
+        }
     config["sliding_window"] = a.window or None
     if family not in ("llama", "mistral"):
         config |= {"layer_types": [names[a.pattern[i % len(a.pattern)]] for i in range(a.layers)]}
