@@ -433,7 +433,7 @@ def test_shipped_configs_resolve(name):
         try:
             configs.resolve(config)
         except ValueError as error:
-            if "gsm8k" not in name or "is not a folder" not in str(error):
+            if name not in ("gsm8k", "pretrained") or "is not a folder" not in str(error):
                 raise
             pytest.skip(f"the problems are not here: {error}")
 

@@ -18,7 +18,8 @@ def test_every_run_command_resolves():
     commands = [shlex.split(c) for c in re.findall(r"python -m rljax --config .*", README)]
     assert len(commands) >= 8
     for _, _, _, _, name, *flags in commands:
-        config = configs.load(str(ROOT / name))
+        path, _, argument = name.partition(":")
+        config = configs.load(str(ROOT / path), argument)
         for flag in flags:
             field, _, value = flag.removeprefix("--config.").partition("=")
             if value:  # "--set" stands alone before its field
@@ -29,7 +30,7 @@ def test_every_run_command_resolves():
 
 
 def test_every_module_command_exists():
-    for module in set(re.findall(r"python -m (rljax\.\w+)", README)):
+    for module in set(re.findall(r"python -m (rljax(?:\.\w+)+)", README)):
         path = ROOT / module.replace(".", "/")
         program = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
         assert '__name__ == "__main__"' in program.read_text()
