@@ -1,6 +1,6 @@
-"""A published model on GSM8K or MATH: GRPO, answers checked by worker processes, prompts by the model's chat template.
+r"""A published model on GSM8K or MATH: GRPO, answers checked by worker processes, prompts by the model's chat template.
 
-Command:   python -m rljax --config configs/pretrained.py:qwen2.5-0.5b --config.model.weights=MODEL_DIR \\
+Command:   python -m rljax --config configs/pretrained.py:qwen2.5-0.5b --config.model.weights=MODEL_DIR \
                --config.task="gsm8k(path='DATA_DIR', chat=True)"
            MODEL_DIR holds config.json, *.safetensors and tokenizer.json as published, gs:// too; DATA_DIR the data
            set's train.jsonl and test.jsonl. ``:MODEL,math`` takes MATH. Nothing is downloaded.
@@ -15,8 +15,8 @@ Hardware:  an accelerator for real use. In float32 with AdamW, parameters, gradi
 Time:      not measured: no accelerator was at hand.
 Score:     not measured, for the same reason and for want of the published weights.
 
-Without ``model.weights`` the network has the model's shape and random weights, and ``tokenizer.kind=bytes`` a tokenizer:
-two such steps of 0.5B were run on two CPU cores.
+Without ``model.weights`` the network has the model's shape and random weights, and ``tokenizer.kind=bytes`` a
+tokenizer: two such steps of 0.5B were run on two CPU cores.
 """
 
 from rljax import config as configs

@@ -24,8 +24,9 @@ FLAGS = flags.FLAGS
 
 def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Architecture, Tree]:
     """Return architecture and parameters of a public checkpoint or of a run's policy."""
-    if (epath.Path(source) / "config.json").exists() and families.kind(weights.config(source)) in families.FAMILIES:
-        fields: dict[str, Any] = families.read(weights.config(source))
+    found = weights.config(source) if (epath.Path(source) / "config.json").exists() else {}
+    if families.kind(found):
+        fields: dict[str, Any] = families.read(found)
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
         return architecture, weights.load(source, architecture)
     from rljax import evaluate
@@ -48,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
         if f.target:
             weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like)
             print(f"wrote {f.target}")
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         raise app.UsageError(str(error)) from None
 
 

@@ -45,8 +45,8 @@ _LAYERS = {"sliding_attention": "local", "full_attention": "global"}
 
 
 def kind(config: Mapping[str, Any]) -> str:
-    """Return the family that a config.json names, known or not."""
-    named = str(config.get("text_config", config).get("model_type"))
+    """Return the family that a config.json names, known or not; "" if none."""
+    named = config.get("text_config", config).get("model_type") or ""
     return {"gemma3": "gemma3_text"}.get(named, named)  # the multimodal one holds the other
 
 
