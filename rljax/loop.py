@@ -315,7 +315,9 @@ def train(
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if directory is not None:
             plots.learning_curve(result.history, directory / "learning_curve.png", _bounds(program))
-            plots.passk(_named(program, result.evaluations), directory / "passk.png")
+            named = _named(program, result.evaluations)
+            if named:
+                plots.passk(named, directory / "passk.png")
     return result
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import app, flags
+from absl import app, flags, logging
 from etils import epath
 
 from rljax.models import architecture as architectures
@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
     """Read a source, say what it is, and write it where asked."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)
     f = FLAGS
     try:
         architecture, params = _read(f.source, f.step, f.dtype)
