@@ -29,6 +29,7 @@ setuptools.setup(
         "math-verify",
         "matplotlib",
         "ml-collections",
+        "ml-dtypes",
         "numpy",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12",

@@ -27,6 +27,12 @@ def _few_programs():
     memory.forget_programs()
 
 
+def pytest_collection_modifyitems(items):
+    """Start with the files that take longest, so that no worker is left with one of them at the end."""
+    long = ("loop", "host_path", "step", "partial", "notebooks", "readme", "recipes_run", "families", "bench")
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in long)
+
+
 def pytest_configure(config):
     """Set what jax must know before the first computation."""
     jax.config.update("jax_numpy_rank_promotion", "raise")

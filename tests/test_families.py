@@ -265,10 +265,12 @@ def test_the_embedding_must_hold_the_tokenizer(folder):
 
 @pytest.mark.parametrize("name", reference.CONFIGS)
 def test_parity_with_transformers(name, tmp_path):
-    """Models that transformers draws, greedy decoding of 64 tokens, bfloat16, and the way back."""
+    """Folders that transformers made, weights large enough for lively text: logits, 64 greedy tokens, the way back."""
     torch = pytest.importorskip("torch", reason="pip install -e '.[parity]': parity with transformers is NOT checked")
     transformers = pytest.importorskip("transformers")
-    reference.build(name, tmp_path / "in")
+    _, shapes = reference.build(name, tmp_path / "in")
+    lively = {key: x * (1 + (x.ndim > 1)) for key, x in reference.weights(shapes).items()}
+    safetensors.numpy.save_file(lively, tmp_path / "in" / "model.safetensors", {"format": "pt"})
     model, params = read(str(tmp_path / "in"))
     found = logits(model, params, TOKEN, ALL)
     assert np.abs(found - reference.logits(tmp_path / "in", reference.TOKEN)).max() < 1e-4
@@ -295,6 +297,7 @@ def test_parity_with_transformers(name, tmp_path):
         block=16,
     )
     np.testing.assert_array_equal(ours.token, out[:, TOKEN.shape[1] :].numpy())
+    assert len(np.unique(ours.token)) > 3
 
     weights.save(str(tmp_path / "out"), model.architecture, params)
     assert np.abs(found - reference.logits(tmp_path / "out", reference.TOKEN)).max() < 1e-4

@@ -226,7 +226,7 @@ def test_scalar_starts_at_zero():
         ({"norm_epsilon": 0.0}, "norm_epsilon"),
         ({"dtype": "float16"}, "float32, bfloat16"),
         ({"remat": "some"}, "none, full, dots"),
-        ({"output": "both"}, "logits, scalar"),
+        ({"output": "value"}, "logits, scalar, both"),
     ],
 )
 def test_architecture_refuses(changes, message):

@@ -132,8 +132,8 @@ def test_parameters_that_do_not_divide_are_named():
     mesh = sharding.make_mesh({"tensor": 8})
     with pytest.raises(ValueError, match=r"layers\.attention_output: dimension 1 \(heads, size 4\).*tensor=8"):
         sharding.param_sharding(mesh, model.axes, shapes)
-    with pytest.raises(ValueError, match="parameter w: no rule for logical axis 'expert'"):
-        sharding.param_sharding(mesh, {"w": ("expert",)}, {"w": jnp.zeros(8)})
+    with pytest.raises(ValueError, match="parameter w: no rule for logical axis 'colour'"):
+        sharding.param_sharding(mesh, {"w": ("colour",)}, {"w": jnp.zeros(8)})
 
 
 def test_rows_that_do_not_divide_are_named():

@@ -22,7 +22,9 @@ def evaluate_arithmetic(prompt):
 
 def test_lookup_names_the_choices_and_the_nearest():
     assert tasks.lookup("arithmetic")().name == "arithmetic"
-    with pytest.raises(ValueError, match=r"'contdown'; there are arithmetic, countdown, gsm8k; nearest: 'countdown'"):
+    with pytest.raises(
+        ValueError, match=r"'contdown'; there are arithmetic, countdown, gsm8k, math; nearest: 'countdown'"
+    ):
         tasks.lookup("contdown")
 
 
