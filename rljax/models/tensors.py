@@ -92,28 +92,20 @@ def floating(tensor: Tensor) -> bool:
 
 def write(folder: epath.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
     """Write tensors to files of about ``shard_bytes``, with an index where there are several; holds one of them."""
-    files: list[tuple[epath.Path, list[str]]] = []
     held: dict[str, np.ndarray] = {}
-    total = size = 0
+    where: dict[str, str] = {}
+    total = size = count = 0
 
-    def flush() -> None:
-        path = folder / f"part-{len(files)}.safetensors"
-        path.write_bytes(safetensors.numpy.save(held, {"format": "pt"}))
-        files.append((path, list(held)))
+    def flush(name: str) -> None:
+        (folder / name).write_bytes(safetensors.numpy.save(held, {"format": "pt"}))
+        where.update(dict.fromkeys(held, name))
         held.clear()
 
     for name, x in tensors:
         if held and size + x.nbytes > shard_bytes:
-            flush()
-            size = 0
+            count, size = count + 1, 0
+            flush(f"model-{count:05d}.safetensors")
         held[name], size, total = x, size + x.nbytes, total + x.nbytes
-    flush()
-    if len(files) == 1:
-        files[0][0].rename(folder / "model.safetensors")
-        return
-    where = {}
-    for i, (path, names) in enumerate(files):
-        name = f"model-{i + 1:05d}-of-{len(files):05d}.safetensors"
-        path.rename(folder / name)
-        where |= dict.fromkeys(names, name)
-    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=1))
+    flush(f"model-{count + 1:05d}.safetensors" if count else "model.safetensors")
+    if count:
+        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=1))

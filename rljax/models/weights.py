@@ -194,15 +194,17 @@ def save(
     said = families.write(architecture, kind if kind in families.FAMILIES else "")
     said = {**(kept if kept.get("model_type") == said["model_type"] else {}), **said}
     said["dtype"] = dtype or str(params["embedding"].dtype)
-    draft = target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
+    remote = "://" in folder  # no folder can be renamed there at once: config.json, without which none is read, is last
+    draft = target if remote else target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
     draft.mkdir(parents=True)
     try:
         tensors.write(draft, _named(architecture, params, dtype), shard_bytes)
-        (draft / "config.json").write_text(json.dumps(said, indent=2))
         for path in epath.Path(like).iterdir() if like else ():
             if path.name.startswith(_BESIDE):
-                path.copy(draft / path.name)
-        draft.rename(target)
+                (draft / path.name).write_bytes(path.read_bytes())
+        (draft / "config.json").write_text(json.dumps(said, indent=2))
+        if not remote:
+            draft.rename(target)
     except BaseException:
         draft.rmtree()
         raise
