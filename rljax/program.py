@@ -170,8 +170,8 @@ def build(
     ``devices`` None means all there are.
 
     Raises:
-      ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, or a mesh that does not
-        fit the devices.
+      ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, a mesh that does not fit
+        the devices, or weights that are not what they say.
     """
     config = configs.complete(config)  # a copy: the caller may go on changing theirs
     resolved = configs.resolve(config)
@@ -190,7 +190,10 @@ def build(
         sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
     if tokenizer is None:
         tokenizer = make_tokenizer(config, resolved.task)
-    return Program(config, resolved, tokenizer, (task or resolved.task).bind(tokenizer), mesh)
+    made = Program(config, resolved, tokenizer, (task or resolved.task).bind(tokenizer), mesh)
+    if config.model.weights:
+        weights.check(config.model.weights, made.policy.architecture)
+    return made
 
 
 def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:

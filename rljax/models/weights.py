@@ -53,15 +53,13 @@ def load(folder: str, architecture: Architecture, shardings: Tree | None = None,
     adapters are those of ``init`` under ``key`` (None: that of seed 0).
 
     Raises:
-      ValueError: a tensor is missing, in excess, of another shape, or its file cut short; all of them are named.
+      ValueError: what ``check`` finds.
     """
     a = architecture
-    shapes = jax.eval_shape(lambda: architectures.init(a, jax.random.key(0)))
+    shapes, found = _shapes(a), check(folder, a)
     if shardings is None:
         one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: one, shapes)
-    found = _decoder(tensors.index(folder))
-    _check(folder, a, shapes, found)
 
     def fill(path: Any, leaf: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array | None:
         if adapters.names(path):
@@ -109,9 +107,19 @@ def _ours(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return (tensor.T if turned else tensor).reshape(shape)
 
 
-def _check(folder: str, a: Architecture, shapes: Tree, found: dict[str, tensors.Tensor]) -> None:
+def _shapes(architecture: Architecture) -> Tree:
+    return jax.eval_shape(lambda: architectures.init(architecture, jax.random.key(0)))
+
+
+def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
+    """Return the decoder's tensors of a folder, which ``load`` would read.
+
+    Raises:
+      ValueError: a tensor is missing, in excess, of another shape, or its file cut short; all of them are named.
+    """
+    a, found = architecture, _decoder(tensors.index(folder))
     wanted: dict[str, tuple[int, ...]] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(_shapes(a)):
         if adapters.names(path):
             continue
         name = families.names(a)[tuple(key.key for key in path)]
@@ -133,6 +141,7 @@ def _check(folder: str, a: Architecture, shapes: Tree, found: dict[str, tensors.
     said += [_few(wrong)] * bool(wrong)
     if said:
         raise ValueError(f"weights {folder!r}: {'; '.join(said)}")
+    return found
 
 
 def _few(names: list[str]) -> str:
