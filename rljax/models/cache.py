@@ -66,7 +66,7 @@ def prefill(
     constrain: transformer.Constrain,
 ) -> tuple[Array, Cache]:
     """Read prompts [P, L]; return hidden [P, L, D] and a cache for P * ``samples`` rows of ``columns`` each."""
-    a, reads = architecture, attention.Rows((mask != 0).astype(jnp.int32), transformer.places(mask != 0))
+    a, reads = architecture, transformer.whole(mask)
     rows, kept = token.shape[0] * samples, []
     widths = [min(block, columns - i) for i in range(0, columns, block)] if block else [columns]
 

@@ -38,12 +38,17 @@ def apply(
     """Read whole rows; see ``models.Model.apply``."""
     if token.ndim != 2 or token.shape != mask.shape:
         raise ValueError(f"token {token.shape} and mask {mask.shape} must share one shape [B, S]")
-    rows = attention.Rows((mask != 0).astype(jnp.int32), places(mask != 0))
+    rows = whole(mask)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         return attention.attend(architecture.attention, form, query, key, value, rows)
 
     return _trunk(architecture, params, token, rows.position, mix, constrain)
+
+
+def whole(mask: Array) -> attention.Rows:
+    """Return who sees whom in rows [B, S] that are read from their start, real where ``mask`` is not 0."""
+    return attention.Rows((mask != 0).astype(jnp.int32), places(mask != 0))
 
 
 def places(real: Array) -> Array:
@@ -72,7 +77,7 @@ def apply_shared(
     fresh = jnp.concatenate([jnp.ones_like(segment[:, :1], bool), segment[:, 1:] != segment[:, :-1]], axis=1)
     own = column - jax.lax.cummax(jnp.where(fresh, column, 0), axis=1)  # places since the segment began
     own = own.reshape(prompts, -1) + jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
-    ahead = attention.Rows(real.astype(jnp.int32), places(real))
+    ahead = whole(prompt_mask)
     behind = attention.Rows(segment, own.reshape(rows, width))
     attend = functools.partial(attention.attend, architecture.attention)
 
@@ -85,8 +90,8 @@ def apply_shared(
         second = attend(form, q, k, v, behind, shared)
         return jnp.concatenate([first, second.reshape(prompts, -1, *second.shape[2:])], axis=1)
 
-    whole = jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1)
-    x = _trunk(architecture, params, whole, jnp.concatenate([ahead.position, own], axis=1), mix, constrain)
+    stream = jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1)
+    x = _trunk(architecture, params, stream, jnp.concatenate([ahead.position, own], axis=1), mix, constrain)
     return x[:, :length], x[:, length:].reshape(rows, width, -1)
 
 
@@ -112,20 +117,20 @@ def _trunk(
 
         def turn(x: Array, stack: Tree) -> tuple[Array, None]:
             for i in range(period):
-                x = block(i, x, jax.tree.map(lambda w, i=i: w[i], stack))
+                x = block(i, x, _nth(stack, i))
             return x, None
 
         cut = lambda w: w[:looped].reshape(looped // period, period, *w.shape[1:])  # noqa: E731
         x, _ = jax.lax.scan(turn, x, jax.tree.map(cut, params["layers"]))
     for i in range(looped, a.layers):
-        x = block(i, x, jax.tree.map(lambda w, i=i: w[i], params["layers"]))
+        x = block(i, x, _nth(params["layers"], i))
     return final(a, params, x)
 
 
 def balance(architecture: Architecture, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
     """Describe how evenly rows use the experts; see ``models.Model.balance``."""
-    a, found = architecture, []
-    rows = attention.Rows((mask != 0).astype(jnp.int32), places(mask != 0))
+    a, rows, found = architecture, whole(mask), []
+    angles = rotation(a, rows.position)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, None]:
         return attention.attend(a.attention, form, query, key, value, rows), None
@@ -133,13 +138,17 @@ def balance(architecture: Architecture, params: Tree, token: Array, mask: Array)
     x = embed(a, params, token)
     for i, weights in enumerate(unstacked(a, params["layers"])):
         watch = lambda y, w=weights: found.append(gated.balance(a, w["router"], y, mask))  # noqa: E731
-        x, _ = layer(a, i, weights, x, rotation(a, rows.position), mix, unconstrained, watch)
+        x, _ = layer(a, i, weights, x, angles, mix, unconstrained, watch)
     return jax.tree.map(lambda *x: sum(x) / len(x), *found)
 
 
 def unstacked(architecture: Architecture, layers: Tree) -> list[Tree]:
     """Return the parameters of each layer."""
-    return [jax.tree.map(lambda w, i=i: w[i], layers) for i in range(architecture.layers)]
+    return [_nth(layers, i) for i in range(architecture.layers)]
+
+
+def _nth(stack: Tree, i: int) -> Tree:
+    return jax.tree.map(lambda w: w[i], stack)
 
 
 def embed(architecture: Architecture, params: Tree, token: Array) -> Array:

@@ -91,20 +91,22 @@ def _pieces(name: str, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...]
         yield at, name.format(**dict(zip(("layer", "expert"), at, strict=False))), shape[lead:]
 
 
-def _stored(name: str, shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+def _turned(name: str, shape: tuple[int, ...]) -> bool:
+    """Tell whether a part of a parameter of ``shape`` is stored transposed: a matrix that is no embedding."""
+    return len(shape) > 1 and name != "model.embed_tokens.weight" and not name.endswith(".bias")
+
+
+def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the tensor that a part of a parameter of ``shape`` is stored as: [out, in], or the same."""
-    if len(shape) < 2 or name == "model.embed_tokens.weight":
-        return shape
-    if name.endswith(".bias"):
-        return (int(np.prod(shape)),)
+    if not _turned(name, shape):
+        return (int(np.prod(shape)),) if name.endswith(".bias") else shape
     split = len(shape) - 1 if name.endswith("o_proj.weight") else 1
     return int(np.prod(shape[split:])), int(np.prod(shape[:split]))
 
 
 def _ours(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return a view of a stored tensor as the part of a parameter of ``shape`` that it is."""
-    turned = tensor.ndim == 2 and name != "model.embed_tokens.weight" and len(shape) > 1
-    return (tensor.T if turned else tensor).reshape(shape)
+    return (tensor.T if _turned(name, shape) else tensor).reshape(shape)
 
 
 def _shapes(architecture: Architecture) -> Tree:
@@ -123,7 +125,7 @@ def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
         if adapters.names(path):
             continue
         name = families.names(a)[tuple(key.key for key in path)]
-        wanted |= {one: _stored(one, part, a.width) for _, one, part in _pieces(name, leaf.shape)}
+        wanted |= {one: _stored(one, part) for _, one, part in _pieces(name, leaf.shape)}
     spare = {"lm_head.weight", "score.weight"}  # of the other kind of model, or the embedding once more
     missing = sorted(set(wanted) - set(found) - {"score.weight"})  # a head of our own starts at 0
     extra = sorted(set(found) - set(wanted) - spare)
@@ -224,7 +226,6 @@ def _named(architecture: Architecture, params: Tree, dtype: str) -> Iterator[tup
         name = families.names(architecture)[tuple(key.key for key in path)]
         for at, one, shape in _pieces(name, leaf.shape):
             x = np.asarray(leaf[at] if at else leaf)
-            stored = _stored(one, shape, architecture.width)
-            turned = len(stored) == 2 and one != "model.embed_tokens.weight"
-            x = x.reshape(stored[::-1]).T if turned else x.reshape(stored)
+            stored = _stored(one, shape)
+            x = x.reshape(stored[::-1]).T if _turned(one, shape) else x.reshape(stored)
             yield one, np.ascontiguousarray(x.astype(dtype or x.dtype))
