@@ -61,6 +61,7 @@ FLOORS = {
         "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "profile", "program", "progress"),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
+        "sweep": ("config",),  # python -m rljax.sweep
         "__main__": ("checkpoint", "config", "evaluate", "loop", "profile"),
     },
 }
