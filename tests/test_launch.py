@@ -80,11 +80,14 @@ fi
 """
 
 PROGRAM = """#!/usr/bin/env bash
+echo "run with NOTE=${NOTE:-}"
+exec 9>"$CLOUD/lock"
+flock 9 # one after the other
 printf '%s\\0' "$@" >>"$CLOUD/arguments"
 echo >>"$CLOUD/arguments"
-echo "run with NOTE=${NOTE:-}"
 code=$(head -n 1 "$CLOUD/codes")
 sed -i 1d "$CLOUD/codes"
+exec 9>&-
 if [[ $code == sleep ]]; then
   trap 'echo saved; exit 75' TERM
   touch "$CLOUD/asleep"
@@ -351,7 +354,7 @@ def test_set_up_launch_look_and_stop(cloud):
     cloud.wait_for(lambda: (cloud.path / "codes").read_text() == "")
     assert cloud.arguments() == [["-m", "rljax", *ARGUMENTS]] * 2
     assert "run with NOTE=a 'b'\n" in (cloud.path / "worker-0/rljax-run/log").read_text()
-    assert cloud.pod("status", "mine").stdout.count(" running after 0 restarts\n") == 2
+    assert cloud.pod("status", "mine").stdout.count(" running (restarts: 0)\n") == 2
     again = cloud.pod("setup", "mine")
     assert again.returncode == 1 and "a run is going on here" in again.stderr and copied.exists()
 
@@ -459,11 +462,30 @@ def test_watch_launches_again_where_a_machine_was_started_again(cloud):
     cloud.pod("launch", "mine", "--", "--config", "x")
     cloud.wait_for(lambda: (cloud.path / "codes").read_text() == "")
     os.killpg(int((cloud.path / "worker-1/rljax-run/pid").read_text()), signal.SIGKILL)
-    assert "lost (was running" in cloud.pod("status", "mine").stdout
+    assert "lost (was: running" in cloud.pod("status", "mine").stdout
     cloud.codes(0, 0)
     done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--", "--config", "x")
     assert done.returncode == 0 and len(cloud.arguments()) == 4
     assert not any(a[1] == "scp" for a in cloud.asked()[4:])  # installed is installed
+
+
+def test_watch_does_not_take_an_earlier_run_for_its_own(cloud):
+    cloud.plan(ACTIVE)
+    cloud.pod("setup", "mine")
+    cloud.codes(0, 2)
+    cloud.pod("launch", "mine", "--", "--config", "earlier")
+    ended = [cloud.path / f"worker-{i}/rljax-run/state" for i in range(2)]
+    cloud.wait_for(lambda: sorted(f.read_text() for f in ended) == ["ended 0\n", "ended 2\n"])
+    cloud.codes(0, 0)
+    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--", "--config", "x")
+    assert done.returncode == 0 and cloud.arguments()[2:] == [["-m", "rljax", "--config", "x"]] * 2
+
+
+def test_watch_does_not_start_again_what_somebody_stopped(cloud):
+    cloud.plan(ACTIVE, ("worker status", [{}, {}, {"out": "rljax-worker a stopped\n" * 2, "code": 0}]))
+    cloud.codes("sleep", "sleep")
+    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--", "--config", "x")
+    assert done.returncode == 1 and "watch: somebody stopped the run" in done.stderr
 
 
 @pytest.mark.parametrize(
