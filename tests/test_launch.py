@@ -90,7 +90,7 @@ sed -i 1d "$CLOUD/codes"
 exec 9>&-
 if [[ $code == sleep ]]; then
   trap 'echo saved; exit 75' TERM
-  touch "$CLOUD/asleep"
+  echo "it saves when told to" >>"$CLOUD/asleep"
   sleep 20 >/dev/null & wait $!
 fi
 exit "$code"
@@ -294,7 +294,7 @@ def test_a_quota_error_is_shown_and_ends_it(cloud):
 )
 def test_waiting_ends_with_the_state_it_found(cloud, states, said):
     cloud.plan((STATE, [{"out": s + "\n" * bool(s)} for s in states]))
-    done = cloud.pod("wait", "mine", "--timeout", "1")
+    done = cloud.pod("wait", "mine", "--timeout", "1" if said and "after 1 s" in said else "50")
     assert done.returncode == (0 if said is None else 1)
     assert said is None or said in done.stderr
 
@@ -351,7 +351,8 @@ def test_set_up_launch_look_and_stop(cloud):
 
     done = cloud.pod("launch", "mine", "--max-restarts", "3", "--env", "NOTE=a 'b'", "--", *ARGUMENTS)
     assert done.returncode == 0, done.stderr
-    cloud.wait_for(lambda: (cloud.path / "codes").read_text() == "")
+    asleep = cloud.path / "asleep"
+    cloud.wait_for(lambda: asleep.exists() and asleep.read_text().count("\n") == 2)
     assert cloud.arguments() == [["-m", "rljax", *ARGUMENTS]] * 2
     assert "run with NOTE=a 'b'\n" in (cloud.path / "worker-0/rljax-run/log").read_text()
     assert cloud.pod("status", "mine").stdout.count(" running (restarts: 0)\n") == 2
