@@ -447,6 +447,15 @@ def test_watch_recreates_what_is_preempted_until_the_run_is_done(cloud):
     assert "the run is done on every worker" in done.stdout
 
 
+def test_watch_outlives_a_preemption_during_the_set_up(cloud):
+    states = (STATE, [{"out": "ACTIVE\n"}, {"out": "SUSPENDED\n"}, {}, {"out": "ACTIVE\n"}])
+    cloud.plan(states, ("scp", [{"err": "connection lost\n", "code": 255}, {}]))
+    cloud.codes(0, 0)
+    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--", "--config", "x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "error: setup: copying to the workers" in done.stderr and len(cloud.arguments()) == 2
+
+
 def test_watch_stops_all_when_a_worker_gives_up(cloud):
     cloud.plan(ACTIVE)
     cloud.codes("sleep", 2)
@@ -493,16 +502,29 @@ def test_watch_does_not_start_again_what_somebody_stopped(cloud):
     ("answers", "said"),
     [
         ([(STATE, [{"out": "FAILED\n"}])], "the request for mine failed"),
-        ([(STATE, [{"code": 1}])], "out of reach 10 times in a row"),
-        ([ACTIVE, ("ssh", [{"code": 255}])], "out of reach 10 times in a row"),
+        ([(STATE, [{"code": 1}])], "out of reach 3 times in a row"),
+        ([ACTIVE, ("ssh", [{"code": 255}])], "out of reach 3 times in a row"),
+        ([ACTIVE, ("scp", [{"code": 1}])], "set-up or launch failed 3 times in a row"),
         ([(STATE, [{}]), ("create", [{"code": 1}])], "create: gcloud's message is above"),
-        ([(STATE, [{"out": "SUSPENDED\n"}])], "preempted 3 times, more than --max-recreations"),
+        ([(STATE, [{"out": "SUSPENDED\n"}])], "preempted 5 times, more than --max-recreations"),
     ],
 )
 def test_watch_does_not_go_on_for_ever(cloud, answers, said):
     cloud.plan(*answers)
     done = cloud.pod(
-        "watch", "mine", "--type", "v4-8", "--max-recreations", "2", "--interval", "0", "--", "--config", "x"
+        "watch",
+        "mine",
+        "--type",
+        "v4-8",
+        "--max-recreations",
+        "4",
+        "--max-misses",
+        "2",
+        "--interval",
+        "0",
+        "--",
+        "--config",
+        "x",
     )
     assert done.returncode == 1 and said in done.stderr, done.stderr
 
