@@ -511,21 +511,8 @@ def test_watch_does_not_start_again_what_somebody_stopped(cloud):
 )
 def test_watch_does_not_go_on_for_ever(cloud, answers, said):
     cloud.plan(*answers)
-    done = cloud.pod(
-        "watch",
-        "mine",
-        "--type",
-        "v4-8",
-        "--max-recreations",
-        "4",
-        "--max-misses",
-        "2",
-        "--interval",
-        "0",
-        "--",
-        "--config",
-        "x",
-    )
+    bounds = ["--max-recreations", "4", "--max-misses", "2", "--interval", "0"]
+    done = cloud.pod("watch", "mine", "--type", "v4-8", *bounds, "--", "--config", "x")
     assert done.returncode == 1 and said in done.stderr, done.stderr
 
 
