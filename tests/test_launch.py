@@ -346,8 +346,9 @@ def test_set_up_launch_look_and_stop(cloud):
     listed = subprocess.run(["git", "ls-files"], cwd=cloud.tpu, capture_output=True, text=True, check=True)
     tracked = [f"tpu/{name}" for name in listed.stdout.split()]
     assert {str(p.relative_to(copied)) for p in copied.rglob("*") if p.is_file()} == set(tracked)
-    installed = "-m uv pip install --quiet --python rljax-venv/bin/python -c rljax/tpu/constraints.txt ./rljax[tpu]"
-    assert (cloud.path / "installs").read_text().splitlines().count(installed) == 2
+    pinned = "-m uv pip install --quiet --python rljax-venv/bin/python -c rljax/tpu/constraints.txt"
+    installs = (cloud.path / "installs").read_text().splitlines()
+    assert installs.count(f"{pinned} --reinstall-package rljax ./rljax[tpu]") == 2
 
     done = cloud.pod("launch", "mine", "--max-restarts", "3", "--env", "NOTE=a 'b'", "--", *ARGUMENTS)
     assert done.returncode == 0, done.stderr
