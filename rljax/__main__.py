@@ -88,14 +88,14 @@ def main(argv: Sequence[str]) -> None:
 
     import jax
 
-    from rljax import checkpoint, evaluate, loop  # after the checks: a mistake shows at once
+    from rljax import checkpoint, evaluate, loop, profile  # after the checks: a mistake shows at once
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     print(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
-    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError) as error:
+    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError, profile.OutOfMemory) as error:
         _fail(error)
     except loop.Interrupted as interrupted:
         command = " ".join(["python -m rljax", *sys.argv[1:]])

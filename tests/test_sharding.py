@@ -159,7 +159,7 @@ def test_parameters_that_do_not_divide_are_named():
 def test_rows_that_do_not_divide_are_named():
     mesh = sharding.make_mesh({"data": 2, "fsdp": 4})
     sharding.check_rows(mesh, 16, "batch.prompts")
-    with pytest.raises(ValueError, match=r"config\.batch\.prompts=12: rows must be divisible by 8 .*data=2 x fsdp=4"):
+    with pytest.raises(ValueError, match=r"config\.batch\.prompts=12: rows must be divisible by 8 .*data=2 x fsdp_tensor=1 x fsdp=4"):
         sharding.check_rows(mesh, 12, "batch.prompts")
 
 
