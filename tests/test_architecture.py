@@ -50,6 +50,7 @@ FLOORS = {
         "checkpoint": (),
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
+        "sharding.__main__": ("config", "parse", "program"),  # python -m rljax.sharding
         "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
         "schema": ("parse",),
         "config": ("parse", "profile", "schema", "seams"),
@@ -62,7 +63,7 @@ FLOORS = {
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
         "sweep": ("config",),  # python -m rljax.sweep
-        "__main__": ("checkpoint", "config", "evaluate", "loop", "profile"),
+        "__main__": ("checkpoint", "config", "evaluate", "loop", "parse", "profile"),
     },
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules}
