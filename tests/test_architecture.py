@@ -24,8 +24,9 @@ FLOORS = {
         "algorithms": ("transforms", "types"),
     },
     "machinery": {
-        "data": (),
-        "models": (),
+        "storage": (),
+        "data": ("storage",),
+        "models": ("storage",),
         "rewards": (),
         "sampling": ("models",),
         "tasks": ("data", "rewards"),
@@ -47,6 +48,7 @@ FLOORS = {
         "metrics": (),
         "progress": (),
         "checkpoint": (),
+        "workdir": (),
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
         "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
@@ -57,7 +59,7 @@ FLOORS = {
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
         "models.convert": ("evaluate",),  # python -m rljax.models.convert
-        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
+        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress", "workdir"),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
         "__main__": ("checkpoint", "config", "evaluate", "loop"),
