@@ -262,7 +262,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         return self._first(step, lambda record: record["extras"])[0]
 
     def wait(self) -> None:
-        """Return when the save under way is finished; CheckpointError if it failed."""
+        """Return when the save under way is finished; CheckpointError or storage.Unavailable if it failed."""
         if self._writer is not None:
             self._writing(self._last, self._writer.wait_until_finished)
             self._delete_old()
@@ -301,8 +301,9 @@ class Checkpointer(contextlib.AbstractContextManager):
         try:
             call(*arguments, **options)
         except Exception as error:
-            where = f"the checkpoint of step {step} in {self._directory}"
-            raise CheckpointError(f"{where} was not written ({storage.brief(error)}); those before it stand") from error
+            said = f"the checkpoint of step {step} in {self._directory} was not written ({storage.brief(error)})"
+            kind = storage.Unavailable if storage.transient(error) else CheckpointError
+            raise kind(f"{said}; those before it stand") from error
 
     def _move_aside(self, step: int, prefix: str) -> None:
         if jax.process_index() == 0:

@@ -189,7 +189,8 @@ def check_writable(folder: Path) -> None:
     except (OSError, ValueError) as error:
         if transient(error):
             raise
-        raise ValueError(f"{os.fspath(folder)}: cannot be written to ({brief(error)})") from error
+        why = "no such bucket" if isinstance(error, FileNotFoundError) else brief(error)
+        raise ValueError(f"{os.fspath(folder)}: cannot be written to ({why})") from error
 
 
 # --- folders -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import threading
+import time
 import warnings
 
 from rljax import data, storage
@@ -24,7 +25,7 @@ class WorkDirectory:
 
     Args:
         place: where a person finds them; made when first written to.
-        seconds: between two uploads of the logs of a remote one.
+        seconds: between two uploads of the logs of a remote one; more where they take above a twentieth of it.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, seconds: float = _SECONDS):
@@ -105,8 +106,11 @@ class WorkDirectory:
                 self.upload()
 
     def _keep_uploading(self) -> None:
-        while not self._stop.wait(self._seconds):
+        pause = self._seconds
+        while not self._stop.wait(pause):
+            begun = time.monotonic()
             self._try("trying again later")  # training goes on; the next checkpoint will insist
+            pause = max(self._seconds, 20 * (time.monotonic() - begun))
 
     def _try(self, otherwise: str) -> None:
         try:

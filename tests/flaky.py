@@ -1,9 +1,15 @@
-"""An object store on loopback that fails on demand: a proxy in front of gcp-storage-emulator."""
+"""An object store on loopback that fails on demand: a proxy in front of gcp-storage-emulator.
+
+The proxy also keeps promises of the real store that the emulator does not: an answer names the generation of what it
+holds, ``ifGenerationMatch`` and ``ifGenerationNotMatch`` are held to (without both tensorstore fails now and then with
+"Malformed StorageGeneration"), and an upload in parts that is finished says so again when asked again.
+"""
 
 import contextlib
 import dataclasses
 import http.client
 import http.server
+import json
 import os
 import re
 import socket
@@ -20,7 +26,7 @@ STOPPED = threading.Event()  # never set; what a held request waits for
 
 @dataclasses.dataclass
 class Fault:
-    """What the next ``count`` requests that match get.
+    """What the next ``count`` requests that match get, after ``skip`` that are served.
 
     ``kind`` is a status such as "503", or "refuse" (the connection ends before the request is passed on), "forget"
     (the store does it, the answer is lost), "cut" (half of the answer comes), "hold" (no answer at all).
@@ -30,6 +36,7 @@ class Fault:
     kind: str
     match: str
     count: int = 1
+    skip: int = 0
     hits: int = 0
 
 
@@ -41,6 +48,8 @@ class Store:
         self.faults: list[Fault] = []
         self.seen: list[str] = []
         self.held = threading.Event()
+        self.finished: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}  # answers by upload_id
+        self.one_by_one = threading.Lock()
         self._lock = threading.Lock()
 
     @property
@@ -67,14 +76,15 @@ class Store:
             self.seen.append(line)
             for fault in self.faults:
                 if fault.hits < fault.count and re.search(fault.match, line, re.DOTALL):
+                    if fault.skip:
+                        fault.skip -= 1
+                        continue
                     fault.hits += 1
                     return fault.kind
         return ""
 
     def names(self) -> list[str]:
         """List the objects of the bucket, past the proxy."""
-        import json
-
         with urllib.request.urlopen(f"http://127.0.0.1:{self.emulator}/storage/v1/b/{BUCKET}/o", timeout=30) as answer:
             return sorted(item["name"] for item in json.load(answer).get("items", []))
 
@@ -93,14 +103,41 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._drop()
         if kind.isdecimal():
             return self._answer(int(kind), [("Content-Type", "text/plain")], b"on purpose")
-        onward = http.client.HTTPConnection("127.0.0.1", self.store.emulator, timeout=60)
-        with contextlib.closing(onward):
-            onward.request(self.command, self.path, body, dict(self.headers))
-            answer = onward.getresponse()
-            content = answer.read()
+        with self.store.one_by_one:
+            status, headers, content = self._conditional(body)
         if kind == "forget":
             return self._drop()
-        self._answer(answer.status, answer.getheaders(), content, half=kind == "cut")
+        self._answer(status, headers, content, half=kind == "cut")
+
+    def _conditional(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        target = urllib.parse.urlsplit(self.path).path.partition("/o/")[2]
+        target = target or urllib.parse.quote(query.get("name", [""])[0], safe="")
+        session = query.get("upload_id", [""])[0]
+        if session in self.store.finished:
+            return self.store.finished[session]
+        if session:
+            answer = self._forward(self.command, self.path, body)
+            if answer[0] == 200:
+                self.store.finished[session] = answer
+            return answer
+        if not target or not query.keys() & {"alt", "ifGenerationMatch", "ifGenerationNotMatch"}:
+            return self._forward(self.command, self.path, body)
+        status, _, content = self._forward("GET", f"/storage/v1/b/{BUCKET}/o/{target}", b"")
+        generation = json.loads(content)["generation"] if status == 200 else "0"
+        if query.get("ifGenerationMatch", [generation])[0] != generation:
+            return 412, [], b""
+        if query.get("ifGenerationNotMatch", [""])[0] == generation:
+            return 304 if status == 200 else 404, [], b""
+        status, headers, content = self._forward(self.command, self.path, body)
+        return status, [*headers, ("x-goog-generation", generation)], content
+
+    def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        onward = http.client.HTTPConnection("127.0.0.1", self.store.emulator, timeout=60)
+        with contextlib.closing(onward):
+            onward.request(method, path, body, dict(self.headers))
+            answer = onward.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
 
     def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, half: bool = False) -> None:
         self.send_response(status)
@@ -123,6 +160,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that was killed, or closed the connection that was cut."""
 
 
 def _free_port() -> int:
@@ -152,8 +196,7 @@ def store():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        server.daemon_threads = True
+        server = _Server(("127.0.0.1", 0), _Handler)
         made = Store(server.server_address[1], emulator)
         server.RequestHandlerClass = type("Handler", (_Handler,), {"store": made})
         thread = threading.Thread(target=server.serve_forever, daemon=True)
