@@ -275,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     try:
         show_rollouts(arguments.workdir, step=arguments.step, count=arguments.count)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -94,6 +94,8 @@ def retry(call: Callable[[], T], what: Path, patience: float | None = None) -> T
 
     Raises:
         Unavailable: it still failed after ``patience`` seconds.
+        PermissionError: the store refused.
+        FileNotFoundError: there is no such file, or no such bucket.
     """
     patience = PATIENCE if patience is None else patience
     begun, attempt = time.monotonic(), 1
@@ -102,7 +104,7 @@ def retry(call: Callable[[], T], what: Path, patience: float | None = None) -> T
             return call()
         except Exception as error:
             if not transient(error):
-                raise
+                raise _named(error, what) from error
             said = f"{os.fspath(what)}: attempt {attempt} failed ({brief(error)})"
             pause = min(_LONGEST_PAUSE, 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
             if time.monotonic() + pause - begun > patience:
@@ -110,6 +112,15 @@ def retry(call: Callable[[], T], what: Path, patience: float | None = None) -> T
             warnings.warn(f"{said}; trying again in {pause:.1f} s", StorageWarning, stacklevel=2)
         time.sleep(pause)
         attempt += 1
+
+
+def _named(error: Exception, what: Path) -> Exception:
+    """Return what gcsfs raised for 404 and 403 with the file's name in place of the request's; any other as it is."""
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(f"{os.fspath(what)}: not there")
+    if isinstance(error, OSError) and str(error).startswith("Forbidden"):
+        return PermissionError(f"{os.fspath(what)}: {brief(error)}")
+    return error
 
 
 def brief(error: BaseException) -> str:
