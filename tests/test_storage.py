@@ -132,7 +132,7 @@ def test_what_will_not_change_is_raised_at_once():
             storage.retry(failing(1, error), "gs://b/file")
         assert caught.value is error
     for error, kind in ((FileNotFoundError("http"), FileNotFoundError), (OSError("Forbidden: http"), PermissionError)):
-        with pytest.raises(kind, match="^gs://b/file: "):
+        with pytest.raises(kind, match=r"^gs://b/file: "):
             storage.retry(failing(1, error), "gs://b/file")
 
 
@@ -515,7 +515,7 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     )
     same(weights.load(folder, architecture), params)
     assert [fault.hits for fault in store.faults] == [1, 1]
-    made = tokenizer.make("character", ["some text"])
+    made = tokenizer.make("char", ["some text"])
     storage.write(f"{BUCKET}/words/tokenizer.model", made.serialized)
     store.plan(flaky.Fault("cut", "GET.*download.*words/"))
     assert tokenizer.load(f"{BUCKET}/words") == made == tokenizer.load(f"{BUCKET}/words/tokenizer.model")
