@@ -24,6 +24,8 @@ setuptools.setup(
         "flax>=0.12",
         "fsspec",
         "gcsfs",
+        "google-api-core",
+        "google-auth",
         "grain",
         "jax>=0.10",
         "jinja2>=3.1.6",

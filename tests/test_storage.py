@@ -50,6 +50,39 @@ def _no_faults(store):
     store.plan()
 
 
+UNREACHABLE = """
+import concurrent.futures
+from rljax import checkpoint, storage
+storage.PATIENCE = 0.0
+place = "gs://somewhere/run"
+calls = {
+    "exists": storage.exists,
+    "is_dir": storage.is_dir,
+    "names": storage.names,
+    "read": storage.read,
+    "write": lambda place: storage.write(place, b"x"),
+    "all_steps": lambda place: checkpoint.Checkpointer(place).all_steps(),
+}
+with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
+    for name, answer in {name: threads.submit(call, place) for name, call in calls.items()}.items():
+        try:
+            print(name, "answered", answer.result())
+        except storage.Unavailable as error:
+            print(name, "unavailable", str(error).partition(":")[0] == "gs")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unreachable(store):
+    """Start a process that asks a store which is not there; it waits half a minute for gcsfs to give up."""
+    nowhere = {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1", "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", UNREACHABLE], env={**os.environ, **nowhere}, **pipes)
+    yield process
+    process.kill()
+    process.communicate()
+
+
 def in_parallel(*calls):
     """Return what calls return; those that wait for another attempt wait at the same time."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
@@ -521,3 +554,9 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     assert tokenizer.load(f"{BUCKET}/words") == made == tokenizer.load(f"{BUCKET}/words/tokenizer.model")
     with pytest.raises(FileNotFoundError, match=r"gs://.*nothing"):
         tokenizer.load(f"{BUCKET}/nothing")
+
+
+def test_a_store_that_does_not_answer_is_not_an_empty_one(unreachable):
+    output, errors = unreachable.communicate(timeout=240)
+    names = ("exists", "is_dir", "names", "read", "write", "all_steps")
+    assert output.splitlines() == [f"{name} unavailable True" for name in names], errors
