@@ -83,6 +83,18 @@ def unreachable(store):
     process.communicate()
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Let tensorstore begin its pauses with a hundredth of a second; a number of retries may be given."""
+
+    def set_(**options):
+        for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+            monkeypatch.setitem(context, "gcs_request_retries", {"initial_delay": "10ms", **options})
+
+    set_()
+    return set_
+
+
 def in_parallel(*calls):
     """Return what calls return; those that wait for another attempt wait at the same time."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
@@ -251,7 +263,7 @@ def write(directory, steps, **options):
             saver.save(step, make(step), {"step": step})
 
 
-def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store):
+def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quick):
     directory = f"{BUCKET}/survives"
     write(directory, [1])
     store.plan(
@@ -308,11 +320,10 @@ def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
 
 
 @pytest.mark.parametrize(("kind", "error"), [("403", checkpoint.CheckpointError), ("503", storage.Unavailable)])
-def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_others(store, kind, error, monkeypatch):
-    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
-        monkeypatch.setitem(context, "gcs_request_retries", {"max_retries": 2, "initial_delay": "10ms"})
+def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_others(store, kind, error, quick):
+    quick(max_retries=2)
     directory = f"{BUCKET}/down-{kind}"
-    write(directory, [1, 2])
+    write(directory, [2])
     store.plan(flaky.Fault(kind, f"POST.*down-{kind}/3/state/(d|ocdbt)", 10**6))
     saver = checkpoint.Checkpointer(directory)
     saver.restore(LIKE)
@@ -324,7 +335,7 @@ def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_o
     store.plan()
     half = content(store, f"down-{kind}/3")
     assert half and storage.COMMITTED not in half
-    assert checkpoint.Checkpointer(directory).all_steps() == [1, 2]
+    assert checkpoint.Checkpointer(directory).all_steps() == [2]
     with checkpoint.Checkpointer(directory) as saver:
         state, _, step = saver.restore(LIKE)
         assert step == 2
@@ -334,9 +345,8 @@ def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_o
     same(saver.restore(LIKE)[0], make(3))
 
 
-def test_a_store_that_does_not_answer_is_no_reason_to_fall_back(store, monkeypatch):
-    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
-        monkeypatch.setitem(context, "gcs_request_retries", {"max_retries": 1, "initial_delay": "10ms"})
+def test_a_store_that_does_not_answer_is_no_reason_to_fall_back(store, quick):
+    quick(max_retries=1)
     write(f"{BUCKET}/mute", [1, 2])
     store.plan(flaky.Fault("503", "GET.*mute/2/state/(d|ocdbt)", 10**6))
     with pytest.raises(storage.Unavailable):
@@ -405,8 +415,9 @@ from tests import tiny
 
 
 def get_config(arg=""):
-    steps = {"phase__warm__steps": 2, "phase__main__steps": 4, "evaluation__every": 4}
-    return tiny.config("grpo(kl=0.01)", checkpoint__every=2, **steps)
+    config = tiny.config("grpo(kl=0.01)", phases=("main",), phase__main__steps=6, checkpoint__every=2)
+    config.evaluation.final_prompts = 4
+    return config
 """
 
 
@@ -436,17 +447,15 @@ def runs(store, tmp_path_factory):
     logged = storage.read(f"{place}/metrics.jsonl").splitlines()
     assert [json.loads(line)["step"] for line in logged][:4] == [1, 2, 3, 4]  # there before its checkpoint
     store.plan(
-        flaky.Fault("503", "GET.*download.*killed/config.json"),
         flaky.Fault("cut", "GET.*download.*killed/metrics.jsonl"),
         flaky.Fault("429", "GET.*killed/checkpoints/2/state/manifest"),
         flaky.Fault("refuse", "DELETE.*killed/checkpoints/4/"),
         flaky.Fault("503", "POST.*killed/checkpoints/4/state/ocdbt"),
         flaky.Fault("forget", "POST.*killed/checkpoints/6/state/manifest"),
         flaky.Fault("forget", "POST.*killed/metrics.jsonl"),
-        flaky.Fault("429", "POST.*killed/learning_curve.png"),
     )
     loop.train(config, place, progress=False, devices=ONE)
-    assert [fault.hits for fault in store.faults] == [1] * 8, store.faults
+    assert [fault.hits for fault in store.faults] == [1] * 6, store.faults
     store.plan()
     return folder / "whole", place
 
@@ -467,14 +476,12 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command(".evaluate", "--workdir", place, "--prompts", "4", "--samples", "4"),
         command(".sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
         command(".metrics", place, "--count", "1"),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
-    assert [process.returncode for process in reads] == [0, 0, 0], outputs
-    assert json.loads(outputs[0].splitlines()[-1])["step"] == 6
-    assert outputs[1].count("3+4=") >= 2 and "step 6: 1 of" in outputs[2]
+    assert [process.returncode for process in reads] == [0, 0], outputs
+    assert "step 6" in outputs[0] and outputs[0].count("3+4=") >= 2 and "step 6: 1 of" in outputs[1]
 
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
@@ -539,15 +546,13 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     architecture = architectures.Architecture(vocabulary=40, layers=2, width=16, heads=2, kv_heads=1, hidden=32)
     params = architectures.init(architecture, jax.random.key(0))
     folder = f"{BUCKET}/weights"
-    store.plan(flaky.Fault("503", "POST.*weights/model-"), flaky.Fault("forget", "POST.*weights/config"))
+    store.plan(flaky.Fault("503", "POST.*weights/model-"))
     weights.save(folder, architecture, params, shard_bytes=3000)
-    assert [fault.hits for fault in store.faults] == [1, 1]
+    assert [fault.hits for fault in store.faults] == [1]
     assert len(storage.names(folder)) > 3
-    store.plan(
-        flaky.Fault("cut", "GET.*weights/model-00002", 1, 1), flaky.Fault("429", "GET.*download.*weights/model.safe")
-    )
+    store.plan(flaky.Fault("cut", "GET.*download.*weights/model-00002", 1, 2))  # after size and header
     same(weights.load(folder, architecture), params)
-    assert [fault.hits for fault in store.faults] == [1, 1]
+    assert [fault.hits for fault in store.faults] == [1]
     made = tokenizer.make("char", ["some text"])
     storage.write(f"{BUCKET}/words/tokenizer.model", made.serialized)
     store.plan(flaky.Fault("cut", "GET.*download.*words/"))
