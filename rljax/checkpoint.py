@@ -35,7 +35,7 @@ Like = types.Tree | Callable[[dict[str, Any]], types.Tree]
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be read and an older one is used."""
+    """A checkpoint could not be read and an older one is used, or an old one could not be deleted."""
 
 
 class CheckpointError(RuntimeError):
@@ -317,7 +317,10 @@ class Checkpointer(contextlib.AbstractContextManager):
         if jax.process_index() == 0:
             steps = self.all_steps()
             for step in set(steps[: -self._max_to_keep]) - {_best(steps, self._scores)}:
-                storage.remove(self._directory / str(step))
+                try:
+                    storage.remove(self._directory / str(step))
+                except OSError as error:  # no reason to stop; the next save tries again
+                    warnings.warn(f"an old checkpoint stays: {storage.brief(error)}", CheckpointWarning, stacklevel=3)
 
     def _first(self, step: int | None, read: Callable[[dict[str, Any]], Any]) -> tuple[Any, dict[str, Any], dict]:
         """Return (read(record), record, errors by step passed over) of the first step where nothing is broken."""

@@ -31,7 +31,8 @@ PATIENCE = 600.0
 
 _LONGEST_PAUSE = 30.0
 _TRASH = "trash"
-_TRANSIENT_CODES = re.compile(r"\b(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED)\b")  # of tensorstore, which has no types
+# Of tensorstore, whose exceptions have no types; the last is what it says when its own attempts are used up.
+_TRANSIENT_CODES = re.compile(r"\b(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED):")
 
 # Others write too: tensorstore from this process, other hosts. A remembered listing would hide what they wrote.
 for _protocol in ("gs", "gcs"):
@@ -104,7 +105,10 @@ def retry(call: Callable[[], T], what: Path, patience: float | None = None) -> T
             return call()
         except Exception as error:
             if not transient(error):
-                raise _named(error, what) from error
+                named = _named(error, what)
+                if named is error:
+                    raise
+                raise named from error
             said = f"{os.fspath(what)}: attempt {attempt} failed ({brief(error)})"
             pause = min(_LONGEST_PAUSE, 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
             if time.monotonic() + pause - begun > patience:
@@ -155,7 +159,8 @@ def names(folder: Path) -> list[str]:
         found = retry(lambda: _of(folder).ls(os.fspath(folder), detail=False), folder)
     except FileNotFoundError:
         return []
-    return sorted({name.rstrip("/").rpartition("/")[2] for name in found})
+    own = os.fspath(folder).partition("://")[2].strip("/")  # an empty object, where a folder was made by hand
+    return sorted({name.strip("/").rpartition("/")[2] for name in found if name.strip("/") != own})
 
 
 def size(path: Path) -> int:
@@ -256,10 +261,10 @@ def empty_trash(folder: Path) -> None:
 
 
 def _listed(folder: str) -> dict[str, dict[str, Any]]:
-    """Return what the store says of each object below a folder, by its name from there."""
+    """Return what the store says of each object below a folder, by its name from there; not of empty "name/"."""
     found = retry(lambda: _of(folder).find(folder, detail=True), folder)
     start = len(folder.partition("://")[2].rstrip("/")) + 1
-    return {name[start:]: entry for name, entry in sorted(found.items()) if len(name) > start}
+    return {name[start:]: entry for name, entry in sorted(found.items()) if not name.endswith("/")}
 
 
 def _sizes(folder: str) -> dict[str, int]:

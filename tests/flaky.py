@@ -83,6 +83,17 @@ class Store:
                     return fault.kind
         return ""
 
+    def make_folder(self, name: str) -> None:
+        """Make a folder as a person does in a browser: an empty object whose name ends with a slash."""
+        kind = 'multipart/related; boundary="=0="'
+        meta = f'--=0=\nContent-Type: application/json; charset=UTF-8\n\n{{"name": "{name}/"}}'
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.emulator}/upload/storage/v1/b/{BUCKET}/o?uploadType=multipart",
+            data=f"{meta}\n--=0=\nContent-Type: text/plain\n\n\n--=0=--".encode(),
+            headers={"Content-Type": kind},
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
     def names(self) -> list[str]:
         """List the objects of the bucket, past the proxy."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.emulator}/storage/v1/b/{BUCKET}/o", timeout=30) as answer:

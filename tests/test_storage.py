@@ -175,10 +175,22 @@ def test_what_will_not_change_is_raised_at_once():
     ):
         with pytest.raises(type(error)) as caught:
             storage.retry(failing(1, error), "gs://b/file")
-        assert caught.value is error
+        assert caught.value is error and error.__cause__ is None and not storage.transient(error)
     for error, kind in ((FileNotFoundError("http"), FileNotFoundError), (OSError("Forbidden: http"), PermissionError)):
         with pytest.raises(kind, match=r"^gs://b/file: "):
             storage.retry(failing(1, error), "gs://b/file")
+
+
+def test_a_folder_made_in_a_browser_is_one_like_any_other(store, tmp_path):
+    store.make_folder("made")
+    store.make_folder("made/deep")
+    put("made", ["a", "deep/b"])
+    folder = f"{BUCKET}/made"
+    assert storage.is_dir(folder) and storage.names(folder) == ["a", storage.COMMITTED, "deep"]
+    assert storage.names(f"{folder}/deep") == ["b"] and storage.names(f"{folder}/a") == []
+    assert (storage.stage(folder, tmp_path) / "deep" / "b").read_bytes() == b"deep/b"
+    storage.move(folder, f"{folder}-again")
+    assert content(store, "made-again") == {"a", "deep/b", storage.COMMITTED}
 
 
 # --- folders: whole or not there, wherever it stops ----------------------------------------------------
