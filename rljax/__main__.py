@@ -72,11 +72,11 @@ def main(argv: Sequence[str]) -> None:
         configs.resolve(config)
     except ValueError as error:
         _fail(error)
-    workdir = pathlib.Path(_WORKDIR.value or default_workdir(config))
+    workdir = _WORKDIR.value or default_workdir(config)
 
     import jax
 
-    from rljax import checkpoint, evaluate, loop, profile  # after the checks: a mistake shows at once
+    from rljax import checkpoint, evaluate, loop, profile, storage  # after the checks: a mistake shows at once
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
@@ -85,12 +85,12 @@ def main(argv: Sequence[str]) -> None:
         result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
     except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError, profile.OutOfMemory) as error:
         _fail(error)
-    except loop.Interrupted as interrupted:
+    except (loop.Interrupted, storage.Unavailable) as stopped:
         command = " ".join(["python -m rljax", *sys.argv[1:]])
-        print(f"{interrupted} To resume, run the same command again:\n  {command}")
+        print(f"{stopped} To resume, run the same command again:\n  {command}")
         sys.exit(loop.RESUMABLE)
     evaluate.table(result.evaluations)
-    print(f"written to {workdir}: " + ", ".join(sorted(p.name for p in workdir.iterdir())))
+    print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
 
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped one.")

@@ -3,17 +3,18 @@
 A checkpoint is a directory named by its step: ``state``, the arrays of the ``TrainState`` by flat
 names such as ``params/policy/embed``, and ``record``, JSON with the caller's extras, the metrics and
 the shape, dtype and digest of each array. Orbax writes it in the background under a temporary name
-and renames it when whole. It does not notice flipped bytes inside array files, hence the digests.
+and renames it when whole; on gs:// it writes ``storage.COMMITTED`` into it instead, and what lacks that is no
+checkpoint. It does not notice flipped bytes inside array files, hence the digests.
 Reading never writes: only ``save`` (and what ends one) creates, renames or deletes anything.
 """
 
 import contextlib
-import dataclasses
 import gc
 import json
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 import zlib
@@ -24,22 +25,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
 from jax.experimental import multihost_utils
 
-from rljax import types
+from rljax import storage, types
 
-_TRASH = "trash"  # a deleted step is renamed into it first: a killed deletion must not leave half a step
+_STEP = re.compile("0|[1-9][0-9]*")
 
 Like = types.Tree | Callable[[dict[str, Any]], types.Tree]
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be read and an older one is used."""
+    """A checkpoint could not be read and an older one is used, or an old one could not be deleted."""
 
 
 class CheckpointError(RuntimeError):
-    """No checkpoint asked for can be read. Nothing was deleted."""
+    """No checkpoint asked for can be read, or one cannot be written. Nothing was deleted."""
 
 
 # --- names and digests of leaves ---------------------------------------------------------------
@@ -102,12 +102,16 @@ def _crc(record: Mapping[str, Any]) -> int:
 
 
 def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return read(*arguments), turning whatever broken files make it raise into a CheckpointError of one line."""
+    """Return read(*arguments), turning whatever broken files make it raise into a CheckpointError of one line.
+
+    A store that does not answer says nothing of the files: storage.Unavailable, and nothing older is tried.
+    """
     try:
         return read(*arguments)
     except Exception as error:  # what a broken file makes a reader raise is documented nowhere
-        text = " ".join(str(error).split())  # array stores append their whole specification
-        text = f"{type(error).__name__}: {text[:240]}{'...' if len(text) > 240 else ''}"
+        if storage.transient(error):
+            raise storage.Unavailable(storage.brief(error)) from error
+        text = storage.brief(error)
     # Orbax leaves the other arrays' failed futures behind, which would bury our one line in theirs.
     logger, hook = logging.getLogger("asyncio"), sys.unraisablehook
     disabled, logger.disabled, sys.unraisablehook = logger.disabled, True, lambda unraisable: None
@@ -117,19 +121,6 @@ def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 # --- which to keep -----------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class _NewestAndBest:
-    """Orbax preservation policy; its own BestN reads metrics files at start, where a broken one is fatal."""
-
-    newest: int
-    scores: dict[int, float]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        steps = sorted(info.step for info in checkpoints)
-        keep = {*steps[-self.newest :], _best(steps, self.scores)}
-        return [info.step in keep for info in checkpoints]
 
 
 def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
@@ -157,8 +148,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         for name, value in (("max_to_keep", max_to_keep), ("save_interval", save_interval)):
             if value < 1:
                 raise ValueError(f"{name}: got {value}, must be at least 1")
-        # Orbax refuses relative paths; those of object stores ("gs://...") are absolute already.
-        self._directory = epath.Path(directory if "://" in os.fspath(directory) else os.path.abspath(directory))
+        self._directory = storage.path(directory)
         self._max_to_keep = max_to_keep
         self._save_interval = save_interval
         self._best = best
@@ -171,10 +161,8 @@ class Checkpointer(contextlib.AbstractContextManager):
         self.close()
 
     def all_steps(self) -> list[int]:
-        """Return the finished steps on disk, in order; one still being written is not among them."""
-        if not self._directory.exists():
-            return []
-        return sorted(found.step for found in ocp.path.step.standard_name_format().find_all(self._directory))
+        """Return the finished steps, in order; one still being written is not among them."""
+        return sorted(int(name) for name in storage.finished(self._directory) if _STEP.fullmatch(name))
 
     def latest_step(self) -> int | None:
         """Return the newest finished step, None where there is none."""
@@ -235,7 +223,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         arguments = ocp.args.Composite(
             state=ocp.args.PyTreeSave(_stored(flat)), record=ocp.args.JsonSave({**record, "crc32": _crc(record)})
         )
-        writer.save(step, args=arguments, force=True)  # whether to save was decided above
+        self._writing(step, writer.save, step, args=arguments, force=True)  # whether to save was decided above
         self._last = step
         return True
 
@@ -274,17 +262,17 @@ class Checkpointer(contextlib.AbstractContextManager):
         return self._first(step, lambda record: record["extras"])[0]
 
     def wait(self) -> None:
-        """Return when the save under way is on disk; raise its error if it failed."""
+        """Return when the save under way is finished; CheckpointError or storage.Unavailable if it failed."""
         if self._writer is not None:
-            self._writer.wait_until_finished()
-            self._empty_trash()
+            self._writing(self._last, self._writer.wait_until_finished)
+            self._delete_old()
 
     def close(self) -> None:
         """Wait for the save under way and release the writer; a later save opens it again."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            writer.close()
-            self._empty_trash()
+            self._writing(self._last, writer.close)
+            self._delete_old()
 
     def _open(self, step: int) -> ocp.CheckpointManager:
         """Move aside what lies beyond the restored step, then start orbax's manager."""
@@ -297,29 +285,42 @@ class Checkpointer(contextlib.AbstractContextManager):
             self._move_aside(other, "corrupt" if other in self._unreadable else "superseded")
         if beyond and jax.process_count() > 1:
             multihost_utils.sync_global_devices("rljax:checkpoint:move_aside")
-        self._empty_trash()
+        if jax.process_index() == 0:
+            storage.empty_trash(self._directory)
         self._scores = self._read_scores([s for s in found if s not in beyond])
         self._writer = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
                 cleanup_tmp_directories=True,  # what a killed run left half-written
-                todelete_subdir=_TRASH,
                 save_root_metadata=False,
-                preservation_policy=_NewestAndBest(self._max_to_keep, self._scores),
             ),
         )
         return self._writer
 
+    def _writing(self, step: int | None, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        try:
+            call(*arguments, **options)
+        except Exception as error:
+            said = f"the checkpoint of step {step} in {self._directory} was not written ({storage.brief(error)})"
+            kind = storage.Unavailable if storage.transient(error) else CheckpointError
+            raise kind(f"{said}; those before it stand") from error
+
     def _move_aside(self, step: int, prefix: str) -> None:
         if jax.process_index() == 0:
             name = f"{prefix}-{step}"
-            while (self._directory / name).exists():
+            while storage.exists(self._directory / name):
                 name += "-again"
-            (self._directory / str(step)).rename(self._directory / name)
+            storage.move(self._directory / str(step), self._directory / name)
 
-    def _empty_trash(self) -> None:
-        if jax.process_index() == 0 and (self._directory / _TRASH).exists():
-            (self._directory / _TRASH).rmtree()
+    def _delete_old(self) -> None:
+        """Keep the newest steps and the best; orbax would delete the mark of a finished one at no certain point."""
+        if jax.process_index() == 0:
+            steps = self.all_steps()
+            for step in set(steps[: -self._max_to_keep]) - {_best(steps, self._scores)}:
+                try:
+                    storage.remove(self._directory / str(step))
+                except OSError as error:  # no reason to stop; the next save tries again
+                    warnings.warn(f"an old checkpoint stays: {storage.brief(error)}", CheckpointWarning, stacklevel=3)
 
     def _first(self, step: int | None, read: Callable[[dict[str, Any]], Any]) -> tuple[Any, dict[str, Any], dict]:
         """Return (read(record), record, errors by step passed over) of the first step where nothing is broken."""

@@ -6,7 +6,6 @@ python -m rljax.evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [-
 import base64
 import contextlib
 import json
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import rich.table
 import rich.text
 from absl import app, flags, logging
 
-from rljax import checkpoint, collect, passk, sampling, tasks, types
+from rljax import checkpoint, collect, passk, sampling, storage, tasks, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax.data import tokenizer as tokenizers
@@ -152,7 +151,7 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
       FileNotFoundError: no checkpoint there.
       ValueError: an unknown task, or one the tokenizer does not fit.
     """
-    with checkpoint.Checkpointer(pathlib.Path(workdir) / "checkpoints") as saved:
+    with checkpoint.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
         config = configs.from_dict(extras["config"])
         config.model.weights = ""  # the checkpoint's own

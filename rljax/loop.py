@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 import signal
 import threading
 import time
@@ -15,11 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import algorithms, checkpoint, collect, evaluate, metrics, plots, profile, types
+from rljax import algorithms, checkpoint, collect, evaluate, metrics, plots, profile, storage, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax import progress as progress_lib
 from rljax import step as steps
+from rljax import workdir as workdirs
 from rljax.data import tokenizer as tokenizers
 
 RESUMABLE = 75
@@ -75,23 +75,23 @@ def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list
 class _Run:
     """A run's files and its progress line. Without a work directory everything stays in memory."""
 
-    def __init__(self, program: programs.Program, directory: pathlib.Path | None, progress: bool):
+    def __init__(self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool):
         """Restore the newest checkpoint, if there is one, and cut the logs back to it."""
         self.program, self.directory = program, directory
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
         if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.open()
             keep = program.config.checkpoint.max_to_keep
-            self.saver = checkpoint.Checkpointer(directory / "checkpoints", max_to_keep=keep)
+            self.saver = checkpoint.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
             if self.saver.latest_step() is not None:
                 self.state, _, self.step = self.saver.restore(self._shape)
-            _write(directory / "config.json", program.config.to_json(indent=2))
-            _write(directory / "algorithm.txt", _describe(program))
-            _write(directory / "tokenizer.model", program.tokenizer.serialized)
-        self.logger = metrics.Logger(directory, resume_step=self.step)
-        log = metrics.StepLog(directory / "verdicts.jsonl") if directory and program.task.host else None
+            directory.write("config.json", program.config.to_json(indent=2))
+            directory.write("algorithm.txt", _describe(program))
+            directory.write("tokenizer.model", program.tokenizer.serialized)
+        self.logger = metrics.Logger(directory and directory.logs, resume_step=self.step)
+        log = metrics.StepLog(directory.logs / "verdicts.jsonl") if directory and program.task.host else None
         self.journal = collect.Journal(log, self.step)
         self.bar = progress_lib.Progress(total=program.resolved.steps, quiet=not progress)
         self.pending: list[tuple[int, dict[str, Any]]] = []
@@ -149,8 +149,9 @@ class _Run:
                 )
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
-        """Start writing a checkpoint of the state after ``step`` updates."""
-        if self.saver is not None:
+        """Start writing a checkpoint of the state after ``step`` updates; what was logged until then is there first."""
+        if self.saver is not None and self.directory is not None:
+            self.directory.upload()
             extras = {
                 "step": step,
                 "config": json.loads(self.program.config.to_json()),
@@ -161,11 +162,13 @@ class _Run:
 
     def close(self) -> None:
         """Finish writing."""
-        self.tracer.close()
-        self.bar.close()
-        self.logger.close()
-        if self.saver is not None:
-            self.saver.close()
+        with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
+            if self.directory is not None and self.saver is not None:
+                stack.callback(self.directory.close)
+                stack.callback(self.saver.close)
+            stack.callback(self.logger.close)
+            stack.callback(self.bar.close)
+            self.tracer.close()
 
 
 def _dump(program: programs.Program, step: int, rows: Any) -> list[dict[str, Any]]:
@@ -193,33 +196,28 @@ def _dump(program: programs.Program, step: int, rows: Any) -> list[dict[str, Any
 
 def _open_directory(
     config: configs.ConfigDict, workdir: str | os.PathLike[str] | None, allow_config_change: bool
-) -> tuple[pathlib.Path | None, tokenizers.Tokenizer | None]:
+) -> tuple[workdirs.WorkDirectory | None, tokenizers.Tokenizer | None]:
     """Check that a work directory is this config's; return it with the tokenizer it may hold.
 
     Raises:
-      ValueError: it is another config's; the fields that differ are named.
+      ValueError: it is another config's, the fields that differ are named; or nothing can be written there.
     """
     if workdir is None:
         return None, None
-    directory = pathlib.Path(workdir)
-    stored = directory / "config.json"
-    if stored.exists():
-        before = configs.from_dict(json.loads(stored.read_text()))
+    directory = workdirs.WorkDirectory(workdir)
+    stored = directory.read("config.json")
+    if stored is None and directory.remote:
+        storage.check_writable(directory.path)
+    if stored is not None:
+        before = configs.from_dict(json.loads(stored))
         lines = configs.differences(before, config)
         if lines and not allow_config_change:
             raise ValueError(
-                f"{directory} holds a run of another config. Choose another --workdir, or continue it under the "
+                f"{workdir} holds a run of another config. Choose another --workdir, or continue it under the "
                 "changed config with --allow_config_change. Differences:\n  " + "\n  ".join(lines)
             )
-    saved = directory / "tokenizer.model"
-    return directory, tokenizers.load(saved.read_bytes()) if saved.exists() else None
-
-
-def _write(path: pathlib.Path, content: str | bytes) -> None:
-    """Write a small file whole or not at all."""
-    temporary = path.with_name(path.name + ".writing")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    temporary.replace(path)
+    saved = directory.read("tokenizer.model")
+    return directory, None if saved is None else tokenizers.load(saved)
 
 
 def _describe(program: programs.Program) -> str:
@@ -331,10 +329,10 @@ def train(
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if directory is not None:
-            plots.learning_curve(result.history, directory / "learning_curve.png", _bounds(program))
+            plots.learning_curve(result.history, directory.path / "learning_curve.png", _bounds(program))
             named = _named(program, result.evaluations)
             if named:
-                plots.passk(named, directory / "passk.png")
+                plots.passk(named, directory.path / "passk.png")
     return result
 
 

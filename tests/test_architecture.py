@@ -24,8 +24,9 @@ FLOORS = {
         "algorithms": ("transforms", "types"),
     },
     "machinery": {
-        "data": (),
-        "models": (),
+        "storage": (),
+        "data": ("storage",),
+        "models": ("storage",),
         "rewards": (),
         "sampling": ("models",),
         "tasks": ("data", "rewards"),
@@ -48,6 +49,7 @@ FLOORS = {
         "progress": (),
         "profile": (),
         "checkpoint": (),
+        "workdir": (),
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
         "sharding.__main__": ("config", "parse", "program"),  # python -m rljax.sharding
@@ -59,7 +61,10 @@ FLOORS = {
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
         "models.convert": ("evaluate",),  # python -m rljax.models.convert
-        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "profile", "program", "progress"),
+        "loop": (
+            *("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "profile", "program", "progress"),
+            "workdir",
+        ),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
         "sweep": ("config",),  # python -m rljax.sweep
