@@ -41,7 +41,16 @@ setuptools.setup(
         "tokenizers",
     ],
     extras_require={
-        "test": ["hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "ruff"],
+        "test": [
+            "hypothesis",
+            "ipykernel",
+            "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
+            "nbclient",
+            "nbformat",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+        ],
         "parity": ["torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
         "tpu": ["jax[tpu]"],

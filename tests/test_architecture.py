@@ -60,6 +60,7 @@ FLOORS = {
         "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
+        "ahead": ("bench", "config", "parse", "program"),
         "__main__": ("checkpoint", "config", "evaluate", "loop"),
     },
 }
