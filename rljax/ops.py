@@ -17,6 +17,13 @@ DIVERGENCES = ("reverse_kl", "forward_kl", "js", "hellinger", "total_variation",
 ESTIMATORS = typing.get_args(types.Estimator)
 
 
+def repeat(x: Array, count: int, axis: int = 0) -> Array:
+    """Return what ``jnp.repeat`` does with a number, by broadcasting: its gather would fetch other devices' parts."""
+    shape = x.shape
+    wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
+    return wide.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+
+
 def masked_mean(x: Array, mask: Array) -> Array:
     """Return the mean of ``x`` where ``mask`` is 1; 0 where nothing counts."""
     return jnp.sum(jnp.where(mask > 0, x, 0.0) * mask) / jnp.maximum(jnp.sum(mask), 1.0)

@@ -39,6 +39,16 @@ class Program:
         """The policy network."""
         return self.model("policy")
 
+    @functools.cached_property
+    def sampler(self) -> models.Model:
+        """The policy network as rollouts and evaluations lay it out: ``config.sampler.mesh``."""
+        return models.build(self.policy.architecture, sharding.Layout(self.rollout_mesh))
+
+    @functools.cached_property
+    def rollout_mesh(self) -> jax.sharding.Mesh:
+        """The mesh of ``config.sampler.mesh``."""
+        return sharding.remade(self.mesh, self.config.sampler.mesh.to_dict())
+
     def model(self, module: str) -> models.Model:
         """Return the network of a module: logits for "policy", a scalar for "value" and "reward"; both on one trunk."""
         shared = self.config.learner.shared_critic and any(
@@ -91,6 +101,8 @@ class Program:
             samples=phase.samples,
             processors=self.resolved.processors,
             mesh=self.mesh,
+            sampler=self.sampler,
+            rollout_mesh=self.rollout_mesh,
             rescore=self.resolved.rescore,
             epochs=learner.epochs,
             minibatches=learner.minibatches,
@@ -135,7 +147,7 @@ class Program:
         @functools.partial(jax.jit, static_argnames=("samples", "processors"))
         def run(params, prompts, keys, samples, processors):
             return sampling.generate(
-                self.policy,
+                self.sampler,
                 params,
                 prompts,
                 keys,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import plan as plans
-from rljax import sampling, types
+from rljax import ops, sampling, types
 from rljax.data import shuffle
 
 # streams of the root key; a row's own key is folded from (step, prompt, sample) by sampling.row_keys
@@ -37,7 +37,7 @@ def sample(
     """Sample the policy; rows of a prompt stand together. The reward is still 0 everywhere."""
     rows = _blank(plan, position, prompts)
     out = sampling.generate(
-        plan.models["policy"],
+        plan.sampler,
         params,
         prompts,
         _keys(plan, step, rows, key),
@@ -68,7 +68,7 @@ def resumed(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.
     prompts = plan.task.prompts(jnp.where(anew, index, before.index[first]), "train")
     rows = _blank(plan, position, prompts)
     out = sampling.resume(
-        plan.models["policy"],
+        plan.sampler,
         state.params["policy"],
         prompts,
         _keys(plan, jnp.where(free, state.step, before.version[:, 0]), rows, key),
@@ -88,8 +88,7 @@ def resumed(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.
 
 def _blank(plan: plans.Plan, position: types.Array, prompts: types.Prompts) -> types.Rollout:
     """Return the rows of prompts at ``position`` [P], nothing sampled yet; those of a prompt stand together."""
-    rows = prompts.index.shape[0] * plan.samples
-    per_row = functools.partial(jnp.repeat, repeats=plan.samples, axis=0, total_repeat_length=rows)
+    per_row = functools.partial(ops.repeat, count=plan.samples)
     return blank(plan, *map(per_row, (position, prompts.index, prompts.token, prompts.mask)))
 
 
@@ -169,7 +168,7 @@ def guided(
 ) -> types.Rollout:
     """Put demonstrations in place of the last samples of each prompt, as many as the source asks for."""
     key = jax.random.fold_in(jax.random.fold_in(key, _DEMONSTRATIONS), step)
-    index = jnp.repeat(prompts.index, plan.samples, total_repeat_length=rollout.reward.shape[0])
+    index = ops.repeat(jnp.asarray(prompts.index), plan.samples)
     token, mask = plan.task.demonstrations(index, "train", key)
     sample = jnp.arange(rollout.reward.shape[0]) % plan.samples
     theirs = sample >= plan.samples - plan.algorithm.source.demonstrated

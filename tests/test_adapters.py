@@ -202,7 +202,7 @@ def test_the_reference_is_the_model_with_its_adapter_switched_off():
     policy = model.apply(params, token, token >= 0)
     reference = model.apply(adapters.joined(after.reference, params), token, token >= 0)
     plain = dataclasses.replace(model.architecture, adapter_rank=0)
-    base = models.build(plain, model.constrain).apply(params, token, token >= 0)
+    base = models.build(plain, model.layout).apply(params, token, token >= 0)
     np.testing.assert_array_equal(reference, base)
     assert np.abs(policy - base).max() > 1e-3
 

@@ -117,7 +117,7 @@ def test_padding_ids_change_nothing():
     np.testing.assert_array_equal(np.asarray(hidden)[MASK > 0], np.asarray(changed)[MASK > 0])
 
 
-@pytest.mark.parametrize(("block", "scan"), [(0, True), (2, False)])
+@pytest.mark.parametrize(("block", "scan"), [(0, True), (2, True), (0, False), (2, False)])
 def test_cached_decode_equals_full_forward(block, scan):
     model = _model(scan=scan)
     params = _params(model)
@@ -145,8 +145,9 @@ def test_cached_decode_equals_full_forward(block, scan):
     np.testing.assert_allclose(found[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
     assert cache.length == 5
     np.testing.assert_array_equal(cache.mask, np.concatenate([live, np.zeros((4, 1))], axis=1) > 0)
-    assert all(key.shape[0] == 2 for key, _ in cache.prompt)  # never one for each row
-    assert [key.shape[3] for key, _ in cache.own[0]] == ([2, 2, 2] if block else [6])
+    prompts, blocks = ([cache.prompt], cache.own) if scan else (cache.prompt, cache.own[0])
+    assert all(key.shape[-4] == 2 for key, _ in prompts)  # never one for each row
+    assert [key.shape[-1] for key, _ in blocks] == ([2, 2, 2] if block else [6])
 
 
 def _loss(model, params, mask):

@@ -1,5 +1,6 @@
 """The mesh, the table of rules, and the same numbers on one device and on eight."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,7 +12,10 @@ from jax.sharding import AxisType, PartitionSpec
 from rljax import models, sharding, types
 from rljax.models import score as scoring
 
-ARCHITECTURE = models.Architecture(vocabulary=32, layers=2, width=16, heads=4, kv_heads=2, hidden=24, tied=False)
+ARCHITECTURE = models.Architecture(
+    vocabulary=32, layers=2, width=16, heads=4, kv_heads=2, hidden=24, tied=False, attention="blocked"
+)
+EXPERTS = dataclasses.replace(ARCHITECTURE, experts=8, experts_per_token=3, expert_hidden=12)
 NEEDS = types.Needs(entropy=True)
 
 
@@ -29,9 +33,9 @@ def _rollout() -> types.Rollout:
     )
 
 
-def _laid_out(mesh: jax.sharding.Mesh):
+def _laid_out(mesh: jax.sharding.Mesh, architecture: models.Architecture = ARCHITECTURE):
     """The model that knows the mesh, and the same parameters on every mesh."""
-    model = models.build(ARCHITECTURE, sharding.Layout(mesh))
+    model = models.build(architecture, sharding.Layout(mesh))
     rng = np.random.default_rng(1)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     params = jax.tree.map(lambda x: rng.normal(0.2, 0.3, x.shape).astype(np.float32), shapes)
@@ -49,20 +53,25 @@ def _hidden(mesh: jax.sharding.Mesh):
     return run(params, _rollout())
 
 
-def _slope(mesh: jax.sharding.Mesh):
-    model, params = _laid_out(mesh)
+def _slope(mesh: jax.sharding.Mesh, architecture: models.Architecture = ARCHITECTURE, samples: int = 0):
+    """Loss and gradient; with ``samples`` adjacent rows read their common prompt once."""
+    model, params = _laid_out(mesh, architecture)
 
     @jax.jit
     def run(params, rollout):
         rollout = sharding.constrain(rollout, mesh)
 
         def loss(params):
-            scores = scoring.score(model, params, rollout, NEEDS, chunk=32)
+            scores = scoring.score(model, params, rollout, NEEDS, chunk=4, samples=samples)
             return jnp.sum(scores.logp * rollout.mask) + jnp.sum(scores.entropy)
 
         return jax.value_and_grad(loss)(params)
 
-    return run(params, _rollout())
+    rollout = _rollout()
+    if samples:
+        shared = jax.tree.map(lambda x: jnp.repeat(x[::samples], samples, axis=0), rollout.context)
+        rollout = rollout.replace(context=shared)
+    return run(params, rollout)
 
 
 @functools.cache
@@ -82,9 +91,20 @@ def test_hidden_states_on_eight_devices_equal_one(shape):
     np.testing.assert_allclose(hidden, _single(), rtol=1e-5, atol=1e-5)
 
 
-def test_scores_and_gradient_over_three_axes_equal_one_device():
-    loss, gradient = _slope(sharding.make_mesh({"data": 2, "fsdp": -1, "tensor": 2}))
-    one_loss, one_gradient = _slope(_one())
+@pytest.mark.parametrize(
+    ("shape", "architecture", "samples"),
+    [
+        ({"data": 2, "fsdp": -1, "tensor": 2}, ARCHITECTURE, 0),
+        ({"data": 2, "sequence": 2, "tensor": 2}, ARCHITECTURE, 2),  # 4 heads and 2 of keys over 4: keys repeated
+        ({"fsdp": 2, "expert": 4}, EXPERTS, 0),
+        ({"data": 2, "expert": 2, "tensor": 2}, EXPERTS, 2),
+        ({"fsdp": 2, "expert": 2, "sequence": 2}, EXPERTS, 0),
+    ],
+    ids=["data-fsdp-tensor", "sequence", "expert", "expert-tensor", "expert-sequence"],
+)
+def test_scores_and_gradient_over_a_mesh_equal_one_device(shape, architecture, samples):
+    loss, gradient = _slope(sharding.make_mesh(shape), architecture, samples)
+    one_loss, one_gradient = _slope(_one(), architecture, samples)
     np.testing.assert_allclose(loss, one_loss, rtol=1e-5)
     for left, right in zip(jax.tree.leaves(gradient), jax.tree.leaves(one_gradient), strict=True):
         assert np.any(right != 0)
@@ -93,8 +113,8 @@ def test_scores_and_gradient_over_three_axes_equal_one_device():
 
 def test_mesh_fills_and_is_automatic():
     mesh = sharding.make_mesh({"data": 2, "fsdp": -1})
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 4, "tensor": 1, "sequence": 1}
-    assert mesh.axis_types == (AxisType.Auto,) * 4
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 4, "expert": 1, "sequence": 1, "tensor": 1}
+    assert mesh.axis_types == (AxisType.Auto,) * 5
     assert dict(sharding.make_mesh().shape)["fsdp"] == 8
     assert sharding.make_mesh(None, jax.devices()[:2]).size == 2
 
@@ -102,7 +122,7 @@ def test_mesh_fills_and_is_automatic():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ({"model": 2}, "'model': choose from data, fsdp, tensor, sequence"),
+        ({"model": 2}, "'model': choose from data, fsdp, expert, sequence, tensor"),
         ({"data": 0}, "data=0"),
         ({"data": -1, "fsdp": -1}, "data and fsdp are both -1"),
         ({"data": 3, "fsdp": -1}, "data=3, fsdp=-1 does not fit 8 devices"),
@@ -120,8 +140,8 @@ def test_parameters_follow_the_rules():
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     layout = sharding.param_sharding(mesh, model.axes, shapes)
     assert jax.tree.structure(layout) == jax.tree.structure(shapes)
-    assert layout["layers"]["query"].spec == PartitionSpec(None, ("fsdp",), ("tensor",), None)
-    assert layout["embedding"].spec == PartitionSpec(("tensor",), ("fsdp",))
+    assert layout["layers"]["query"].spec == PartitionSpec(None, ("fsdp", "expert"), ("tensor",), None)
+    assert layout["embedding"].spec == PartitionSpec(("tensor",), ("fsdp", "expert"))
     assert layout["layers"]["query"].shard_shape(shapes["layers"]["query"].shape) == (2, 4, 2, 4)
     assert layout["final_norm"].is_fully_replicated
 

@@ -12,6 +12,7 @@ import dataclasses
 
 from rljax.models import architecture as architectures
 from rljax.models import cache as caches
+from rljax.models import layout as layouts
 from rljax.models import presets, transformer
 from rljax.types import Array, Key, Tree
 
@@ -25,12 +26,12 @@ preset = presets.preset
 class Model:
     """A network as pure functions. Hashable, and equal when built alike: safe to close over in jit.
 
-    ``constrain(array, names)`` lays an activation out over a mesh by its logical axis names and never
-    changes its value; ``sharding.Layout(mesh)`` is one. The default leaves layouts to the compiler.
+    ``layout`` lays activations out over a mesh by their logical axis names and never changes a value;
+    ``sharding.Layout(mesh)`` is one. The default knows of no mesh.
     """
 
     architecture: Architecture
-    constrain: transformer.Constrain = transformer.unconstrained
+    layout: layouts.Layout = layouts.WHOLE
 
     @property
     def axes(self) -> Tree:
@@ -56,7 +57,7 @@ class Model:
         Raises:
           ValueError: shapes of token and mask do not fit.
         """
-        return transformer.apply(self.architecture, params, token, mask, self.constrain)
+        return transformer.apply(self.architecture, params, token, mask, self.layout)
 
     def apply_shared(
         self, params: Tree, prompt: Array, prompt_mask: Array, token: Array, segment: Array
@@ -79,11 +80,11 @@ class Model:
         Raises:
           ValueError: shapes that do not fit.
         """
-        return transformer.apply_shared(self.architecture, params, prompt, prompt_mask, token, segment, self.constrain)
+        return transformer.apply_shared(self.architecture, params, prompt, prompt_mask, token, segment, self.layout)
 
     def prepare(self, params: Tree) -> Tree:
         """Return the parameters as ``prefill``, ``extend`` and ``logits`` read them: made once for many tokens."""
-        return caches.prepare(self.architecture, params)
+        return caches.prepare(self.architecture, params, self.layout)
 
     def prefill(
         self, weights: Tree, token: Array, mask: Array, samples: int, columns: int, block: int = 0
@@ -98,11 +99,11 @@ class Model:
           columns: tokens that each row may add; writing past the last is the caller's error, not noticed.
           block: columns of a block, which is not read before it is in use; 0 for one block.
         """
-        return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.constrain)
+        return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.layout)
 
     def extend(self, weights: Tree, token: Array, mask: Array, cache: Cache) -> tuple[Array, Cache]:
         """Append a token [B] to every row, real where ``mask`` [B] is not 0; return hidden [B, D] and the cache."""
-        return caches.extend(self.architecture, weights, token, mask, cache, self.constrain)
+        return caches.extend(self.architecture, weights, token, mask, cache, self.layout)
 
     def select(self, cache: Cache, prompts: Array | None, rows: Array) -> Cache:
         """Return the cache of the rows [b] and prompts [p] (None: all) alone; row i is of prompt i // (b / p)."""
@@ -114,13 +115,13 @@ class Model:
 
     def balance(self, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
         """Describe how evenly tokens of rows [B, S] use the experts, the mean over layers; see ``gated.balance``."""
-        return transformer.balance(self.architecture, params, token, mask)
+        return transformer.balance(self.architecture, params, token, mask, self.layout)
 
     def scalar(self, params: Tree, hidden: Array) -> Array:
         """Return float32 [...] of ``hidden`` [..., D]; ValueError unless output is "scalar"."""
         return transformer.scalar(self.architecture, params, hidden)
 
 
-def build(architecture: Architecture, constrain: transformer.Constrain = transformer.unconstrained) -> Model:
-    """Return the model of an architecture, its activations laid out by ``constrain``."""
-    return Model(architecture, constrain)
+def build(architecture: Architecture, layout: layouts.Layout = layouts.WHOLE) -> Model:
+    """Return the model of an architecture, its activations laid out by ``layout``."""
+    return Model(architecture, layout)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models import attention
+from rljax.models.layout import Names
 from rljax.types import Key, Tree
 
 Dtype = Literal["float32", "bfloat16"]
@@ -20,7 +21,6 @@ Remat = Literal["none", "full", "dots"]
 Output = Literal["logits", "scalar", "both"]
 Activation = Literal["silu", "gelu"]
 DecodeWeights = Literal["float", "int8"]
-Names = tuple[str | None, ...]
 Form = attention.Form
 # the matrices of a layer: how many dimensions each multiplies into, and how many it gives
 MATRICES: dict[str, tuple[int, int]] = {

@@ -10,17 +10,22 @@ query heads that share one.
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from rljax import ops
+from rljax.models.layout import WHOLE, Layout, Names
 from rljax.types import Array
 
 # Large enough that exp underflows to exactly 0, finite so that a row with nothing to attend to stays finite.
 MASKED = -1e30
-_BLOCK = 64  # queries of a block in "blocked"
+_BLOCK, _BLOCKS = 64, 8  # queries of a block in "blocked", at least; blocks, at most: each is compiled
+_HEADS: Names = ("rows", None, "attending", None)
+_COLUMNS: Names = ("rows", None)
 
 
 class Form(NamedTuple):
@@ -48,9 +53,20 @@ class Prompt(NamedTuple):
 
 
 def attend(
-    implementation: str, form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None = None
+    implementation: str,
+    form: Form,
+    query: Array,
+    key: Array,
+    value: Array,
+    rows: Rows,
+    prompt: Prompt | None = None,
+    layout: Layout = WHOLE,
 ) -> Array:
     """Return softmax(score) v, float32 [B, W, H, K]; operands in their own dtype, sums in float32.
+
+    Each device attends for its own rows and heads, positions whole: where a mesh splits positions, they trade places
+    with heads here and back behind (DeepSpeed Ulysses, arXiv 2309.14509), and key-value heads that are too few for that
+    are repeated.
 
     Args:
       implementation: one of ``IMPLEMENTATIONS``.
@@ -60,8 +76,23 @@ def attend(
       value: [B, W, G, K].
       rows: which token is of which segment, and where.
       prompt: what every segment of a row sees as well.
+      layout: of the arrays over a mesh.
     """
-    return IMPLEMENTATIONS[implementation](form, query, key, value, rows, prompt)
+    shards = math.prod(layout.split(query.shape, _HEADS)[2].values())
+    repeats = math.lcm(key.shape[2], shards) // key.shape[2]
+
+    def spread(x: Array) -> Array:
+        return x if repeats == 1 else ops.repeat(x, repeats, axis=2)
+
+    def run(query: Array, key: Array, value: Array, segment: Array, position: Array, *prompt: Array) -> Array:
+        ahead = Prompt(*prompt) if prompt else None
+        return IMPLEMENTATIONS[implementation](form, query, key, value, Rows(segment, position), ahead)
+
+    arrays, names = [query, spread(key), spread(value), *rows], [_HEADS] * 3 + [_COLUMNS] * 2
+    if prompt is not None:
+        arrays += [spread(prompt.key), spread(prompt.value), prompt.mask, prompt.position]
+        names += [_HEADS] * 2 + [_COLUMNS] * 2
+    return layout.apart(run, names, _HEADS)(*arrays)
 
 
 def capped(z: Array, cap: float) -> Array:
@@ -91,7 +122,7 @@ def _visible(form: Form, rows: Rows, prompt: Prompt | None, start: int, stop: in
 
 def per_row(x: Array, like: Array) -> Array:
     """Repeat [P, ...] for the adjacent rows of each prompt, B of them as in ``like`` [B, ...]."""
-    return jnp.repeat(x, like.shape[0] // x.shape[0], axis=0, total_repeat_length=like.shape[0])
+    return ops.repeat(x, like.shape[0] // x.shape[0])
 
 
 def _joined(key: Array, value: Array, prompt: Prompt | None) -> tuple[Array, Array]:
@@ -127,7 +158,7 @@ def _blocked(form: Form, query: Array, key: Array, value: Array, rows: Rows, pro
     count, width, heads, size = query.shape
     kv = key.shape[2]
     before = 0 if prompt is None else prompt.mask.shape[1]
-    blocks = max(1, width // _BLOCK)
+    blocks = max(1, min(width // _BLOCK, _BLOCKS))
     edges = [width * i // blocks for i in range(blocks + 1)]
     key, value = _joined(key, value, prompt)
     # [B, G, ...]: one contiguous panel for each row and key-value head
@@ -235,7 +266,7 @@ def _splash(
     )
 
     def row(query: Array, key: Array, value: Array, segment: Array, kv_segment: Array) -> Array:
-        repeat = functools.partial(jnp.repeat, repeats=heads // key.shape[1], axis=1)
+        repeat = functools.partial(ops.repeat, count=heads // key.shape[1], axis=1)
         q, k, v = (x.transpose(1, 0, 2) for x in (query * form.scale, repeat(key), repeat(value)))
         # padding, 0, sees padding: any finite value will do there
         out: Any = kernel(q, k, v, segment_ids=splash.SegmentIds(q=segment, kv=kv_segment))

@@ -2,36 +2,42 @@
 
 A cache holds the keys of P prompts and, for each of B rows (row b of prompt b // (B / P)), those of its own tokens, in
 blocks of columns. All rows write the same column at a time and a block is read once it is in use, so work follows the
-tokens that exist. The layers stand one after the other: a loop over them would copy weights and cache at each token.
+tokens that exist. With ``scan`` the layers are a loop, and everything of theirs is stacked; without it they stand one
+after the other, which a CPU prefers: its loops copy weights and cache at each token.
 """
 
 import dataclasses
-import functools
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
+from rljax import ops
+from rljax.models import architecture as architectures
 from rljax.models import attention, transformer
 from rljax.models.architecture import MATRICES, Architecture
+from rljax.models.layout import Layout
 from rljax.types import Array, Tree
 
 Pair = tuple[Array, Array]
+Blocks = tuple[Pair, ...]
 
 
 @flax.struct.dataclass
 class Cache:
-    """Keys and values of each layer in the compute dtype; keys are rotated already."""
+    """Keys and values of each layer in the compute dtype; keys are rotated already. N stands there where stacked."""
 
-    prompt: tuple[Pair, ...]  # of each layer: key [P, G, K, L], value [P, G, L, K]
-    own: tuple[tuple[Pair, ...], ...]  # of each layer and block: key [B, G, K, C], value [B, G, C, K]
+    prompt: Any  # key [N, P, G, K, L], value [N, P, G, L, K]; or such a pair of each layer
+    own: Any  # of each block: key [N, B, G, K, C], value [N, B, G, C, K]; or such blocks of each layer
     prompt_mask: Array  # [P, L] bool
     mask: Array  # [B, S] bool: columns of all blocks that hold a real token
     length: Array  # [] int32, columns written so far
+    stacked: bool = flax.struct.field(pytree_node=False, default=False)
 
 
-def prepare(architecture: Architecture, params: Tree) -> Tree:
-    """Return the parameters as decoding reads them: in the compute dtype, layers apart, once for many tokens.
+def prepare(architecture: Architecture, params: Tree, layout: Layout) -> Tree:
+    """Return the parameters as decoding reads them: in the compute dtype, in its layout, once for many tokens.
 
     With ``decode_weights`` "int8" the layers' matrices are rounded to 255 steps for each of their outputs, which halves
     what a token reads of them in bfloat16. The policy that samples is then another one: its log-probs are the
@@ -39,10 +45,21 @@ def prepare(architecture: Architecture, params: Tree) -> Tree:
     """
     a = architecture
     cast = jax.tree.map(lambda w: w.astype(a.dtype), {k: v for k, v in params.items() if k != "final_norm"})
-    layers = transformer.unstacked(a, cast["layers"])
-    if a.decode_weights == "int8":
-        layers = [{name: _rounded(name, w) for name, w in layer.items()} for layer in layers]
-    return {**cast, "layers": layers, "final_norm": params["final_norm"]}
+    cast = {**cast, "final_norm": params["final_norm"]}
+    cast = jax.tree.map(lambda names, w: layout.hold(w, names), architectures.axes(a), cast, is_leaf=_is_names)
+
+    def rounded(layer: Tree) -> Tree:
+        return {name: _rounded(name, w) for name, w in layer.items()} if a.decode_weights == "int8" else layer
+
+    layers = cast["layers"]
+    return {
+        **cast,
+        "layers": jax.vmap(rounded)(layers) if a.scan else [rounded(x) for x in transformer.unstacked(a, layers)],
+    }
+
+
+def _is_names(leaf: Any) -> bool:
+    return isinstance(leaf, tuple)
 
 
 def _rounded(name: str, weight: Array) -> Array | transformer.Int8:
@@ -63,104 +80,143 @@ def prefill(
     samples: int,
     columns: int,
     block: int,
-    constrain: transformer.Constrain,
+    layout: Layout,
 ) -> tuple[Array, Cache]:
     """Read prompts [P, L]; return hidden [P, L, D] and a cache for P * ``samples`` rows of ``columns`` each."""
     a, reads = architecture, transformer.whole(mask)
-    rows, kept = token.shape[0] * samples, []
+    rows = token.shape[0] * samples
     widths = [min(block, columns - i) for i in range(0, columns, block)] if block else [columns]
+    angles = transformer.rotation(a, reads.position)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
-        mixed = attention.attend(a.attention, form, query, key, value, reads)
+        mixed = attention.attend(a.attention, form, query, key, value, reads, layout=layout)
         return mixed, (key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3))
 
-    x, angles = transformer.embed(a, weights, token), transformer.rotation(a, reads.position)
-    for i, layer in enumerate(weights["layers"]):
-        x, pair = transformer.layer(a, i, layer, x, angles, mix, constrain)
-        kept.append(pair)
+    def layer(x: Array, number: int, weights: Tree) -> tuple[Array, Pair]:
+        x, pair = transformer.layer(a, number, weights, x, angles, mix, layout)
+        return x, tuple(layout(y, ("rows", "kv_heads", None, None)) for y in pair)
 
     def empty(*shape: int) -> Array:
-        return constrain(jnp.zeros((rows, a.kv_heads, *shape), a.dtype), ("rows", "kv_heads", None, None))
+        lead = (a.layers,) if a.scan else ()
+        zeros = jnp.zeros((*lead, rows, a.kv_heads, *shape), a.dtype)
+        return layout(zeros, (*(None for _ in lead), "rows", "kv_heads", None, None))
 
-    own = tuple(tuple((empty(a.head_size, w), empty(w, a.head_size)) for w in widths) for _ in kept)
+    x, prompt = transformer.each(a, layer, transformer.embed(a, weights, token), weights["layers"])
+    blocks = tuple((empty(a.head_size, w), empty(w, a.head_size)) for w in widths)
     cache = Cache(
-        prompt=tuple(kept),
-        own=own,
+        prompt=prompt,
+        own=blocks if a.scan else (blocks,) * a.layers,
         prompt_mask=mask != 0,
-        mask=constrain(jnp.zeros((rows, columns), bool), ("rows", None)),
+        mask=layout(jnp.zeros((rows, columns), bool), ("rows", None)),
         length=jnp.zeros((), jnp.int32),
+        stacked=a.scan,
     )
     return transformer.final(a, weights, x), cache
 
 
 def extend(
-    architecture: Architecture,
-    weights: Tree,
-    token: Array,
-    mask: Array,
-    cache: Cache,
-    constrain: transformer.Constrain,
+    architecture: Architecture, weights: Tree, token: Array, mask: Array, cache: Cache, layout: Layout
 ) -> tuple[Array, Cache]:
     """Append one token [B] to each row, real where ``mask`` [B]; return hidden [B, D] and the cache."""
     a = architecture
     before = attention.per_row(jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32), token)
     position = before + jnp.sum(cache.mask, axis=1, dtype=jnp.int32)
     seen = jax.lax.dynamic_update_slice(cache.mask, mask[:, None] != 0, (jnp.zeros_like(cache.length), cache.length))
-    own_position = before[:, None] + transformer.places(seen)
+    visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
+    visible = {form: _visible(form, cache.prompt_mask, seen, position, before) for form in visible}
+    angles = transformer.rotation(a, position[:, None])
 
-    @functools.cache
-    def visible(form: attention.Form) -> tuple[Array, Array]:
-        """Which keys of the prompt [P, 1, lanes or 1, L] and of the row [B, S] the new token sees."""
-        if not form.window:
-            return cache.prompt_mask[:, None, None, :], seen
-        each = position.reshape(cache.prompt_mask.shape[0], 1, -1, 1)
-        ahead = transformer.places(cache.prompt_mask)[:, None, None, :]
-        return (
-            cache.prompt_mask[:, None, None, :] & attention.near(form, each, ahead),
-            seen & attention.near(form, position[:, None], own_position),
-        )
+    def layer(
+        number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, blocks: Blocks
+    ) -> tuple[Array, Blocks]:
+        """Layer ``i``, whose kind is that of ``number``."""
 
-    x, angles = transformer.embed(a, weights, token[:, None]), transformer.rotation(a, position[:, None])
-    own = []
-    for i, (layer, prompt, blocks) in enumerate(zip(weights["layers"], cache.prompt, cache.own, strict=True)):
+        def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Blocks]:
+            at = i if a.scan else None
+            written = _write(blocks, key, value, cache.length, at)
+            return _read(form, query, prompt, *visible[form], written, cache.length, at), written
 
-        def mix(form: attention.Form, query: Array, key: Array, value: Array, prompt=prompt, blocks=blocks):
-            written = _write(blocks, key, value, cache.length)
-            return _read(form, query, prompt, *visible(form), written, cache.length), written
+        return transformer.layer(a, number, weights, x, angles, mix, layout)
 
-        x, written = transformer.layer(a, i, layer, x, angles, mix, constrain)
-        own.append(written)
+    x = transformer.embed(a, weights, token[:, None])
+    if a.scan:
+        period = len(a.pattern)
+
+        def one(carry: tuple[Array, Blocks], number: int, i: Array | int) -> tuple[Array, Blocks]:
+            taken = jax.tree.map(lambda w: _nth(w, i), (weights["layers"], cache.prompt))
+            return layer(number, i, carry[0], *taken, carry[1])
+
+        def turn(t: Array, carry: tuple[Array, Blocks]) -> tuple[Array, Blocks]:
+            for j in range(period):
+                carry = one(carry, j, t * period + j)
+            return carry
+
+        x, own = jax.lax.fori_loop(0, a.layers // period, turn, (x, cache.own))
+        for i in range(a.layers // period * period, a.layers):
+            x, own = one((x, own), i, i)
+    else:
+        written = []
+        for i, (taken, prompt, blocks) in enumerate(zip(weights["layers"], cache.prompt, cache.own, strict=True)):
+            x, blocks = layer(i, i, x, taken, prompt, blocks)
+            written.append(blocks)
+        own = tuple(written)
     hidden = transformer.final(a, weights, x)[:, 0]
-    return hidden, dataclasses.replace(cache, own=tuple(own), mask=seen, length=cache.length + 1)
+    return hidden, dataclasses.replace(cache, own=own, mask=seen, length=cache.length + 1)
+
+
+def _nth(stack: Array, i: Array | int | None) -> Array:
+    return stack if i is None else jax.lax.dynamic_index_in_dim(stack, i, keepdims=False)
+
+
+def _visible(
+    form: attention.Form, prompt_mask: Array, seen: Array, position: Array, before: Array
+) -> tuple[Array, Array]:
+    """Which keys of the prompt [P, 1, lanes or 1, L] and of the row [B, S] the new token at ``position`` [B] sees."""
+    ahead = prompt_mask[:, None, None, :]
+    if not form.window:
+        return ahead, seen
+    each = position.reshape(prompt_mask.shape[0], 1, -1, 1)
+    own = before[:, None] + transformer.places(seen)
+    return (
+        ahead & attention.near(form, each, transformer.places(prompt_mask)[:, None, None, :]),
+        seen & attention.near(form, position[:, None], own),
+    )
 
 
 def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
     """Return the cache of some rows [b] alone, and of some prompts [p] (None: all of them), p dividing b."""
-    take = (lambda x: x) if prompts is None else (lambda x: x[prompts])
+
+    def take(tree: Any, index: Array | None) -> Any:
+        axis = 1 if cache.stacked else 0
+        return tree if index is None else jax.tree.map(lambda x: jnp.take(x, index, axis=axis), tree)
+
     return dataclasses.replace(
         cache,
-        prompt=jax.tree.map(take, cache.prompt),
-        prompt_mask=take(cache.prompt_mask),
-        own=jax.tree.map(lambda x: x[rows], cache.own),
+        prompt=take(cache.prompt, prompts),
+        prompt_mask=cache.prompt_mask if prompts is None else cache.prompt_mask[prompts],
+        own=take(cache.own, rows),
         mask=cache.mask[rows],
     )
 
 
-def _write(blocks: tuple[Pair, ...], key: Array, value: Array, column: Array) -> tuple[Pair, ...]:
-    """Write one token's key and value [B, 1, G, K] into ``column``."""
+def _write(blocks: Blocks, key: Array, value: Array, column: Array, layer: Array | int | None) -> Blocks:
+    """Write one token's key and value [B, 1, G, K] into ``column``, of ``layer`` where layers are stacked."""
     key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
     written, start, zero = [], 0, jnp.zeros_like(column)
+    lead = () if layer is None else (jnp.asarray(layer, column.dtype),)
     for keys, values in blocks:
-        place = jnp.clip(column - start, 0, keys.shape[3] - 1)
-        inside = (column >= start) & (column < start + keys.shape[3])
-        at = ((zero, zero, zero, place), (zero, zero, place, zero))
+        width = keys.shape[-1]
+        place = jnp.clip(column - start, 0, width - 1)
+        inside = (column >= start) & (column < start + width)
+        at = ((*lead, zero, zero, zero, place), (*lead, zero, zero, place, zero))
         pair = []
         for whole, part, where in zip((keys, values), (key, value), at, strict=True):
+            part = part if layer is None else part[None]
             # every block is written, most of them with what stands there: a condition would copy them
             old = jax.lax.dynamic_slice(whole, where, part.shape) if len(blocks) > 1 else part
             pair.append(jax.lax.dynamic_update_slice(whole, jnp.where(inside, part, old), where))
         written.append((pair[0], pair[1]))
-        start += keys.shape[3]
+        start += width
     return tuple(written)
 
 
@@ -170,8 +226,9 @@ def _read(
     prompt: Pair,
     ahead: Array,
     seen: Array,
-    blocks: tuple[Pair, ...],
+    blocks: Blocks,
     last: Array,
+    layer: Array | int | None,
 ) -> Array:
     """Attend from ``query`` [B, 1, H, K] to the prompt and to every block in use, ``last`` the newest column."""
     rows, _, heads, size = query.shape
@@ -180,7 +237,7 @@ def _read(
     # The lanes of a prompt are queries of one product with its keys.
     together = query.reshape(prompts, lanes, kv, group, size).transpose(0, 2, 1, 3, 4)
     if ahead.shape[2] > 1:
-        ahead = jnp.repeat(ahead, group, axis=2)
+        ahead = ops.repeat(ahead, group, axis=2)
     part = attention.partial(form, together.reshape(prompts, kv, -1, size), *prompt, ahead)
 
     def apart(x: Array) -> Array:
@@ -188,14 +245,17 @@ def _read(
 
     parts = [attention.Partial(*map(apart, part))]
     query, start = query.reshape(rows, kv, group, size), 0
+
+    def some(query: Array, keys: Array, values: Array, valid: Array) -> attention.Partial:
+        return attention.partial(form, query, _nth(keys, layer), _nth(values, layer), valid)
+
     for keys, values in blocks:
-        width = keys.shape[3]
+        width = keys.shape[-1]
         operands = (query, keys, values, seen[:, None, None, start : start + width])
         if start:
             empty = lambda query, *_: attention.nothing(query)  # noqa: E731
-            some = functools.partial(attention.partial, form)
             parts.append(jax.lax.cond(last >= start, some, empty, *operands))
         else:
-            parts.append(attention.partial(form, *operands))
+            parts.append(some(*operands))
         start += width
     return attention.merged(parts).reshape(rows, 1, heads, size)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models.architecture import Architecture
+from rljax.models.layout import WHOLE, Layout, Names
 from rljax.types import Array, Tree
 
 
@@ -48,25 +49,54 @@ def route(architecture: Architecture, router: Array, y: Array) -> tuple[Array, A
     return prob, chosen, weight
 
 
-def experts(architecture: Architecture, weights: Tree, y: Array) -> Array:
+def experts(architecture: Architecture, weights: Tree, y: Array, layout: Layout = WHOLE) -> Array:
     """Return sum over a token's experts of weight * down(activation(gate(y)) * up(y)), [B, S, D].
 
-    No token is dropped: tokens stand in order of their experts, and each expert multiplies its own run of them.
+    No token is dropped. Each device sorts its tokens by expert, so that an expert multiplies its own run of them. Where
+    a mesh splits the experts, devices that hold different ones first gather each other's tokens, each multiplies those
+    of its own experts, and the sums go home; a token whose experts are elsewhere costs its place, not its product.
     """
-    a, flat = architecture, y.reshape(-1, y.shape[-1])
-    _, chosen, weight = route(a, weights["router"], flat)
-    order = jnp.argsort(chosen.reshape(-1), stable=True)  # [M k]
+    a = architecture
+    stream: Names = ("rows", "positions", None)
+    into, out = ("expert", None, "hidden"), ("expert", "hidden", None)
+    gate = weights["gate"]
+    holders, _, slices = layout.split(gate.shape, into)  # mesh axes of the experts, and of their hidden units
+    fetched = [axis for dimension in layout.split(y.shape, stream) for axis in dimension if axis in holders]
+
+    def own(y: Array, router: Array, gate: Array, up: Array, down: Array) -> Array:
+        for axis in fetched:
+            y = jax.lax.all_gather(y, axis, tiled=True)
+        first = jax.lax.axis_index(tuple(holders)) * gate.shape[0] if holders else 0
+        z = _own_experts(a, router, (gate, up, down), y, first)
+        z = jax.lax.psum(z, (*slices, *(axis for axis in holders if axis not in fetched)))
+        for axis in reversed(fetched):
+            z = jax.lax.psum_scatter(z, axis, tiled=True)
+        return z.astype(y.dtype)
+
+    cast = (weights[name].astype(a.dtype) for name in ("gate", "up", "down"))
+    run = layout.apart(own, [stream, (None, None), into, into, out], stream)
+    return run(y, weights["router"], *cast)
+
+
+def _own_experts(a: Architecture, router: Array, weights: tuple[Array, ...], y: Array, first: Array | int) -> Array:
+    """Return what the experts ``first`` and on, whose ``weights`` are given, add to tokens [B, S, D]; float32."""
+    flat, here = y.reshape(-1, y.shape[-1]), weights[0].shape[0]
+    _, chosen, weight = route(a, router, flat)
+    mine = chosen.reshape(-1) - first
+    mine = jnp.where((mine >= 0) & (mine < here), mine, here)  # the others stand behind
+    order = jnp.argsort(mine, stable=True)  # [M k]
     token = order // a.experts_per_token
-    counts = jnp.bincount(chosen.reshape(-1), length=a.experts).astype(jnp.int32)
+    counts = jnp.bincount(mine, length=here).astype(jnp.int32)
 
-    def multiply(x: Array, name: str) -> Array:
-        operands = x.astype(a.dtype), weights[name].astype(a.dtype)
-        return jax.lax.ragged_dot(*operands, counts, preferred_element_type=jnp.float32)
+    def multiply(x: Array, matrix: Array) -> Array:
+        return jax.lax.ragged_dot(x.astype(a.dtype), matrix, counts, preferred_element_type=jnp.float32)
 
+    gate, up, down = weights
     rows = flat[token]
-    inner: Any = product(a.activation, multiply(rows, "gate"), multiply(rows, "up"))
-    out = multiply(inner, "down") * weight.reshape(-1)[order][:, None]
-    return jnp.zeros(flat.shape, jnp.float32).at[token].add(out).astype(y.dtype).reshape(y.shape)
+    inner: Any = product(a.activation, multiply(rows, gate), multiply(rows, up))
+    share = jnp.where(mine < here, weight.reshape(-1), 0.0)[order]
+    out = jnp.where(share[:, None] > 0, multiply(inner, down), 0.0) * share[:, None]
+    return jnp.zeros(flat.shape, jnp.float32).at[token].add(out).reshape(y.shape)
 
 
 def balance(architecture: Architecture, router: Array, y: Array, mask: Array) -> dict[str, Array]:

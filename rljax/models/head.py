@@ -101,8 +101,9 @@ def _forward(
 ) -> tuple[dict[str, Array], Any]:
     parts, count = _strided(embedding, asked.chunk)
 
-    def add(sums: _Sums, item: tuple[Array, Array]) -> tuple[_Sums, Array | None]:
-        part, j = item
+    # the part's number is carried: what follows from a number that is read XLA would compute for all parts at once
+    def add(carry: tuple[Array, _Sums], part: Array) -> tuple[tuple[Array, _Sums], Array | None]:
+        j, sums = carry
         ids = jnp.arange(part.shape[0]) * count + j
         z = _logits(asked, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
         chosen = _shaped(ids, token) == token[..., None]
@@ -120,11 +121,11 @@ def _forward(
             else sums.supported * scale + jnp.sum(jnp.where(_support(kept, ids, chosen), weight, 0.0), axis=-1),
             sums.chosen + jnp.sum(jnp.where(chosen, z, 0.0), axis=-1),
         )
-        return sums, z if asked.keep else None
+        return (j + 1, sums), z if asked.keep else None
 
     zero = jnp.zeros(token.shape, jnp.float32)
     start = _Sums(jnp.full_like(zero, attention.MASKED), zero, zero, zero, zero, zero)
-    sums, logits = jax.lax.scan(add, start, (parts, jnp.arange(count)))
+    (_, sums), logits = jax.lax.scan(add, (jnp.int32(0), start), parts)
     normaliser = sums.largest + jnp.log(sums.total)
     raw = sums.chosen - normaliser
     found = {"logp": raw, "raw_logp": raw, "log_normaliser": normaliser}
@@ -143,8 +144,8 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
     normaliser = found["log_normaliser"]
     plain = by["raw_logp"] if kept is not None else by["logp"] + by["raw_logp"]
 
-    def add(by_hidden: Array, item: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
-        part, j, z = item
+    def add(carry: tuple[Array, Array], item: tuple[Array, Array | None]) -> tuple[tuple[Array, Array], Array]:
+        (j, by_hidden), (part, z) = carry, item
         ids = jnp.arange(part.shape[0]) * count + j
         ids_shaped = _shaped(ids, token)
         if z is None:
@@ -168,10 +169,10 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
         part, h = part.astype(asked.dtype), hidden.astype(asked.dtype)
         by_hidden += jnp.einsum("...c,cd->...d", by_z, part, preferred_element_type=jnp.float32)
         flat = by_z.reshape(-1, by_z.shape[-1]), h.reshape(-1, h.shape[-1])
-        return by_hidden, jnp.einsum("mc,md->cd", *flat, preferred_element_type=jnp.float32)
+        return (j + 1, by_hidden), jnp.einsum("mc,md->cd", *flat, preferred_element_type=jnp.float32)
 
-    start = jnp.zeros(hidden.shape, jnp.float32)
-    by_hidden, by_parts = jax.lax.scan(add, start, (parts, jnp.arange(count), logits))
+    start = (jnp.int32(0), jnp.zeros(hidden.shape, jnp.float32))
+    (_, by_hidden), by_parts = jax.lax.scan(add, start, (parts, logits))
     by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
     return by_hidden.astype(hidden.dtype), by_embedding.astype(embedding.dtype), None, None, None
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from rljax import models, ops, types
 from rljax.models import attention, head, packing, transformer
+from rljax.models import layout as layouts
 from rljax.types import Array, Tree
 
 
@@ -51,7 +52,7 @@ def score(
       rollout: needs context, action and mask. The training prompt is read where there is one.
       needs: what to fill beyond ``logp``.
       temperature: of the policy; 0 is greedy sampling, which is scored at 1.
-      chunk: about how many positions of all rows together go through the unembedding at once.
+      chunk: about how many positions go through the unembedding of each device at once.
       vocabulary: about how many tokens of the vocabulary do, at once; 0 is all of them. Exact divergences
         take all in any case.
       keep_logits: the backward pass reads the logits again in place of making them again; they are then all
@@ -103,10 +104,13 @@ def score(
         )
         return _in_parts(model, params, columns, asked, temperature)
 
-    found = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk)
+    found = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk, model.layout)
     found = {name: rows.take(x) for name, x in found.items()}
     divergence = {name: found.pop(name) for name in sorted(needs.divergence)}
     return scalars.replace(divergence=divergence, **found)
+
+
+_COLUMNS: layouts.Names = ("rows", "positions")
 
 
 class _Rows(NamedTuple):
@@ -158,7 +162,7 @@ def _shared(
 
     def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
         ahead, hidden = model.apply_shared(params, prompt, seen, token, segment)
-        start = jnp.repeat(ahead[:, -1:], token.shape[0] // prompt.shape[0], axis=0)
+        start = ops.repeat(ahead[:, -1:], token.shape[0] // prompt.shape[0])
         previous = jnp.concatenate([start, hidden[:, :-1]], axis=1)
         # what comes before a completion is the end of its prompt, not of its neighbour
         before = previous if places is None else jnp.where(first[:, :, None], start, previous)
@@ -218,19 +222,23 @@ def _scalars(
     return types.Scores(value=value, reward=reward)
 
 
-def _over_columns(body: Any, columns: dict[str, Array], chunk: int) -> dict[str, Array]:
-    """Apply ``body`` to groups of completion columns, [B, c, ...] at a time, and join its [B, c] results."""
+def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layouts.Layout) -> dict[str, Array]:
+    """Apply ``body`` to groups of completion columns, [B, c, ...] at a time, and join its [B, c] results.
+
+    Group g has every column i n + g of n groups: columns that are split over devices are cut inside each of them.
+    """
     rows, width = columns["token"].shape
-    groups = -(-width // max(1, chunk // rows))
+    shards = math.prod(math.prod(axes.values()) for axes in layout.split((rows, width), _COLUMNS))
+    groups = -(-width // max(1, chunk * shards // rows))
     size = -(-width // groups)  # as equal as they go
     groups = -(-width // size)
 
     def cut(x: Array) -> Array:
         x = jnp.pad(x, [(0, 0), (0, groups * size - width)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(rows, groups, size, *x.shape[2:]), 1, 0)
+        return layout(jnp.moveaxis(x.reshape(rows, size, groups, *x.shape[2:]), 2, 0), (None, *_COLUMNS))
 
     found = jax.lax.map(body, jax.tree.map(cut, columns))
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, groups * size)[:, :width], found)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size)[:, :width], found)
 
 
 def _in_parts(
@@ -264,7 +272,7 @@ def _from_logits(
 
     def tempered(head: str, hidden: Array) -> Array:
         z = model.logits(heads[head], hidden)
-        z = model.constrain(z, ("rows", None, "vocabulary"))
+        z = model.layout(z, ("rows", None, "vocabulary"))
         if isinstance(temperature, int | float):
             return z if temperature in (0, 1) else z / temperature
         return z / jnp.where(temperature > 0, temperature, 1.0)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from rljax.models import architecture as architectures
 from rljax.models import attention, gated
-from rljax.models.architecture import Architecture, Names
+from rljax.models.architecture import Architecture
+from rljax.models.layout import WHOLE, Layout, Names
 from rljax.types import Array, Tree
 
-Constrain = Callable[[Array, Names], Array]
 Angles = tuple[Array, Array]  # cosine and sine [B, S, 1, K / 2]
 # form, query [B, S, H, K], key, value [B, S, G, K] -> [B, S, H, K]
 Mix = Callable[[attention.Form, Array, Array, Array], Array]
@@ -26,24 +26,16 @@ Mix = Callable[[attention.Form, Array, Array, Array], Array]
 _STREAM: Names = ("rows", "positions", None)
 
 
-def unconstrained(array: Array, names: Names) -> Array:
-    """Return ``array`` as it is: the layout of a model that knows of no mesh."""
-    del names
-    return array
-
-
-def apply(
-    architecture: Architecture, params: Tree, token: Array, mask: Array, constrain: Constrain = unconstrained
-) -> Array:
+def apply(architecture: Architecture, params: Tree, token: Array, mask: Array, layout: Layout = WHOLE) -> Array:
     """Read whole rows; see ``models.Model.apply``."""
     if token.ndim != 2 or token.shape != mask.shape:
         raise ValueError(f"token {token.shape} and mask {mask.shape} must share one shape [B, S]")
     rows = whole(mask)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
-        return attention.attend(architecture.attention, form, query, key, value, rows)
+        return attention.attend(architecture.attention, form, query, key, value, rows, layout=layout)
 
-    return _trunk(architecture, params, token, rows.position, mix, constrain)
+    return _trunk(architecture, params, token, rows.position, mix, layout)
 
 
 def whole(mask: Array) -> attention.Rows:
@@ -63,7 +55,7 @@ def apply_shared(
     prompt_mask: Array,
     token: Array,
     segment: Array,
-    constrain: Constrain = unconstrained,
+    layout: Layout = WHOLE,
 ) -> tuple[Array, Array]:
     """Read rows that share prompts; see ``models.Model.apply_shared``."""
     (prompts, length), (rows, width) = prompt.shape, token.shape
@@ -79,7 +71,7 @@ def apply_shared(
     own = own.reshape(prompts, -1) + jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
     ahead = whole(prompt_mask)
     behind = attention.Rows(segment, own.reshape(rows, width))
-    attend = functools.partial(attention.attend, architecture.attention)
+    attend = functools.partial(attention.attend, architecture.attention, layout=layout)
 
     # One stream for each prompt, [prompt | its rows]: a mesh that splits prompts has nothing to move.
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
@@ -91,63 +83,84 @@ def apply_shared(
         return jnp.concatenate([first, second.reshape(prompts, -1, *second.shape[2:])], axis=1)
 
     stream = jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1)
-    x = _trunk(architecture, params, stream, jnp.concatenate([ahead.position, own], axis=1), mix, constrain)
+    x = _trunk(architecture, params, stream, jnp.concatenate([ahead.position, own], axis=1), mix, layout)
     return x[:, :length], x[:, length:].reshape(rows, width, -1)
 
 
-def _trunk(
-    architecture: Architecture, params: Tree, token: Array, position: Array, mix: Mix, constrain: Constrain
-) -> Array:
+def _trunk(architecture: Architecture, params: Tree, token: Array, position: Array, mix: Mix, layout: Layout) -> Array:
     """Return hidden [B, S, D] after the final norm of tokens [B, S], whose attention is ``mix``'s business."""
     a = architecture
     angles = rotation(a, position)
 
-    def block(number: int, x: Array, weights: Tree) -> Array:
-        def mixed(*operands: Any) -> tuple[Array, None]:
-            return mix(*operands), None
+    def mixed(*operands: Any) -> tuple[Array, None]:
+        return mix(*operands), None
 
-        return layer(a, number, weights, x, angles, mixed, constrain)[0]
+    def block(x: Array, number: int, weights: Tree) -> tuple[Array, None]:
+        return layer(a, number, weights, x, angles, mixed, layout)
 
     if a.remat != "none":
-        block = jax.checkpoint(block, prevent_cse=not a.scan, policy=_SAVED[a.remat], static_argnums=0)
-    x = constrain(embed(a, params, token), _STREAM)
-    period = len(a.pattern)
-    looped = a.layers // period * period if a.scan else 0
-    if looped:  # a turn is a whole pattern, so that each of its layers knows what it is
-
-        def turn(x: Array, stack: Tree) -> tuple[Array, None]:
-            for i in range(period):
-                x = block(i, x, _nth(stack, i))
-            return x, None
-
-        cut = lambda w: w[:looped].reshape(looped // period, period, *w.shape[1:])  # noqa: E731
-        x, _ = jax.lax.scan(turn, x, jax.tree.map(cut, params["layers"]))
-    for i in range(looped, a.layers):
-        x = block(i, x, _nth(params["layers"], i))
+        block = jax.checkpoint(block, prevent_cse=not a.scan, policy=_SAVED[a.remat], static_argnums=1)
+    x, _ = each(a, block, layout(embed(a, params, token), _STREAM), params["layers"])
     return final(a, params, x)
 
 
-def balance(architecture: Architecture, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
+def each(a: Architecture, apply: Any, x: Array, layers: Tree) -> tuple[Array, Any]:
+    """Apply layers in their order: ``apply(x, number, weights) -> (x, beside)``.
+
+    Returns x after the last and what all said beside: stacked with ``scan``, else a tuple. In a loop a turn is a whole
+    pattern, so that each layer knows what it is: its ``number`` is then that of the first of its kind.
+    """
+    beside: list[Any] = []
+    if not a.scan:
+        for i, weights in enumerate(layers if isinstance(layers, list) else unstacked(a, layers)):
+            x, said = apply(x, i, weights)
+            beside.append(said)
+        return x, tuple(beside)
+    period = len(a.pattern)
+    looped = a.layers // period * period
+
+    def turn(x: Array, stack: Tree) -> tuple[Array, Any]:
+        said = [None] * period
+        for i in range(period):
+            x, said[i] = apply(x, i, nth(stack, i))
+        return x, jax.tree.map(lambda *y: jnp.stack(y), *said)
+
+    if looped:
+        cut = lambda w: w[:looped].reshape(looped // period, period, *w.shape[1:])  # noqa: E731
+        x, said = jax.lax.scan(turn, x, jax.tree.map(cut, layers))
+        beside.append(jax.tree.map(lambda y: y.reshape(looped, *y.shape[2:]), said))
+    for i in range(looped, a.layers):
+        x, said = apply(x, i, nth(layers, i))
+        beside.append(jax.tree.map(lambda y: y[None], said))
+    return x, jax.tree.map(lambda *y: jnp.concatenate(y), *beside)
+
+
+def balance(
+    architecture: Architecture, params: Tree, token: Array, mask: Array, layout: Layout = WHOLE
+) -> dict[str, Array]:
     """Describe how evenly rows use the experts; see ``models.Model.balance``."""
-    a, rows, found = architecture, whole(mask), []
+    a, rows = architecture, whole(mask)
     angles = rotation(a, rows.position)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, None]:
-        return attention.attend(a.attention, form, query, key, value, rows), None
+        return attention.attend(a.attention, form, query, key, value, rows, layout=layout), None
 
-    x = embed(a, params, token)
-    for i, weights in enumerate(unstacked(a, params["layers"])):
-        watch = lambda y, w=weights: found.append(gated.balance(a, w["router"], y, mask))  # noqa: E731
-        x, _ = layer(a, i, weights, x, angles, mix, unconstrained, watch)
-    return jax.tree.map(lambda *x: sum(x) / len(x), *found)
+    def block(x: Array, number: int, weights: Tree) -> tuple[Array, Any]:
+        found: list[Any] = []
+        watch = lambda y: found.append(gated.balance(a, weights["router"], y, mask))  # noqa: E731
+        return layer(a, number, weights, x, angles, mix, layout, watch)[0], found[0]
+
+    _, found = each(a, block, layout(embed(a, params, token), _STREAM), params["layers"])
+    return jax.tree.map(jnp.mean, found if a.scan else jax.tree.map(lambda *x: jnp.stack(x), *found))
 
 
 def unstacked(architecture: Architecture, layers: Tree) -> list[Tree]:
     """Return the parameters of each layer."""
-    return [_nth(layers, i) for i in range(architecture.layers)]
+    return [nth(layers, i) for i in range(architecture.layers)]
 
 
-def _nth(stack: Tree, i: int) -> Tree:
+def nth(stack: Tree, i: int) -> Tree:
+    """Return layer ``i`` of what is stacked."""
     return jax.tree.map(lambda w: w[i], stack)
 
 
@@ -191,7 +204,7 @@ def layer(
     x: Array,
     angles: tuple[Angles, Angles],
     mix: Callable[[attention.Form, Array, Array, Array], tuple[Array, Any]],
-    constrain: Constrain,
+    layout: Layout,
     watch: Callable[[Array], None] | None = None,
 ) -> tuple[Array, Any]:
     """Add attention and gated layer of the normed stream to ``x`` [B, S, D]; return it and what ``mix`` says beside.
@@ -202,15 +215,15 @@ def layer(
     y: Any = _norm(a, x, weights["attention_norm"])
     query, key, value = (_heads(a, weights, name, y) for name in ("query", "key", "value"))
     query, key = (_rotate(z, *angles[local]).astype(dtype) for z in (query, key))
-    query = constrain(query, ("rows", "positions", "heads", None))
+    query = layout(query, ("rows", "positions", "heads", None))
     mixed, beside = mix(a.form(local), query, key, value.astype(dtype))
     out: Any = adapted(a, weights, "attention_output", mixed).astype(dtype)
-    x = constrain(x + (_norm(a, out, weights["attention_post_norm"]) if a.post_norm else out), _STREAM)
+    x = layout(x + (_norm(a, out, weights["attention_post_norm"]) if a.post_norm else out), _STREAM)
     y = _norm(a, x, weights["swiglu_norm"])
     if watch is not None:
         watch(y)
-    out = gated.experts(a, weights, y) if a.experts else _gated(a, weights, y, constrain)
-    return constrain(x + (_norm(a, out, weights["swiglu_post_norm"]) if a.post_norm else out), _STREAM), beside
+    out = gated.experts(a, weights, y, layout) if a.experts else _gated(a, weights, y, layout)
+    return layout(x + (_norm(a, out, weights["swiglu_post_norm"]) if a.post_norm else out), _STREAM), beside
 
 
 def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
@@ -221,10 +234,10 @@ def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
     return _norm(a, z, weights[f"{name}_norm"]) if a.head_norm and name != "value" else z
 
 
-def _gated(a: Architecture, weights: Tree, y: Array, constrain: Constrain) -> Array:
+def _gated(a: Architecture, weights: Tree, y: Array, layout: Layout) -> Array:
     """Return down(activation(gate(y)) * up(y)) [B, S, D]."""
     inner: Any = gated.product(a.activation, *(adapted(a, weights, name, y) for name in ("gate", "up")))
-    inner = constrain(inner.astype(a.dtype), ("rows", "positions", "hidden"))
+    inner = layout(inner.astype(a.dtype), ("rows", "positions", "hidden"))
     return adapted(a, weights, "down", inner).astype(a.dtype)
 
 

@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax import types
+from rljax import ops, types
 from rljax.models import score
 from rljax.sampling import processors as processors_lib
 from rljax.sampling import stopping
@@ -134,7 +134,7 @@ def generate(
     weights = model.prepare(params)
     # The last token drawn is never fed back, hence one column less than positions.
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), block)
-    logits = jnp.repeat(model.logits(weights, hidden[:, -1]), samples, axis=0)
+    logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
     keep = keep_support and processors.filter is not None and processors.temperature > 0
     sample = empty(rows, length, logits.shape[1] if keep else None, pad)
     row = jnp.arange(rows, dtype=jnp.int32)

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from rljax import types
+from rljax import ops, types
 from rljax.sampling import decode, stopping
 from rljax.sampling import processors as processors_lib
 
@@ -67,7 +67,7 @@ def resume(
     done = jnp.sum(sample.mask != 0, axis=1, dtype=jnp.int32)
 
     def whole(prompt: Array, own: Array) -> Array:
-        return jnp.concatenate([jnp.repeat(prompt, samples, axis=0, total_repeat_length=rows), own], axis=1)
+        return jnp.concatenate([ops.repeat(prompt, samples), own], axis=1)
 
     weights = model.prepare(params)
     token, mask = whole(prompts.token, sample.token), whole(prompts.mask, sample.mask)
