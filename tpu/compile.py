@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # also where the package is not installed
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from rljax import config as configs
 from rljax.ahead import page, programs, report, topology
@@ -36,7 +36,7 @@ flags.DEFINE_list("programs", [], f"Some of {', '.join(programs.NAMES)}; none: a
 flags.DEFINE_string("json", "", "File for the records.")
 flags.DEFINE_string("hlo", "", "Folder for the texts of the optimised programs.")
 flags.DEFINE_boolean("page", False, "Write tpu/TOPOLOGIES.md and its figure, every row in a process of its own.")
-flags.DEFINE_list("rows", [], "page: numbers of the rows to compile; the others are taken from the page's records.")
+flags.DEFINE_list("rows", [], "page: parts of names of what to compile; the rest is taken from the page's records.")
 
 
 def _config() -> configs.ConfigDict:
@@ -76,6 +76,8 @@ def _run() -> None:
     step = programs.make(config, target, tokens)
     mesh = ", ".join(f"{axis} {size}" for axis, size in step.plan.mesh.shape.items() if size > 1)
     plan = step.plan
+    apart = ", ".join(f"{axis} {size}" for axis, size in plan.rollout_mesh.shape.items() if size > 1)
+    mesh += f"; rollouts {apart}" if apart != mesh else ""
     print(
         f"{config.name} on {target.name}, {len(target.devices)} devices ({mesh or 'alone'}): {plan.prompts} prompts of "
         f"{plan.task.prompt_length} tokens x {plan.samples} completions of {plan.task.completion_length}, "
@@ -97,11 +99,12 @@ def _run() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Compile, print, and end with 1 where a program does not fit, 2 where the command is wrong."""
+    logging.set_verbosity(logging.WARNING)
     try:
         if argv[1:]:
             raise ValueError(f"unexpected argument {argv[1]!r}")
         if FLAGS.page:
-            page.write(pathlib.Path(__file__), [int(row) for row in FLAGS.rows])
+            page.write(pathlib.Path(__file__).resolve(), FLAGS.rows)
         else:
             _run()
     except (ValueError, RuntimeError) as error:

@@ -37,11 +37,12 @@ _TRANSFERS = {"ALL_REDUCE": "all-reduce", "ALL_GATHER": "all-gather", "REDUCE_SC
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the devices of a program stand in its mesh; device i of a program is the i-th of the mesh, row by row."""
+    """Where the devices of a program stand in a mesh; device i of a program is the i-th of the mesh, row by row."""
 
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     slices: tuple[int, ...]  # of each device
+    name: str = ""  # of the mesh, where a program has several
 
     @property
     def count(self) -> int:
@@ -50,11 +51,20 @@ class Layout:
 
     def along(self, groups: Iterable[Iterable[int]]) -> tuple[str, ...]:
         """Return the mesh axes along which the members of a group differ."""
+        return tuple(self.axes[i] for i in self._along(groups))
+
+    def _along(self, groups: Iterable[Iterable[int]]) -> list[int]:
         varying: set[int] = set()
         for group in groups:
             places = np.stack(np.unravel_index(np.asarray(list(group)), self.sizes))
             varying |= set(np.flatnonzero(np.ptp(places, axis=1)).tolist())
-        return tuple(self.axes[i] for i in sorted(varying))
+        return sorted(varying)
+
+    def misfit(self, groups: list[list[int]]) -> tuple[bool, int]:
+        """Return how badly the mesh explains groups: whether they are parts of its axes, and along how many."""
+        along = self._along(groups)
+        whole = math.prod(self.sizes[i] for i in along)
+        return max(map(len, groups)) not in (2, whole), len(along)
 
     def crosses(self, groups: Iterable[Iterable[int]]) -> bool:
         """Return whether some group spans slices."""
@@ -102,7 +112,8 @@ def groups(attributes: str, count: int) -> list[list[int]]:
     if found := re.match(r"\{((?:\{[\d,]*\},?)*)\}", text):
         return _listed(found[1]) or [list(range(count))]
     if found := re.match(r"\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", text):
-        return _iota(found[2]).reshape(tuple(_ints(found[1]))).tolist()
+        rows, width = _ints(found[1])
+        return _iota(found[2]).reshape(rows, width).tolist()
     named = re.match(
         r"mesh\[([^\]]*)\](?:, device_ids=\((?:(\[[\d,]+\](?:T\([\d,]+\))?)|\[?([\d,]+)\]?)\))? \{([^}]*)\}", text
     )
@@ -131,10 +142,9 @@ def _meshed(devices: np.ndarray, sizes: dict[str, int], chosen: str) -> list[lis
         before, own = parts[name][0], parts[name][1] or size
         taken.append(len(shape) + 1)
         shape += [before, own, size // before // own]
-    grid = devices.reshape(shape)
-    rest = [i for i in range(grid.ndim) if i not in taken]
-    count = math.prod(grid.shape[i] for i in taken)
-    return grid.transpose(*rest, *taken).reshape(-1, count).tolist()
+    rest = [i for i in range(len(shape)) if i not in taken]
+    grid = devices.reshape(shape).transpose(*rest, *taken)
+    return grid.reshape(-1, math.prod(shape[i] for i in taken)).tolist()
 
 
 def _ints(text: str) -> list[int]:
@@ -178,8 +188,11 @@ def _operands(run: hlo.Run) -> tuple[hlo.Shape, ...]:
     return tuple(hlo.shapes(run.instruction.arguments))
 
 
-def find(module: hlo.Module, layout: Layout) -> list[Collective]:
-    """Return the collectives of a program that send something, those that send most first."""
+def find(module: hlo.Module, layout: Layout, *others: Layout) -> list[Collective]:
+    """Return the collectives of a program that send something, those that send most first.
+
+    Axes are named by the mesh that explains a collective best, those of ``others`` with the mesh's name.
+    """
     found = []
     for run in hlo.runs(module):
         instruction, kind = run.instruction, _kind(run)
@@ -188,7 +201,9 @@ def find(module: hlo.Module, layout: Layout) -> list[Collective]:
             among = groups(instruction.attributes, layout.count)
             size = 2 if kind == "collective-permute" else max(map(len, among))
             network = "dcn" if layout.crosses(among) else "ici"
-            found.append(Collective(kind, layout.along(among), network, size, _operands(run), run.times, *place))
+            best = min((layout, *others), key=lambda mesh: mesh.misfit(among))
+            axes = tuple(f"{best.name}{' ' if best.name else ''}{axis}" for axis in best.along(among))
+            found.append(Collective(kind, axes, network, size, _operands(run), run.times, *place))
         elif instruction.opcode == "send":
             transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
             kind = _TRANSFERS.get(transfer[1], "collective-permute") if transfer else "collective-permute"

@@ -34,6 +34,7 @@ class Compiled:
     name: str
     lower_s: float
     compile_s: float
+    compile_cpu_s: float  # of all threads of this process
     flops: int  # of all devices together
     arguments: int
     outputs: int
@@ -163,7 +164,7 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     start = time.perf_counter()
     traced = trace(step, name)
     lowered = traced.lower()
-    middle = time.perf_counter()
+    middle, busy = time.perf_counter(), time.process_time()
     with uncached():
         try:
             compiled = lowered.compile()
@@ -171,12 +172,13 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise DoesNotFitError(_too_large(step, name, target, traced, str(error))) from error
-    end = time.perf_counter()
+    end, done = time.perf_counter(), time.process_time()
     memory = compiled.memory_analysis()
     found = Compiled(
         name=name,
         lower_s=middle - start,
         compile_s=end - middle,
+        compile_cpu_s=done - busy,
         flops=flops.of_jaxpr(traced.jaxpr),
         arguments=memory.argument_size_in_bytes,
         outputs=memory.output_size_in_bytes,

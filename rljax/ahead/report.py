@@ -11,18 +11,25 @@ from rljax.ahead import collectives, hlo, programs, roofline, topology, traffic
 Record = dict[str, Any]
 
 
-def layout(step: steps.Step) -> collectives.Layout:
-    """Return where the devices of a step's mesh stand."""
-    mesh = step.plan.mesh
-    slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
-    return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices)
+def layouts(step: steps.Step, name: str) -> list[collectives.Layout]:
+    """Return where devices stand in the meshes of a program, its own first; a rollout's may be another."""
+    meshes = {"learner": step.plan.mesh, "sampler": step.plan.rollout_mesh}
+    if step.plan.mesh == step.plan.rollout_mesh or name in ("score", "update"):
+        meshes.pop("sampler")
+    own = "sampler" if name == "rollout" and "sampler" in meshes else "learner"
+
+    def of(mesh: Any, label: str) -> collectives.Layout:
+        slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
+        return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices, label)
+
+    return [of(meshes.pop(own), ""), *(of(mesh, label) for label, mesh in meshes.items())]
 
 
 def describe(step: steps.Step, made: programs.Compiled, target: topology.Topology) -> Record:
     """Return the record of a compiled program; bytes, operations and seconds are of one device."""
     devices = len(target.devices)
     module = hlo.parse(made.text)
-    found = collectives.find(module, layout(step))
+    found = collectives.find(module, *layouts(step, made.name))
     sent = {network: collectives.sent(found, network) for network in ("ici", "dcn")}
     moved = traffic.moved(module)
     times = roofline.times(target.kind, made.flops / devices, moved, sent["ici"], sent["dcn"])
@@ -32,6 +39,7 @@ def describe(step: steps.Step, made: programs.Compiled, target: topology.Topolog
         "program": made.name,
         "lower_s": made.lower_s,
         "compile_s": made.compile_s,
+        "compile_cpu_s": made.compile_cpu_s,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         "arguments": made.arguments,
         "outputs": made.outputs,
@@ -79,8 +87,8 @@ def table(record: Record) -> str:
     seconds = ", ".join(f"{unit} {s:.3g}" for unit, s in r["seconds"].items() if s)
     share = r["model_flops"] / r["flops"] if r["flops"] else 0.0
     lines = [
-        f"{r['program']}: traced and lowered in {r['lower_s']:.1f} s, compiled in {r['compile_s']:.1f} s, "
-        f"peak {r['peak_rss'] / 2**30:.2f} GiB of this machine's memory",
+        f"{r['program']}: traced and lowered in {r['lower_s']:.1f} s, compiled in {r['compile_s']:.1f} s "
+        f"({r['compile_cpu_s']:.1f} of CPU), peak {r['peak_rss'] / 2**30:.2f} GiB of this machine's memory",
         f"  memory of a chip   peak {size(r['peak'])} of {r['hbm'] / 2**30:.0f} GiB "
         f"({100 * r['peak'] / r['hbm']:.0f} %): arguments {size(r['arguments'])}, "
         f"temporaries {size(r['temporaries'])}, outputs {size(r['outputs'] - r['aliased'])} beside those in place",
@@ -132,4 +140,4 @@ turn, decoding to its last token with the whole cache read, the dearest branch o
 Bytes moved are operands and results of every instruction outside fusions, loops likewise, vector memory free.
 Bytes sent are those of the sparsest algorithm: all-gather b (n - 1), reduce-scatter b (n - 1) / n, all-reduce twice
 that, all-to-all b (n - 1) / n, permute b, for n chips and operands of b bytes. Rates are the chip's peaks, all its
-links at once: a collective along one dimension of the torus has a part of them. A time is a bound from below, no promise."""
+links at once: a collective along one dimension of the torus has a part of them. A time is a bound from below."""
