@@ -22,8 +22,8 @@ f32 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
 
 # --- the text of a program ----------------------------------------------------------------------
 
-# A loop of 5 turns that gathers a weight f32[2,16] from 4 devices into f32[8,16] and multiplies with it; then a sum over
-# all 8 devices. The counter starts at 0, its bound is a constant inside a fusion.
+# A loop of 5 turns that gathers a weight f32[2,16] from 4 devices into f32[8,16] and multiplies with it; then a sum
+# over all 8 devices. The counter starts at 0, its bound is a constant inside a fusion.
 LOOP = """\
 HloModule loop, is_scheduled=true
 
@@ -162,24 +162,35 @@ def test_groups_across_slices_go_over_the_data_centre():
         collectives.groups("replica_groups=<new>", 8)
 
 
+CUTTING = """\
+%cutting (k: f32[5,2,16], n: s32[]) -> f32[2,16] {
+  %k = f32[5,2,16]{2,1,0:T(8,128)} parameter(0)
+  %n = s32[] parameter(1)
+  ROOT %taken = f32[1,2,16]{2,1,0:T(8,128)} dynamic-slice(%k, %n, %n, %n)
+}
+
+%less (p"""
+
+
 def test_bytes_moved_are_parts_where_only_parts_are_touched():
+    # the weight is cut out of a stack f32[5,2,16] by a fusion, and only the cut is read
+    cut = "%cut = f32[2,16]{1,0:T(8,128)} fusion(%stack, %i), kind=kLoop, calls=%cutting"
+    stack = "%stack = f32[5,2,16]{2,1,0:T(8,128)} parameter(1)"
     module = edited(
-        # the weight is cut out of a stack f32[5,2,16] by a fusion, and only the cut is read
-        ("%gathered = f32[8,16]{1,0:T(8,128)} all-gather(%w)", "%cut = f32[2,16]{1,0:T(8,128)} fusion(%stack, %i), "
-         "kind=kLoop, calls=%cutting\n  %gathered = f32[8,16]{1,0:T(8,128)S(1)} all-gather(%cut)"),
-        ("%one = s32[] constant(1)", "%one = s32[] constant(1)\n  %stack = f32[5,2,16]{2,1,0:T(8,128)} parameter(1)"),
-        ("%less (p", "%cutting (k: f32[5,2,16], n: s32[]) -> f32[2,16] {\n  %k = f32[5,2,16]{2,1,0:T(8,128)} parameter(0)\n"
-         "  %n = s32[] parameter(1)\n  ROOT %taken = f32[1,2,16]{2,1,0:T(8,128)} dynamic-slice(%k, %n, %n, %n)\n}\n\n%less (p"),
-    )  # fmt: skip
+        ("%less (p", CUTTING),
+        ("%one = s32[] constant(1)", f"%one = s32[] constant(1)\n  {stack}"),
+        (
+            "%gathered = f32[8,16]{1,0:T(8,128)} all-gather(%w)",
+            f"{cut}\n  %gathered = f32[8,16]{{1,0:T(8,128)S(1)}} all-gather(%cut)",
+        ),
+    )
     by_name = {r.instruction.name: r for r in hlo.runs(module)}
     moved = {name: traffic._bytes(module, run) for name, run in by_name.items()}
     assert moved["cut"] == 128 + 4 + 128  # the slice, the index, the result; not 640 of the stack
     assert moved["gathered"] == 128  # its result lies in vector memory
     assert moved["y"] == 96 + 3 * 16 * 4
-    assert (
-        traffic.moved(module)
-        == 5 * sum(moved[n] for n in ("cut", "gathered", "y", "z", "next")) + 6 * moved["more"] + 192
-    )
+    inside = sum(moved[name] for name in ("cut", "gathered", "y", "z", "next"))
+    assert traffic.moved(module) == 5 * inside + 6 * moved["more"] + 192
 
 
 # --- operations from shapes ---------------------------------------------------------------------
@@ -199,6 +210,10 @@ def test_operations_of_loops_and_branches():
     def branch(x, w):
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ w @ w, lambda x: x @ w, x)
 
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "fsdp"))
+    rows = {"in_specs": (PartitionSpec("data"), PartitionSpec()), "out_specs": PartitionSpec("data")}
+    apart = jax.shard_map(jnp.matmul, mesh=mesh, **rows)
+    assert flops.count(apart, f32((6, 4)), w) == 2 * one * 4  # of a device's 3 rows, four times over along fsdp
     assert flops.count(jnp.matmul, x, w) == one
     assert flops.count(scanned, x, stack) == 7 * one
     assert flops.count(until, x, w) == 8 * one

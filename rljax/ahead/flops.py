@@ -109,7 +109,8 @@ def _count(jaxpr: Any, known: _Known) -> int:
         elif name == "pallas_call":
             total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {})
         elif name == "shard_map":  # written for one device
-            total += math.prod(params["mesh"].shape[a] for a in params["manual_axes"]) * _count(params["jaxpr"], {})
+            manual = next(axes for key, axes in params.items() if key.endswith("manual_axes"))  # its name has changed
+            total += math.prod(params["mesh"].shape[a] for a in manual) * _count(params["jaxpr"], {})
         else:
             inner = _inside(equation)
             for one in inner:

@@ -163,6 +163,7 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     """
     start = time.perf_counter()
     traced = trace(step, name)
+    operations = flops.of_jaxpr(traced.jaxpr)
     lowered = traced.lower()
     middle, busy = time.perf_counter(), time.process_time()
     with uncached():
@@ -179,7 +180,7 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
         lower_s=middle - start,
         compile_s=end - middle,
         compile_cpu_s=done - busy,
-        flops=flops.of_jaxpr(traced.jaxpr),
+        flops=operations,
         arguments=memory.argument_size_in_bytes,
         outputs=memory.output_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
