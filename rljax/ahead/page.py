@@ -58,19 +58,34 @@ def _sampler(**sizes: int) -> dict[str, int]:
     return {f"sampler.mesh.{axis}": size for axis, size in sizes.items()}
 
 
+# The sampler keeps the learner's tensor axis: its weights are then gathered over fsdp and no more.
 ROWS = (
     Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4), **_sampler(data=4)}),
-    Row("qwen3-8b", "v5e:16x16", 64, {**_mesh(fsdp=64, tensor=4), **_sampler(data=32, tensor=8)}),
     Row(
-        "qwen3-8b",
-        "v6e:8x8",
-        64,
+        *("qwen3-8b", "v5e:16x16", 64),
+        {"learner.microbatches": 2, **_mesh(fsdp=32, tensor=8), **_sampler(data=32, tensor=8)},
+    ),
+    Row(
+        *("qwen3-8b", "v6e:8x8", 64),
         {"learner.microbatches": 4, **_mesh(fsdp=16, tensor=4), **_sampler(data=16, tensor=4)},
     ),
-    Row("qwen3-8b", "v5p:4x4x4", 64, {**_mesh(fsdp=64), **_sampler(data=16, tensor=4)}),
-    Row("qwen3-8b", "v5p:4x4x4", 128, {**_mesh(data=2, fsdp=64), **_sampler(data=32, tensor=4)}, slices=2),
-    Row("qwen2.5-32b", "v5p:8x8x8", 128, {**_mesh(fsdp=128, tensor=4), **_sampler(data=64, tensor=8)}),
-    Row("llama-3.1-70b", "v5p:8x8x8", 128, {**_mesh(fsdp=128, tensor=4), **_sampler(data=64, tensor=8)}),
+    Row(
+        *("qwen3-8b", "v5p:4x4x4", 64),
+        {"learner.microbatches": 2, **_mesh(fsdp=16, tensor=4), **_sampler(data=16, tensor=4)},
+    ),
+    Row(
+        *("qwen3-8b", "v5p:4x4x4", 128),
+        {"learner.microbatches": 2, **_mesh(data=2, fsdp=16, tensor=4), **_sampler(data=32, tensor=4)},
+        slices=2,
+    ),
+    Row(
+        *("qwen2.5-32b", "v5p:8x8x8", 128),
+        {"learner.microbatches": 2, **_mesh(fsdp=64, tensor=8), **_sampler(data=64, tensor=8)},
+    ),
+    Row(
+        *("llama-3.1-70b", "v5p:8x8x8", 128),
+        {"learner.microbatches": 2, **_mesh(fsdp=64, tensor=8), **_sampler(data=64, tensor=8)},
+    ),
     Row("qwen3-30b-a3b", "v5p:4x4x4", 64, {**_mesh(fsdp=4, expert=16), **_sampler(data=4, expert=16)}),
 )
 

@@ -5,8 +5,6 @@ memory costs nothing. Of an array that is only cut into, the parts cut out count
 the parts written. It is an estimate: layouts pad, and a chip may skip what a condition spares it.
 """
 
-import collections
-
 from rljax.ahead import hlo
 
 _NOTHING = {
@@ -47,7 +45,7 @@ def _bytes(module: hlo.Module, run: hlo.Run) -> int:
         return 0
     operands = [known[name].shapes if name in known else () for name in instruction.operands]
     if opcode == "fusion":
-        return _fusion(module.computations[instruction.called["calls"]], instruction, operands)
+        return _fusion(module, instruction, operands)
     if opcode in ("copy-start", "slice-start"):  # (destination, source, context)
         return 2 * _hbm(instruction.shapes[:1]) if opcode == "copy-start" else 2 * _hbm(instruction.shapes[1:2])
     if opcode in _CUTS:
@@ -59,36 +57,49 @@ def _bytes(module: hlo.Module, run: hlo.Run) -> int:
     return sum(map(_hbm, operands)) + _hbm(instruction.shapes)
 
 
-def _fusion(inner: hlo.Computation, outer: hlo.Instruction, operands: list[tuple[hlo.Shape, ...]]) -> int:
+def _fusion(module: hlo.Module, fusion: hlo.Instruction, operands: list[tuple[hlo.Shape, ...]]) -> int:
     """Return bytes of a fusion: whole operands and result, but parts of what it cuts or writes in place.
 
     What it hands on as it came costs nothing; a collective that is under way meanwhile counts where it starts.
     """
-    users: dict[str, list[hlo.Instruction]] = collections.defaultdict(list)
-    for i in inner.instructions.values():
-        for name in i.operands:
-            users[name].append(i)
-
-    def uses(name: str) -> list[tuple[str, hlo.Instruction]]:
-        found = []
-        for user in users[name]:
-            found += uses(user.name) if user.opcode in _ALIASES else [(name, user)]
-        return found
-
+    inner = module.computations[fusion.called["calls"]]
     total, in_place = 0, 0
     for number, shapes in enumerate(operands):
-        whole = _hbm(shapes)
-        name = inner.parameter(number)
+        whole, name = _hbm(shapes), inner.parameter(number)
         if not whole or name is None:
             continue
-        parts = [_part(inner, operand, user) for operand, user in uses(name)]
-        if all(p is not None for p in parts):
-            total += min(whole, sum(p for p in parts if p is not None))
-            if any(u.opcode == "dynamic-update-slice" and u.operands[0] == o for o, u in uses(name)):
-                in_place += whole
-        else:
-            total += whole
-    return total + max(0, _result(inner, outer) - in_place)
+        touched, written = _touched(module, inner, name)
+        total += whole if touched is None else min(whole, touched)
+        in_place += whole if written else 0
+    return total + max(0, _result(inner, fusion) - in_place)
+
+
+def _touched(module: hlo.Module, inner: hlo.Computation, name: str) -> tuple[int | None, bool]:
+    """Return the bytes a computation touches of one of its arrays, None for all, and whether it writes into it."""
+    total, written = 0, False
+    for user in inner.instructions.values():
+        if name not in user.operands:
+            continue
+        first = user.operands[0] == name
+        part: int | None = None
+        if user.opcode in _ALIASES:
+            part, within = _touched(module, inner, user.name)
+            written |= within
+        elif user.opcode == "fusion":
+            called = module.computations[user.called["calls"]]
+            parameter = called.parameter(user.operands.index(name))
+            part, within = _touched(module, called, parameter) if parameter else (None, False)
+            written |= within
+        elif user.opcode in _CUTS and first:
+            part = sum(s.bytes for s in user.shapes)
+        elif user.opcode == "dynamic-update-slice" and first:
+            part, written = sum(s.bytes for s in inner.instructions[user.operands[1]].shapes), True
+        elif user.opcode == "tuple" or _collective(user) or "AsyncCollective" in user.attributes:
+            part = 0
+        if part is None:
+            return None, written
+        total += part
+    return total, written
 
 
 def _result(inner: hlo.Computation, outer: hlo.Instruction) -> int:
@@ -106,15 +117,3 @@ def _result(inner: hlo.Computation, outer: hlo.Instruction) -> int:
 
 def _collective(instruction: hlo.Instruction) -> bool:
     return "async_collective_fusion_config" in instruction.attributes
-
-
-def _part(inner: hlo.Computation, operand: str, user: hlo.Instruction) -> int | None:
-    """Return the bytes ``user`` touches of an operand that it cuts, writes into or hands on; None if it takes all."""
-    if user.opcode in _CUTS and user.operands[0] == operand:
-        return sum(s.bytes for s in user.shapes)
-    if user.opcode == "dynamic-update-slice" and user.operands[0] == operand:
-        update = inner.instructions.get(user.operands[1])
-        return sum(s.bytes for s in update.shapes) if update else None
-    if user.opcode == "tuple" or _collective(user) or "AsyncCollective" in user.attributes:
-        return 0
-    return None
