@@ -16,7 +16,7 @@ from rljax.ahead import report, scaling, topology
 
 Records = dict[str, dict[str, Any]]  # key of a job -> record of its program, or its error
 LENGTHS = 512, 1024  # tokens of a prompt and of a completion
-_SETTINGS = {"learner.microbatches": 1, "sampler.block": 256}
+_SETTINGS = {"learner.microbatches": 1, "sampler.block": 0}
 
 
 @dataclasses.dataclass(frozen=True)
