@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import optax
 
-from rljax import losses, models, parse, sampling, schema, seams, tasks, types
+from rljax import losses, models, parse, sampling, schema, seams, sharding, tasks, types
 from rljax import optimizer as optimizers
 from rljax.models import families, weights
 from rljax.schema import ConfigDict as ConfigDict  # a name for annotations
@@ -256,6 +256,11 @@ def resolve(config: ConfigDict) -> Resolved:
     rescore = config.sampler.rescore
     if rescore not in ("unfiltered", "kept"):
         raise ValueError(f"config.sampler.rescore={rescore!r}: 'unfiltered' or 'kept'.")
+    if config.sampler.layout not in sharding.TABLES:
+        valid = parse.nearest(config.sampler.layout, sharding.TABLES)
+        raise ValueError(
+            f"config.sampler.layout={config.sampler.layout!r}: one of {', '.join(sharding.TABLES)}.{valid}"
+        )
     for text in config.sampler.stop:
         if not isinstance(text, str) or not text:
             raise ValueError(f"config.sampler.stop={config.sampler.stop!r}: {text!r} is not a text of some length.")

@@ -27,7 +27,6 @@ class Plan:
     processors: sampling.Processors
     mesh: jax.sharding.Mesh
     sampler: models.Model  # the policy, laid out as a rollout wants it
-    rollout_mesh: jax.sharding.Mesh  # of the same devices
     strings: stopping.Table | None = None  # texts that end a completion
     rescore: bool = False  # renormalise over the support the sampler kept
     epochs: int = 1

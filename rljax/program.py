@@ -41,13 +41,8 @@ class Program:
 
     @functools.cached_property
     def sampler(self) -> models.Model:
-        """The policy network as rollouts and evaluations lay it out: ``config.sampler.mesh``."""
-        return models.build(self.policy.architecture, sharding.Layout(self.rollout_mesh))
-
-    @functools.cached_property
-    def rollout_mesh(self) -> jax.sharding.Mesh:
-        """The mesh of ``config.sampler.mesh``."""
-        return sharding.remade(self.mesh, self.config.sampler.mesh.to_dict())
+        """The policy network as rollouts and evaluations lay it out: ``config.sampler.layout``."""
+        return models.build(self.policy.architecture, sharding.Layout(self.mesh, self.config.sampler.layout))
 
     def model(self, module: str) -> models.Model:
         """Return the network of a module: logits for "policy", a scalar for "value" and "reward"; both on one trunk."""
@@ -102,7 +97,6 @@ class Program:
             processors=self.resolved.processors,
             mesh=self.mesh,
             sampler=self.sampler,
-            rollout_mesh=self.rollout_mesh,
             rescore=self.resolved.rescore,
             epochs=learner.epochs,
             minibatches=learner.minibatches,

@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from rljax import plan as plans
 from rljax import ops, sampling, types
+from rljax import plan as plans
 from rljax.data import shuffle
 
 # streams of the root key; a row's own key is folded from (step, prompt, sample) by sampling.row_keys

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import ml_collections
 
 from rljax import models, parse, transforms
+from rljax.sharding import AXES
 
 if TYPE_CHECKING:
 
@@ -52,7 +53,7 @@ def default() -> ConfigDict:
             },
             "phases": ("main",),  # names, in order
             "phase": {"main": phase()},
-            "mesh": {"data": -1, "fsdp": 1, "expert": 1, "sequence": 1, "tensor": 1},  # -1: the devices left over
+            "mesh": {axis: -1 if axis == "data" else 1 for axis in AXES},  # -1: the devices left over; see ``sharding``
             "verifier": {"workers": 2, "timeout": 5.0, "chunks": 2},  # host tasks; chunks overlap decoding
             "evaluation": {
                 "every": 0,  # steps; 0 for none during training
@@ -96,9 +97,7 @@ def _sampler() -> dict[str, Any]:
         "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
         "stop": (),  # texts that end a completion once it holds one, beside the tokenizer's own stop tokens
         "block": 64,  # tokens by which the part of the cache that is read grows; 0: all of it at once
-        "mesh": dict.fromkeys(
-            ("data", "fsdp", "expert", "sequence", "tensor"), 0
-        ),  # 0: 1, or all of them 0: as config.mesh
+        "layout": "update",  # of the policy, or "resident": fetched once, not a layer for each token; see ``sharding``
         "compact": 0,  # how often the batch may shrink to half its rows as rows end; each compiles a loop
     }
 

@@ -50,7 +50,7 @@ def make_step(
     demonstrated = plan.algorithm.source.origin == "demonstrations"
 
     def sample(params, step, position, prompts, key):
-        prompts = sharding.constrain(prompts, plan.rollout_mesh)
+        prompts = sharding.constrain(prompts, plan.mesh)
         if demonstrated:
             return rollouts.demonstrate(plan, step, position, prompts, key)
         rollout = rollouts.sample(plan, params, step, position, prompts, key)

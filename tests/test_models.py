@@ -145,9 +145,9 @@ def test_cached_decode_equals_full_forward(block, scan):
     np.testing.assert_allclose(found[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
     assert cache.length == 5
     np.testing.assert_array_equal(cache.mask, np.concatenate([live, np.zeros((4, 1))], axis=1) > 0)
-    prompts, blocks = ([cache.prompt], cache.own) if scan else (cache.prompt, cache.own[0])
+    prompts, blocks = ([cache.prompt], [cache.own]) if scan else (cache.prompt, cache.own[0])
     assert all(key.shape[-4] == 2 for key, _ in prompts)  # never one for each row
-    assert [key.shape[-1] for key, _ in blocks] == ([2, 2, 2] if block else [6])
+    assert [key.shape[-1] for key, _ in blocks] == ([2, 2, 2] if block and not scan else [6])
 
 
 def _loss(model, params, mask):

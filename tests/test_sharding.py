@@ -113,8 +113,8 @@ def test_scores_and_gradient_over_a_mesh_equal_one_device(shape, architecture, s
 
 def test_mesh_fills_and_is_automatic():
     mesh = sharding.make_mesh({"data": 2, "fsdp": -1})
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 4, "expert": 1, "sequence": 1, "tensor": 1}
-    assert mesh.axis_types == (AxisType.Auto,) * 5
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 4, "expert": 1, "sequence": 1, "fsdp_tensor": 1, "tensor": 1}
+    assert mesh.axis_types == (AxisType.Auto,) * 6
     assert dict(sharding.make_mesh().shape)["fsdp"] == 8
     assert sharding.make_mesh(None, jax.devices()[:2]).size == 2
 
@@ -122,7 +122,7 @@ def test_mesh_fills_and_is_automatic():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ({"model": 2}, "'model': choose from data, fsdp, expert, sequence, tensor"),
+        ({"model": 2}, "'model': choose from data, fsdp, expert, sequence, fsdp_tensor, tensor"),
         ({"data": 0}, "data=0"),
         ({"data": -1, "fsdp": -1}, "data and fsdp are both -1"),
         ({"data": 3, "fsdp": -1}, "data=3, fsdp=-1 does not fit 8 devices"),
@@ -140,8 +140,8 @@ def test_parameters_follow_the_rules():
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     layout = sharding.param_sharding(mesh, model.axes, shapes)
     assert jax.tree.structure(layout) == jax.tree.structure(shapes)
-    assert layout["layers"]["query"].spec == PartitionSpec(None, ("fsdp", "expert"), ("tensor",), None)
-    assert layout["embedding"].spec == PartitionSpec(("tensor",), ("fsdp", "expert"))
+    assert layout["layers"]["query"].spec == PartitionSpec(None, ("fsdp_tensor", "fsdp", "expert"), ("tensor",), None)
+    assert layout["embedding"].spec == PartitionSpec(("tensor",), ("fsdp_tensor", "fsdp", "expert"))
     assert layout["layers"]["query"].shard_shape(shapes["layers"]["query"].shape) == (2, 4, 2, 4)
     assert layout["final_norm"].is_fully_replicated
 

@@ -110,8 +110,12 @@ class Model:
         return caches.select(cache, prompts, rows)
 
     def logits(self, params: Tree, hidden: Array) -> Array:
-        """Return float32 logits [..., V] of ``hidden`` [..., D]; ValueError unless output is "logits"."""
-        return transformer.logits(self.architecture, params, hidden)
+        """Return float32 logits [..., V] of ``hidden`` [..., D]; ValueError unless output is "logits".
+
+        Of single positions [B, D] a row's logits are whole on one device in the end, as drawing a token wants them.
+        """
+        z = transformer.logits(self.architecture, params, hidden)
+        return self.layout(self.layout(z, ("rows", "vocabulary")), ("drawing", None)) if z.ndim == 2 else z
 
     def balance(self, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
         """Describe how evenly tokens of rows [B, S] use the experts, the mean over layers; see ``gated.balance``."""

@@ -310,10 +310,16 @@ def nothing(query: Array) -> Partial:
     return Partial(jnp.full_like(column, MASKED), jnp.zeros_like(column), jnp.zeros(query.shape, jnp.float32))
 
 
-def merged(parts: list[Partial]) -> Array:
-    """Return the softmax over the keys of all parts together."""
+def joined(parts: list[Partial]) -> Partial:
+    """Return the softmax over the keys of all parts together, as a part again."""
     largest = functools.reduce(jnp.maximum, [p.largest for p in parts])
     scale = [jnp.exp(p.largest - largest) for p in parts]
     total = sum(p.total * s for p, s in zip(parts, scale, strict=True))
     out = sum(p.out * s for p, s in zip(parts, scale, strict=True))
-    return jnp.asarray(out / total)
+    return Partial(largest, jnp.asarray(total), jnp.asarray(out))
+
+
+def merged(parts: list[Partial]) -> Array:
+    """Return the weighted values of all parts together."""
+    whole = joined(parts)
+    return whole.out / whole.total

@@ -7,6 +7,8 @@ after the other, which a CPU prefers: its loops copy weights and cache at each t
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -29,11 +31,12 @@ class Cache:
     """Keys and values of each layer in the compute dtype; keys are rotated already. N stands there where stacked."""
 
     prompt: Any  # key [N, P, G, K, L], value [N, P, G, L, K]; or such a pair of each layer
-    own: Any  # of each block: key [N, B, G, K, C], value [N, B, G, C, K]; or such blocks of each layer
+    own: Any  # key [N, B, G, K, S], value [N, B, G, S, K]; or of each layer its blocks: key [B, G, K, C], value
     prompt_mask: Array  # [P, L] bool
     mask: Array  # [B, S] bool: columns of all blocks that hold a real token
     length: Array  # [] int32, columns written so far
-    stacked: bool = flax.struct.field(pytree_node=False, default=False)
+    block: int = flax.struct.field(pytree_node=False)  # C, columns that come into use together
+    stacked: bool = flax.struct.field(pytree_node=False)
 
 
 def prepare(architecture: Architecture, params: Tree, layout: Layout) -> Tree:
@@ -85,7 +88,11 @@ def prefill(
     """Read prompts [P, L]; return hidden [P, L, D] and a cache for P * ``samples`` rows of ``columns`` each."""
     a, reads = architecture, transformer.whole(mask)
     rows = token.shape[0] * samples
-    widths = [min(block, columns - i) for i in range(0, columns, block)] if block else [columns]
+    block = min(block or columns, columns)
+    widths = [min(block, columns - i) for i in range(0, columns, block)]
+    if a.scan:  # one array, of whole blocks
+        columns = len(widths) * block
+        widths = [columns]
     angles = transformer.rotation(a, reads.position)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
@@ -105,10 +112,11 @@ def prefill(
     blocks = tuple((empty(a.head_size, w), empty(w, a.head_size)) for w in widths)
     cache = Cache(
         prompt=prompt,
-        own=blocks if a.scan else (blocks,) * a.layers,
+        own=blocks[0] if a.scan else (blocks,) * a.layers,
         prompt_mask=mask != 0,
         mask=layout(jnp.zeros((rows, columns), bool), ("rows", None)),
         length=jnp.zeros((), jnp.int32),
+        block=block,
         stacked=a.scan,
     )
     return transformer.final(a, weights, x), cache
@@ -124,17 +132,22 @@ def extend(
     seen = jax.lax.dynamic_update_slice(cache.mask, mask[:, None] != 0, (jnp.zeros_like(cache.length), cache.length))
     visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
     visible = {form: _visible(form, cache.prompt_mask, seen, position, before) for form in visible}
-    angles = transformer.rotation(a, position[:, None])
+    place = lambda x: layout(x, ("rows",))  # noqa: E731  here, lest every layer fetch it
+    seen, angles = place(seen), jax.tree.map(place, transformer.rotation(a, position[:, None]))
 
-    def layer(
-        number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, blocks: Blocks
-    ) -> tuple[Array, Blocks]:
+    def layer(number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, own: Any) -> tuple[Array, Any]:
         """Layer ``i``, whose kind is that of ``number``."""
 
-        def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Blocks]:
-            at = i if a.scan else None
-            written = _write(blocks, key, value, cache.length, at)
-            return _read(form, query, prompt, *visible[form], written, cache.length, at), written
+        def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Any]:
+            ahead, behind = visible[form]
+            pair = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+            if a.scan:
+                written = _put(own, pair, cache.length, i)
+                read = functools.partial(_looped, form, pair=written, seen=behind, last=cache.length, layer=i)
+                return _read(form, query, prompt, ahead, functools.partial(read, block=cache.block)), written
+            written = _write(own, pair, cache.length)
+            read = functools.partial(_listed, form, blocks=written, seen=behind, last=cache.length)
+            return _read(form, query, prompt, ahead, read), written
 
         return transformer.layer(a, number, weights, x, angles, mix, layout)
 
@@ -142,11 +155,11 @@ def extend(
     if a.scan:
         period = len(a.pattern)
 
-        def one(carry: tuple[Array, Blocks], number: int, i: Array | int) -> tuple[Array, Blocks]:
-            taken = jax.tree.map(lambda w: _nth(w, i), (weights["layers"], cache.prompt))
-            return layer(number, i, carry[0], *taken, carry[1])
+        def one(carry: tuple[Array, Pair], number: int, i: Array | int) -> tuple[Array, Pair]:
+            nth = functools.partial(jax.lax.dynamic_index_in_dim, index=i, keepdims=False)
+            return layer(number, i, carry[0], *jax.tree.map(nth, (weights["layers"], cache.prompt)), carry[1])
 
-        def turn(t: Array, carry: tuple[Array, Blocks]) -> tuple[Array, Blocks]:
+        def turn(t: Array, carry: tuple[Array, Pair]) -> tuple[Array, Pair]:
             for j in range(period):
                 carry = one(carry, j, t * period + j)
             return carry
@@ -162,10 +175,6 @@ def extend(
         own = tuple(written)
     hidden = transformer.final(a, weights, x)[:, 0]
     return hidden, dataclasses.replace(cache, own=own, mask=seen, length=cache.length + 1)
-
-
-def _nth(stack: Array, i: Array | int | None) -> Array:
-    return stack if i is None else jax.lax.dynamic_index_in_dim(stack, i, keepdims=False)
 
 
 def _visible(
@@ -199,38 +208,14 @@ def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
     )
 
 
-def _write(blocks: Blocks, key: Array, value: Array, column: Array, layer: Array | int | None) -> Blocks:
-    """Write one token's key and value [B, 1, G, K] into ``column``, of ``layer`` where layers are stacked."""
-    key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
-    written, start, zero = [], 0, jnp.zeros_like(column)
-    lead = () if layer is None else (jnp.asarray(layer, column.dtype),)
-    for keys, values in blocks:
-        width = keys.shape[-1]
-        place = jnp.clip(column - start, 0, width - 1)
-        inside = (column >= start) & (column < start + width)
-        at = ((*lead, zero, zero, zero, place), (*lead, zero, zero, place, zero))
-        pair = []
-        for whole, part, where in zip((keys, values), (key, value), at, strict=True):
-            part = part if layer is None else part[None]
-            # every block is written, most of them with what stands there: a condition would copy them
-            old = jax.lax.dynamic_slice(whole, where, part.shape) if len(blocks) > 1 else part
-            pair.append(jax.lax.dynamic_update_slice(whole, jnp.where(inside, part, old), where))
-        written.append((pair[0], pair[1]))
-        start += width
-    return tuple(written)
-
-
 def _read(
     form: attention.Form,
     query: Array,
     prompt: Pair,
     ahead: Array,
-    seen: Array,
-    blocks: Blocks,
-    last: Array,
-    layer: Array | int | None,
+    own: Callable[[Array], list[attention.Partial]],
 ) -> Array:
-    """Attend from ``query`` [B, 1, H, K] to the prompt and to every block in use, ``last`` the newest column."""
+    """Attend from ``query`` [B, 1, H, K] to the prompt and to what ``own`` says of the row's own tokens."""
     rows, _, heads, size = query.shape
     prompts, kv = prompt[0].shape[:2]
     lanes, group = rows // prompts, heads // kv
@@ -243,19 +228,71 @@ def _read(
     def apart(x: Array) -> Array:
         return x.reshape(prompts, kv, lanes, group, -1).swapaxes(1, 2).reshape(rows, kv, group, -1)
 
-    parts = [attention.Partial(*map(apart, part))]
-    query, start = query.reshape(rows, kv, group, size), 0
+    parts = [attention.Partial(*map(apart, part)), *own(query.reshape(rows, kv, group, size))]
+    return attention.merged(parts).reshape(rows, 1, heads, size)
 
-    def some(query: Array, keys: Array, values: Array, valid: Array) -> attention.Partial:
-        return attention.partial(form, query, _nth(keys, layer), _nth(values, layer), valid)
 
+# --- layers one after the other: a list of blocks for each ----------------------------------------------
+
+
+def _write(blocks: Blocks, new: Pair, column: Array) -> Blocks:
+    """Write one token's key [B, G, K, 1] and value [B, G, 1, K] into ``column``."""
+    written, start, zero = [], 0, jnp.zeros_like(column)
     for keys, values in blocks:
-        width = keys.shape[-1]
+        width = keys.shape[3]
+        place = jnp.clip(column - start, 0, width - 1)
+        inside = (column >= start) & (column < start + width)
+        at = ((zero, zero, zero, place), (zero, zero, place, zero))
+        pair = []
+        for whole, part, where in zip((keys, values), new, at, strict=True):
+            # every block is written, most of them with what stands there: a condition would copy them
+            old = jax.lax.dynamic_slice(whole, where, part.shape) if len(blocks) > 1 else part
+            pair.append(jax.lax.dynamic_update_slice(whole, jnp.where(inside, part, old), where))
+        written.append((pair[0], pair[1]))
+        start += width
+    return tuple(written)
+
+
+def _listed(form: attention.Form, query: Array, *, blocks: Blocks, seen: Array, last: Array) -> list[attention.Partial]:
+    """Attend from ``query`` [B, G, R, K] to every block in use, ``last`` the newest column."""
+    parts, start = [], 0
+    for keys, values in blocks:
+        width = keys.shape[3]
         operands = (query, keys, values, seen[:, None, None, start : start + width])
         if start:
             empty = lambda query, *_: attention.nothing(query)  # noqa: E731
+            some = functools.partial(attention.partial, form)
             parts.append(jax.lax.cond(last >= start, some, empty, *operands))
         else:
-            parts.append(some(*operands))
+            parts.append(attention.partial(form, *operands))
         start += width
-    return attention.merged(parts).reshape(rows, 1, heads, size)
+    return parts
+
+
+# --- layers in a loop: one stack, read in a loop of its own over the blocks in use -----------------------
+
+
+def _put(stack: Pair, new: Pair, column: Array, layer: Array | int) -> Pair:
+    """Write one token's key [B, G, K, 1] and value [B, G, 1, K] into ``column`` of ``layer``."""
+    zero = jnp.zeros_like(column)
+    start = jnp.asarray(layer, column.dtype), zero, zero
+    keys = jax.lax.dynamic_update_slice(stack[0], new[0][None], (*start, zero, column))
+    return keys, jax.lax.dynamic_update_slice(stack[1], new[1][None], (*start, column, zero))
+
+
+def _looped(
+    form: attention.Form, query: Array, *, pair: Pair, seen: Array, last: Array, layer: Array | int, block: int
+) -> list[attention.Partial]:
+    """Attend from ``query`` [B, G, R, K] to every block in use of ``layer``, ``last`` the newest column."""
+    rows, kv, _, size = query.shape
+    zero = jnp.zeros_like(last)
+
+    def turn(i: Array, found: attention.Partial) -> attention.Partial:
+        at = jnp.asarray(i * block, last.dtype)
+        start = jnp.asarray(layer, last.dtype), zero, zero
+        keys = jax.lax.dynamic_slice(pair[0], (*start, zero, at), (1, rows, kv, size, block))[0]
+        values = jax.lax.dynamic_slice(pair[1], (*start, at, zero), (1, rows, kv, block, size))[0]
+        valid = jax.lax.dynamic_slice(seen, (zero, at), (rows, block))[:, None, None, :]
+        return attention.joined([found, attention.partial(form, query, keys, values, valid)])
+
+    return [jax.lax.fori_loop(0, last // block + 1, turn, attention.nothing(query))]

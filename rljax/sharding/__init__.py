@@ -5,6 +5,11 @@ one layer at a time, the width of parameters; ``tensor`` splits heads, hidden un
 positions; ``expert`` splits experts, and is like ``fsdp`` to everything else. An axis of size 1 does nothing, so the
 same program runs on one device and on many.
 
+Updates and rollouts may lay the policy out apart, on the same devices: a decoder that fetched its weights for every
+token would do nothing else. By the table "resident" each device keeps whole, for the length of a rollout, what it needs
+to decode its rows; where that is too much, ``fsdp_tensor`` helps: it is more of ``fsdp`` in an update, and more of
+``tensor`` in such a rollout.
+
 ``python -m rljax.sharding --config ...`` prints how a config's parameters lie.
 """
 
@@ -21,13 +26,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rljax.models.layout import Names
 from rljax.types import Array, Tree
 
-AXES = ("data", "fsdp", "expert", "sequence", "tensor")
+AXES = ("data", "fsdp", "expert", "sequence", "fsdp_tensor", "tensor")
 
 # Logical axis -> mesh axes, the outermost first; an axis that an earlier dimension of the array has taken is left out.
 # First parameters, then activations, whose width is whole on every device: rows already take the fsdp axis there.
-RULES: dict[str | None, tuple[str, ...]] = {
+Rules = dict[str | None, tuple[str, ...]]
+RULES: Rules = {
     "expert": ("expert",),
-    "width": ("fsdp", "expert"),
+    "width": ("fsdp_tensor", "fsdp", "expert"),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "hidden": ("tensor",),
@@ -35,9 +41,22 @@ RULES: dict[str | None, tuple[str, ...]] = {
     "layers": (),
     "head_size": (),
     None: (),
-    "rows": ("data", "fsdp", "expert"),
+    "rows": ("data", "fsdp", "fsdp_tensor", "expert"),
     "positions": ("sequence",),
     "attending": ("tensor", "sequence"),  # heads while they attend, when positions are whole
+    "drawing": ("data", "fsdp", "fsdp_tensor", "expert", "sequence", "tensor"),  # rows of whole logits
+}
+_SPLIT = ("tensor", "fsdp_tensor")
+TABLES: dict[str, Rules] = {
+    "update": RULES,
+    "resident": {
+        **RULES,
+        **dict.fromkeys(("heads", "kv_heads", "hidden", "vocabulary", "attending"), _SPLIT),
+        "width": (),
+        "rows": ("data", "fsdp", "expert", "sequence"),
+        "drawing": ("data", "fsdp", "expert", "sequence", *_SPLIT),
+        "positions": (),
+    },
 }
 
 
@@ -69,17 +88,6 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
         for i in slices
     ]
     return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-
-def remade(mesh: Mesh, shape: Mapping[str, int]) -> Mesh:
-    """Return a mesh of another shape over the same devices in the same order, as two layouts in one program must be.
-
-    ``shape`` as in ``make_mesh``; with all sizes 0, the mesh itself.
-    """
-    if not any(shape.values()):
-        return mesh
-    sizes = _sizes({axis: size or 1 for axis, size in shape.items()}, mesh.size)
-    return Mesh(mesh.devices.reshape(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def _sizes(shape: Mapping[str, int], count: int) -> tuple[int, ...]:
@@ -180,10 +188,11 @@ class Layout:
     """Lays activations out by their logical axis names: ``models.build(architecture, sharding.Layout(mesh))``.
 
     A dimension is split over the first of its mesh axes, as many as divide it (one decoded position cannot be split
-    over ``sequence``). Hashable, and equal on equal meshes.
+    over ``sequence``). ``table`` is one of ``TABLES``. Hashable, and equal on equal meshes.
     """
 
     mesh: Mesh
+    table: str = "update"
 
     def __call__(self, array: Array, names: Names) -> Array:
         """Return ``array`` constrained; ``names`` may be shorter than its dimensions."""
@@ -194,8 +203,14 @@ class Layout:
         return jax.lax.with_sharding_constraint(array, _sharding(self.mesh, spec))
 
     def hold(self, array: Array, names: Names) -> Array:
-        """Return ``array`` constrained, to be whole everywhere as well."""
-        return jax.lax.with_sharding_constraint(array, _sharding(self.mesh, self._fit([array.shape], [names])[0]))
+        """Return ``array``, a parameter, constrained, to be whole everywhere as well."""
+        spec = self._fit([array.shape], [names])[0]
+        # First gather, then trade dimensions: in one go the compiler would make every device hold the whole.
+        needed = {axis for axes in spec for axis in axes}
+        gathered = [tuple(axis for axis in axes if axis in needed) for axes in _by_rule(names)]
+        if all(size % _count(self.mesh, axes) == 0 for size, axes in zip(array.shape, gathered, strict=True)):
+            array = jax.lax.with_sharding_constraint(array, _sharding(self.mesh, gathered))
+        return jax.lax.with_sharding_constraint(array, _sharding(self.mesh, spec))
 
     def split(self, shape: Sequence[int], names: Names) -> tuple[dict[str, int], ...]:
         """Return the mesh axes of more than one device, with their sizes, that each dimension is split over."""
@@ -227,7 +242,7 @@ class Layout:
                 sizes.setdefault(name, []).append(size)
 
         def fitting(name: str | None, taken: Sequence[str]) -> tuple[str, ...]:
-            axes = tuple(axis for axis in RULES[name] if axis not in taken)
+            axes = tuple(axis for axis in TABLES[self.table][name] if axis not in taken)
             while axes and any(size % _count(self.mesh, axes) for size in sizes[name]):
                 axes = axes[:-1]
             return axes
