@@ -76,8 +76,6 @@ def _run() -> None:
     step = programs.make(config, target, tokens)
     mesh = ", ".join(f"{axis} {size}" for axis, size in step.plan.mesh.shape.items() if size > 1)
     plan = step.plan
-    apart = ", ".join(f"{axis} {size}" for axis, size in plan.rollout_mesh.shape.items() if size > 1)
-    mesh += f"; rollouts {apart}" if apart != mesh else ""
     print(
         f"{config.name} on {target.name}, {len(target.devices)} devices ({mesh or 'alone'}): {plan.prompts} prompts of "
         f"{plan.task.prompt_length} tokens x {plan.samples} completions of {plan.task.completion_length}, "

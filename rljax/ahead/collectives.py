@@ -42,7 +42,6 @@ class Layout:
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     slices: tuple[int, ...]  # of each device
-    name: str = ""  # of the mesh, where a program has several
 
     @property
     def count(self) -> int:
@@ -51,20 +50,11 @@ class Layout:
 
     def along(self, groups: Iterable[Iterable[int]]) -> tuple[str, ...]:
         """Return the mesh axes along which the members of a group differ."""
-        return tuple(self.axes[i] for i in self._along(groups))
-
-    def _along(self, groups: Iterable[Iterable[int]]) -> list[int]:
         varying: set[int] = set()
         for group in groups:
             places = np.stack(np.unravel_index(np.asarray(list(group)), self.sizes))
             varying |= set(np.flatnonzero(np.ptp(places, axis=1)).tolist())
-        return sorted(varying)
-
-    def misfit(self, groups: list[list[int]]) -> tuple[bool, int]:
-        """Return how badly the mesh explains groups: whether they are parts of its axes, and along how many."""
-        along = self._along(groups)
-        whole = math.prod(self.sizes[i] for i in along)
-        return max(map(len, groups)) not in (2, whole), len(along)
+        return tuple(self.axes[i] for i in sorted(varying))
 
     def crosses(self, groups: Iterable[Iterable[int]]) -> bool:
         """Return whether some group spans slices."""
@@ -188,11 +178,8 @@ def _operands(run: hlo.Run) -> tuple[hlo.Shape, ...]:
     return tuple(hlo.shapes(run.instruction.arguments))
 
 
-def find(module: hlo.Module, layout: Layout, *others: Layout) -> list[Collective]:
-    """Return the collectives of a program that send something, those that send most first.
-
-    Axes are named by the mesh that explains a collective best, those of ``others`` with the mesh's name.
-    """
+def find(module: hlo.Module, layout: Layout) -> list[Collective]:
+    """Return the collectives of a program that send something, those that send most first."""
     found = []
     for run in hlo.runs(module):
         instruction, kind = run.instruction, _kind(run)
@@ -201,9 +188,7 @@ def find(module: hlo.Module, layout: Layout, *others: Layout) -> list[Collective
             among = groups(instruction.attributes, layout.count)
             size = 2 if kind == "collective-permute" else max(map(len, among))
             network = "dcn" if layout.crosses(among) else "ici"
-            best = min((layout, *others), key=lambda mesh: mesh.misfit(among))
-            axes = tuple(f"{best.name}{' ' if best.name else ''}{axis}" for axis in best.along(among))
-            found.append(Collective(kind, axes, network, size, _operands(run), run.times, *place))
+            found.append(Collective(kind, layout.along(among), network, size, _operands(run), run.times, *place))
         elif instruction.opcode == "send":
             transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
             kind = _TRANSFERS.get(transfer[1], "collective-permute") if transfer else "collective-permute"

@@ -65,7 +65,7 @@ class Instruction:
             listed = _BRANCHES.search(self.attributes)
             names = [n.strip().lstrip("%") for n in listed[1].split(",")] if listed else list(found.values())
             return {str(i): name for i, name in enumerate(names)}
-        if self.opcode in ("while", "fusion", "call", "async-start"):
+        if self.opcode in ("while", "fusion", "call", "call-start", "fusion-start", "async-start"):
             return found
         return {}
 
@@ -150,13 +150,13 @@ def parse(text: str) -> Module:
     """
     computations: dict[str, Computation] = {}
     entry, name, instructions, root = "", "", {}, ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if not name:
             head = re.match(r"(ENTRY )?%?([\w.\-]+) (?:\(.*\) -> .*)?\{$", line)
             if head and not line.startswith("HloModule"):
                 name, instructions, root = head[2], {}, ""
                 entry = name if head[1] else entry
-        elif line.startswith("}"):
+        elif line == "}" or line.startswith("} //"):  # a kernel's metadata may break its line before a brace
             computations[name] = Computation(name, instructions, root or next(reversed(instructions), ""))
             name = ""
         elif made := _instruction(line):
@@ -224,6 +224,20 @@ def _inner(module: Module, outer: Computation, instruction: Instruction) -> list
     if instruction.opcode == "conditional":
         return [(max(called.values(), key=lambda c: _written(module, c)), 1, False)]
     return [(c, 1, instruction.opcode == "fusion") for c in called.values()]
+
+
+def unread(module: Module) -> list[str]:
+    """Return computations that are called in a way ``runs`` does not know; there should be none with a collective."""
+    known = {r.computation.name for r in runs(module)}
+    simple = {n for c in module.computations.values() for i in c.instructions.values() for n in _applied(i)}
+    return [name for name in module.computations if name not in known and name not in simple]
+
+
+def _applied(instruction: Instruction) -> list[str]:
+    """Return what a reduction, a sort or a scatter combines with, and the branches of a conditional."""
+    if instruction.opcode == "conditional":
+        return list(instruction.called.values())
+    return [] if instruction.called else [name for _, name in _CALLED.findall(instruction.attributes)]
 
 
 def _written(module: Module, computation: Computation) -> int:

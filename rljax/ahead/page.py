@@ -16,7 +16,8 @@ from rljax.ahead import report, scaling, topology
 
 Records = dict[str, dict[str, Any]]  # key of a job -> record of its program, or its error
 LENGTHS = 512, 1024  # tokens of a prompt and of a completion
-_SETTINGS = {"learner.microbatches": 1, "sampler.block": 0}
+# what differs from configs/pretrained.py: the TPU's attention kernel, and weights fetched once for a rollout
+_SETTINGS = {"model.attention": "splash", "sampler.layout": "resident", "learner.microbatches": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,39 +55,16 @@ def _mesh(**sizes: int) -> dict[str, int]:
     return {f"mesh.{axis}": size for axis, size in sizes.items()}
 
 
-def _sampler(**sizes: int) -> dict[str, int]:
-    return {f"sampler.mesh.{axis}": size for axis, size in sizes.items()}
-
-
-# The sampler keeps the learner's tensor axis: its weights are then gathered over fsdp and no more.
+# A prompt's 8 completions for each chip at a time. ``fsdp_tensor`` is as wide as the weights of a rollout need.
 ROWS = (
-    Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4), **_sampler(data=4)}),
-    Row(
-        *("qwen3-8b", "v5e:16x16", 64),
-        {"learner.microbatches": 2, **_mesh(fsdp=32, tensor=8), **_sampler(data=32, tensor=8)},
-    ),
-    Row(
-        *("qwen3-8b", "v6e:8x8", 64),
-        {"learner.microbatches": 4, **_mesh(fsdp=16, tensor=4), **_sampler(data=16, tensor=4)},
-    ),
-    Row(
-        *("qwen3-8b", "v5p:4x4x4", 64),
-        {"learner.microbatches": 2, **_mesh(fsdp=16, tensor=4), **_sampler(data=16, tensor=4)},
-    ),
-    Row(
-        *("qwen3-8b", "v5p:4x4x4", 128),
-        {"learner.microbatches": 2, **_mesh(data=2, fsdp=16, tensor=4), **_sampler(data=32, tensor=4)},
-        slices=2,
-    ),
-    Row(
-        *("qwen2.5-32b", "v5p:8x8x8", 128),
-        {"learner.microbatches": 2, **_mesh(fsdp=64, tensor=8), **_sampler(data=64, tensor=8)},
-    ),
-    Row(
-        *("llama-3.1-70b", "v5p:8x8x8", 128),
-        {"learner.microbatches": 2, **_mesh(fsdp=64, tensor=8), **_sampler(data=64, tensor=8)},
-    ),
-    Row("qwen3-30b-a3b", "v5p:4x4x4", 64, {**_mesh(fsdp=4, expert=16), **_sampler(data=4, expert=16)}),
+    Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4)}),
+    Row("qwen3-8b", "v5e:16x16", 256, _mesh(fsdp=32, fsdp_tensor=8)),
+    Row("qwen3-8b", "v6e:8x8", 64, _mesh(fsdp=16, fsdp_tensor=4)),
+    Row("qwen3-8b", "v5p:4x4x4", 64, _mesh(fsdp=16, fsdp_tensor=4)),
+    Row("qwen3-8b", "v5p:4x4x4", 128, _mesh(data=2, fsdp=16, fsdp_tensor=4), slices=2),
+    Row("qwen2.5-32b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
+    Row("llama-3.1-70b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
+    Row("qwen3-30b-a3b", "v5p:4x4x4", 64, _mesh(fsdp=4, expert=16)),
 )
 
 
@@ -105,16 +83,19 @@ def write(command: pathlib.Path, only: list[str]) -> None:
     """Compile the rows and sizes whose name holds one of ``only`` (none: all), then write records, page and figure."""
     folder = command.parent
     kept = folder / "topologies.json"
-    records: Records = json.loads(kept.read_text()) if kept.exists() else {}
+
+    def known() -> Records:
+        return json.loads(kept.read_text()) if kept.exists() else {}
+
     jobs = [(f"{row.name}: {name}", row.command(), name) for row in ROWS for name in row.programs]
     jobs += [(f"scaling {size}: update", scaling.command(size), "update") for size in scaling.SIZES]
     for key, arguments, name in jobs:
         if only and not any(word in key for word in only):
             continue
-        records[key] = compiled(command, arguments, name)
-        kept.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
-        said = records[key]
+        said = compiled(command, arguments, name)
+        kept.write_text(json.dumps({**known(), key: said}, indent=1, sort_keys=True) + "\n")
         print(key, said.get("error", f"compiled in {said.get('compile_s', 0):.0f} s"), flush=True)
+    records = known()
     scaling.draw(records, folder / "scaling.png")
     (folder / "TOPOLOGIES.md").write_text(page(records))
 
@@ -156,15 +137,12 @@ def _section(row: Row, records: Records) -> list[str]:
     total = sum(found[n].get("overlapped_s", 0) for n in ("rollout", "update") if n in found)
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
-    sampler = ", ".join(
-        f"{k.removeprefix('sampler.mesh.')} {v}" for k, v in row.settings.items() if "sampler.mesh" in k
-    )
     rows, tokens = row.prompts * 8, row.prompts * 8 * LENGTHS[1]
     lines = [
         f"## {row.name}",
         "",
-        f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens, learner {mesh}, rollouts "
-        f"{sampler}; a {kind.name} chip: {kind.hbm / 2**30:.0f} GiB, {kind.flops / 1e12:.0f} TFLOP/s."
+        f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens, mesh {mesh}; "
+        f"a {kind.name} chip: {kind.hbm / 2**30:.0f} GiB, {kind.flops / 1e12:.0f} TFLOP/s."
         + (f" At most {tokens / total:,.0f} completion tokens a second." if total else ""),
         "",
         f"| {' | '.join(_COLUMNS)} |",

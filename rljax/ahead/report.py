@@ -11,30 +11,23 @@ from rljax.ahead import collectives, hlo, programs, roofline, topology, traffic
 Record = dict[str, Any]
 
 
-def layouts(step: steps.Step, name: str) -> list[collectives.Layout]:
-    """Return where devices stand in the meshes of a program, its own first; a rollout's may be another."""
-    meshes = {"learner": step.plan.mesh, "sampler": step.plan.rollout_mesh}
-    if step.plan.mesh == step.plan.rollout_mesh or name in ("score", "update"):
-        meshes.pop("sampler")
-    own = "sampler" if name == "rollout" and "sampler" in meshes else "learner"
-
-    def of(mesh: Any, label: str) -> collectives.Layout:
-        slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
-        return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices, label)
-
-    return [of(meshes.pop(own), ""), *(of(mesh, label) for label, mesh in meshes.items())]
+def layout(step: steps.Step) -> collectives.Layout:
+    """Return where the devices of a step's mesh stand."""
+    mesh = step.plan.mesh
+    slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
+    return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices)
 
 
 def describe(step: steps.Step, made: programs.Compiled, target: topology.Topology) -> Record:
     """Return the record of a compiled program; bytes, operations and seconds are of one device."""
     devices = len(target.devices)
     module = hlo.parse(made.text)
-    found = collectives.find(module, *layouts(step, made.name))
+    found = collectives.find(module, layout(step))
     sent = {network: collectives.sent(found, network) for network in ("ici", "dcn")}
     moved = traffic.moved(module)
     times = roofline.times(target.kind, made.flops / devices, moved, sent["ici"], sent["dcn"])
-    unbound = [r for r in hlo.runs(module) if r.instruction.opcode == "while"]
-    unknown = sum(hlo.turns(module, r.computation, r.instruction) is None for r in unbound)
+    loops = [r for r in hlo.runs(module) if r.instruction.opcode == "while"]
+    unknown = sum(hlo.turns(module, r.computation, r.instruction) is None for r in loops)
     return {
         "program": made.name,
         "lower_s": made.lower_s,

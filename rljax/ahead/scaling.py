@@ -20,7 +20,15 @@ def command(size: str) -> list[str]:
     """Return the arguments of tpu/compile.py for a topology."""
     words = ["--config", f"configs/pretrained.py:{MODEL}", "--topology", size]
     words += ["--prompt_length", "512", "--completion_length", "1024", "--prompts", str(SIZES[size]), "--samples", "8"]
-    return [*words, "--set", "learner.microbatches=1", "--set", f"mesh.fsdp={SIZES[size]}"]
+    return [
+        *words,
+        "--set",
+        "model.attention=splash",
+        "--set",
+        "learner.microbatches=1",
+        "--set",
+        f"mesh.fsdp={SIZES[size]}",
+    ]
 
 
 def _found(records: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
