@@ -327,9 +327,18 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
 
 
 def test_what_does_not_fit_is_refused_with_what_is_large():
-    config = small(vocabulary=2**27)
-    with pytest.raises(programs.DoesNotFitError, match=r"update does not fit v5e:4x4(?s:.)*params\.policy\.embedding"):
-        programs.compile_one(programs.make(config, target(), (16, 32)), "update", target())
+    step = programs.make(small(vocabulary=2**28), target(), (16, 32))
+    with pytest.raises(programs.DoesNotFitError) as refused:
+        programs.compile_one(step, "update", target())
+    # three float32 copies of a table of 128 x 2^28 numbers, on 16 chips
+    assert f"arguments alone are {3 * 4 * 128 * 2**28 / 16 / 2**30:.1f} GiB, and a chip has 16 GiB" in str(
+        refused.value
+    )
+    assert "8.00 GiB  params.policy.embedding" in str(refused.value)
+    said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory (47.28G) exceeds available HBM (15.75G)."
+    text = programs._too_large(step, "update", target(), programs.trace(step, "update"), said)
+    assert text.startswith("update does not fit v5e:4x4: it needs 47.28G, and a chip has 15.75G")
+    assert "rljax/models/" in text  # where an intermediate array comes from
 
 
 def test_wrong_names_are_told_the_right_ones():

@@ -76,7 +76,7 @@ class Collective:
     network: str  # "ici" or "dcn"
     group: int  # chips
     operand: tuple[hlo.Shape, ...]
-    times: int
+    times: float
     op: str
     source: str
 
@@ -178,10 +178,10 @@ def _operands(run: hlo.Run) -> tuple[hlo.Shape, ...]:
     return tuple(hlo.shapes(run.instruction.arguments))
 
 
-def find(module: hlo.Module, layout: Layout) -> list[Collective]:
-    """Return the collectives of a program that send something, those that send most first."""
+def find(module: hlo.Module, layout: Layout, unbound: float = 1) -> list[Collective]:
+    """Return the collectives of a program that send something, the most first; ``unbound`` as in ``hlo.runs``."""
     found = []
-    for run in hlo.runs(module):
+    for run in hlo.runs(module, unbound):
         instruction, kind = run.instruction, _kind(run)
         place = instruction.op, module.source(instruction)
         if kind is not None:
@@ -198,9 +198,9 @@ def find(module: hlo.Module, layout: Layout) -> list[Collective]:
     return sorted((c for c in found if c.sent), key=lambda c: -c.sent)
 
 
-def totals(collectives: Iterable[Collective]) -> Mapping[tuple[str, tuple[str, ...], str], tuple[int, float]]:
+def totals(collectives: Iterable[Collective]) -> Mapping[tuple[str, tuple[str, ...], str], tuple[float, float]]:
     """Return (runs, bytes sent by a chip) by kind, axes and network, the most first."""
-    found: dict[tuple[str, tuple[str, ...], str], tuple[int, float]] = {}
+    found: dict[tuple[str, tuple[str, ...], str], tuple[float, float]] = {}
     for c in collectives:
         key = c.kind, c.axes, c.network
         runs, sent = found.get(key, (0, 0.0))

@@ -15,14 +15,14 @@ from jax.extend import core
 _Known = dict[Any, int]  # scalars whose value is a constant
 
 
-def count(function: Callable[..., Any], *arguments: Any) -> int:
+def count(function: Callable[..., Any], *arguments: Any) -> float:
     """Return the operations of ``function(*arguments)``; the arguments may be abstract."""
     return of_jaxpr(jax.make_jaxpr(function)(*arguments))
 
 
-def of_jaxpr(closed: core.ClosedJaxpr) -> int:
-    """Return the operations of a traced function."""
-    return _count(closed.jaxpr, {})
+def of_jaxpr(closed: core.ClosedJaxpr, unbound: float = 1) -> float:
+    """Return the operations of a traced function; a loop whose turns no constant bounds makes ``unbound``."""
+    return _count(closed.jaxpr, {}, unbound)
 
 
 def largest(closed: core.ClosedJaxpr, number: int = 8) -> list[tuple[str, int, str]]:
@@ -92,8 +92,8 @@ def _enter(jaxpr: Any, invars: Iterable[Any], known: _Known) -> _Known:
     return {p: v for p, v in zip(jaxpr.invars, values, strict=False) if v is not None}
 
 
-def _count(jaxpr: Any, known: _Known) -> int:
-    total = 0
+def _count(jaxpr: Any, known: _Known, unbound: float) -> float:
+    total: float = 0
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
         if name in _PRODUCTS:
@@ -101,21 +101,23 @@ def _count(jaxpr: Any, known: _Known) -> int:
         elif name == "scan":
             body = params["jaxpr"].jaxpr
             constants = _enter(body, equation.invars[: params["num_consts"]], known)
-            total += params["length"] * _count(body, constants)
+            total += params["length"] * _count(body, constants, unbound)
         elif name == "while":
-            total += _while(equation, known)
+            total += _while(equation, known, unbound)
         elif name == "cond":
-            total += max(_count(b.jaxpr, _enter(b.jaxpr, equation.invars[1:], known)) for b in params["branches"])
+            total += max(
+                _count(b.jaxpr, _enter(b.jaxpr, equation.invars[1:], known), unbound) for b in params["branches"]
+            )
         elif name == "pallas_call":
-            total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {})
+            total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {}, unbound)
         elif name == "shard_map":  # written for one device
             manual = next(axes for key, axes in params.items() if key.endswith("manual_axes"))  # its name has changed
-            total += math.prod(params["mesh"].shape[a] for a in manual) * _count(params["jaxpr"], {})
+            total += math.prod(params["mesh"].shape[a] for a in manual) * _count(params["jaxpr"], {}, unbound)
         else:
             inner = _inside(equation)
             for one in inner:
                 within = _enter(one, equation.invars, known)
-                total += _count(one, within)
+                total += _count(one, within, unbound)
                 _leave(equation, one, within, known)
             if not inner:
                 _fold(equation, known)
@@ -130,8 +132,8 @@ def _leave(equation: Any, inner: Any, within: _Known, known: _Known) -> None:
             known[outer] = value
 
 
-def _while(equation: Any, known: _Known) -> int:
-    """Return the operations of a loop: its body as often as its condition allows at most, else once."""
+def _while(equation: Any, known: _Known, unbound: float) -> float:
+    """Return the operations of a loop: its body as often as its condition allows at most."""
     params, invars = equation.params, equation.invars
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     cut = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -146,8 +148,8 @@ def _while(equation: Any, known: _Known) -> int:
             if end is not None and counter in carried:
                 first = _value(start[carried[counter]], known) or 0
                 turns.append(max(0, end - first))
-    once = _count(body, _enter(body, invars[cut[0] : cut[1]], known))
-    return min(turns, default=1) * once
+    once = _count(body, _enter(body, invars[cut[0] : cut[1]], known), unbound)
+    return min(turns, default=unbound) * once
 
 
 # --- products of matrices -----------------------------------------------------------------------

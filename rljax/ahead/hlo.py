@@ -197,29 +197,32 @@ class Run:
 
     instruction: Instruction
     computation: Computation
-    times: int
+    times: float
     fused: bool  # inside a fusion: its operands and result are no memory
 
 
-def runs(module: Module) -> Iterator[Run]:
+def runs(module: Module, unbound: float = 1) -> Iterator[Run]:
     """Yield every instruction of the program with the number of times it runs, at most.
 
-    Of a conditional the branch that writes most is taken; a loop whose turns the text does not bound runs once.
+    Of a conditional the branch that writes most is taken; a loop whose turns the text does not bound makes ``unbound``.
     """
-    yield from _runs(module, module.computations[module.entry], 1, False)
+    yield from _runs(module, module.computations[module.entry], 1, False, unbound)
 
 
-def _runs(module: Module, computation: Computation, times: int, fused: bool) -> Iterator[Run]:
+def _runs(module: Module, computation: Computation, times: float, fused: bool, unbound: float) -> Iterator[Run]:
     for instruction in computation.instructions.values():
         yield Run(instruction, computation, times, fused)
-        for inner, count, inside in _inner(module, computation, instruction):
-            yield from _runs(module, inner, times * count, fused or inside)
+        for inner, count, inside in _inner(module, computation, instruction, unbound):
+            yield from _runs(module, inner, times * count, fused or inside, unbound)
 
 
-def _inner(module: Module, outer: Computation, instruction: Instruction) -> list[tuple[Computation, int, bool]]:
+def _inner(
+    module: Module, outer: Computation, instruction: Instruction, unbound: float
+) -> list[tuple[Computation, float, bool]]:
     called = {role: module.computations[n] for role, n in instruction.called.items() if n in module.computations}
     if instruction.opcode == "while":
-        count = turns(module, outer, instruction) or 1
+        found = turns(module, outer, instruction)
+        count = unbound if found is None else found
         return [(called["condition"], count + 1, False), (called["body"], count, False)]
     if instruction.opcode == "conditional":
         return [(max(called.values(), key=lambda c: _written(module, c)), 1, False)]
@@ -240,8 +243,8 @@ def _applied(instruction: Instruction) -> list[str]:
     return [] if instruction.called else [name for _, name in _CALLED.findall(instruction.attributes)]
 
 
-def _written(module: Module, computation: Computation) -> int:
-    return sum(r.times * s.bytes for r in _runs(module, computation, 1, False) for s in r.instruction.shapes)
+def _written(module: Module, computation: Computation) -> float:
+    return sum(r.times * s.bytes for r in _runs(module, computation, 1, False, 1) for s in r.instruction.shapes)
 
 
 # --- the turns of a loop ------------------------------------------------------------------------

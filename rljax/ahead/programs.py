@@ -35,7 +35,7 @@ class Compiled:
     lower_s: float
     compile_s: float
     compile_cpu_s: float  # of all threads of this process
-    flops: int  # of all devices together
+    flops: float  # of all devices together
     arguments: int
     outputs: int
     temporaries: int
@@ -70,6 +70,13 @@ def names(step: steps.Step) -> list[str]:
     """Return the programs that a step has."""
     sampled = step.plan.algorithm.source.origin == "policy"
     return ["rollout"] * sampled + ["score", "update"] + ["fused"] * (step.fused is not None)
+
+
+def blocks(step: steps.Step) -> float:
+    """Return how many blocks of its cache decoding reads for a token, on average, where every row is full."""
+    columns = max(1, step.plan.task.completion_length - 1)
+    block = step.plan.block or columns
+    return sum(column // block + 1 for column in range(columns)) / columns
 
 
 def _prompts(step: steps.Step) -> types.Prompts:
@@ -161,9 +168,13 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     Raises:
       DoesNotFitError: it needs more memory than a chip has.
     """
-    start = time.perf_counter()
+    start, memory = time.perf_counter(), target.kind.share().hbm
     traced = trace(step, name)
-    operations = flops.of_jaxpr(traced.jaxpr)
+    held = sum(map(_own_bytes, jax.tree.leaves(_state(step, name))))
+    if held > memory:
+        said = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {memory / 2**30:.0f} GiB"
+        raise DoesNotFitError(_too_large(step, name, target, traced, said))
+    operations = flops.of_jaxpr(traced.jaxpr, blocks(step))
     lowered = traced.lower()
     middle, busy = time.perf_counter(), time.process_time()
     with uncached():
@@ -188,8 +199,8 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
         peak=memory.peak_memory_in_bytes,
         text=compiled.as_text(),
     )
-    if found.peak > target.kind.share().hbm:
-        said = f"peak memory {found.peak / 2**30:.2f} GiB of {target.kind.share().hbm / 2**30:.0f} GiB"
+    if found.peak > memory:
+        said = f"its peak is {found.peak / 2**30:.1f} GiB, and a chip has {memory / 2**30:.0f} GiB"
         raise DoesNotFitError(_too_large(step, name, target, traced, said))
     return found
 
@@ -198,9 +209,9 @@ def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: A
     """Return what to say of a program that does not fit: by how much, and what in it is large."""
     count = len(target.devices)
     sizes = re.search(r"\(?([\d.]+[KMGT])\)? exceeds available \w+ \(([\d.]+[KMGT])\)", said)
-    needs = f"needs {sizes[1]}, and a chip has {sizes[2]}" if sizes else said.splitlines()[0]
+    needs = f"it needs {sizes[1]}, and a chip has {sizes[2]}" if sizes else said.splitlines()[0]
     lines = [f"{name} does not fit {target.name}: {needs} (bytes of one chip).", "Its largest arguments, of one chip:"]
-    leaves = [(p, x) for p, x in jax.tree_util.tree_leaves_with_path(step.shape) if x.ndim]
+    leaves = [(p, x) for p, x in jax.tree_util.tree_leaves_with_path(_state(step, name)) if x.ndim]
     own = [(_own_bytes(x), jax.tree_util.keystr(p, simple=True, separator="."), x) for p, x in leaves]
     for size, path, x in sorted(own, key=lambda o: -o[0])[:5]:
         lines.append(f"  {size / 2**30:8.2f} GiB  {path} {x.dtype}{list(x.shape)} {x.sharding.spec}")
@@ -211,6 +222,11 @@ def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: A
         "More micro-batches, a smaller batch, more chips, or another mesh; see learner.* and mesh.* of the config."
     )
     return "\n".join(lines)
+
+
+def _state(step: steps.Step, name: str) -> Any:
+    """Return what a program is given of the state."""
+    return step.shape if name in ("update", "fused") else {"policy": step.shape.params["policy"]}
 
 
 def _own_bytes(x: Any) -> int:

@@ -22,9 +22,10 @@ def describe(step: steps.Step, made: programs.Compiled, target: topology.Topolog
     """Return the record of a compiled program; bytes, operations and seconds are of one device."""
     devices = len(target.devices)
     module = hlo.parse(made.text)
-    found = collectives.find(module, layout(step))
+    unbound = programs.blocks(step)
+    found = collectives.find(module, layout(step), unbound)
     sent = {network: collectives.sent(found, network) for network in ("ici", "dcn")}
-    moved = traffic.moved(module)
+    moved = traffic.moved(module, unbound)
     times = roofline.times(target.kind, made.flops / devices, moved, sent["ici"], sent["dcn"])
     loops = [r for r in hlo.runs(module) if r.instruction.opcode == "while"]
     unknown = sum(hlo.turns(module, r.computation, r.instruction) is None for r in loops)
@@ -90,7 +91,7 @@ def table(record: Record) -> str:
     ]
     for c in r["collectives"]:
         axes = "+".join(c["axes"]) or "one chip"
-        lines.append(f"  {c['kind']:19s}{axes:24s}{c['network']:4s}{c['runs']:>8d} times {size(c['sent']):>12s} sent")
+        lines.append(f"  {c['kind']:19s}{axes:24s}{c['network']:4s}{c['runs']:>8.0f} times {size(c['sent']):>12s} sent")
     if not r["collectives"]:
         lines.append("  nothing sent")
     lines.append(
@@ -102,7 +103,7 @@ def table(record: Record) -> str:
     ]
     for c in r["most"]:
         lines.append(
-            f"  sends much         {size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']}  "
+            f"  sends much         {size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']:.0f}  "
             f"{c['source'] or c['op']}"
         )
     return "\n".join(lines)
@@ -129,8 +130,9 @@ def shares(records: list[Record], step: steps.Step) -> str:
 
 ASSUMPTIONS = """\
 Operations are counted from shapes, 2 for each multiplication and addition of a matrix product, loops as often as they
-turn, decoding to its last token with the whole cache read, the dearest branch of a condition; chips share them evenly.
-Bytes moved are operands and results of every instruction outside fusions, loops likewise, vector memory free.
-Bytes sent are those of the sparsest algorithm: all-gather b (n - 1), reduce-scatter b (n - 1) / n, all-reduce twice
-that, all-to-all b (n - 1) / n, permute b, for n chips and operands of b bytes. Rates are the chip's peaks, all its
-links at once: a collective along one dimension of the torus has a part of them. A time is a bound from below."""
+turn, decoding to its last token, with the blocks of its cache that are in use then, of a condition the dearest branch;
+chips share them evenly. Bytes moved are operands and results of every instruction outside fusions, loops likewise,
+vector memory free. Bytes sent are those of the sparsest algorithm: all-gather b (n - 1), reduce-scatter b (n - 1) / n,
+all-reduce twice that, all-to-all b (n - 1) / n, permute b, for n chips and operands of b bytes. Rates are the chip's
+peaks, all its links at once: a collective along one dimension of the torus has a part of them. A time is a bound from
+below."""

@@ -15,9 +15,9 @@ _CUTS = ("dynamic-slice", "slice", "gather", "slice-start")
 _ALIASES = ("bitcast", "get-tuple-element", "reshape")
 
 
-def moved(module: hlo.Module) -> int:
-    """Return bytes read and written by one chip."""
-    return sum(run.times * _bytes(module, run) for run in hlo.runs(module) if not run.fused)
+def moved(module: hlo.Module, unbound: float = 1) -> float:
+    """Return bytes read and written by one chip; ``unbound`` as in ``hlo.runs``."""
+    return sum(run.times * _bytes(module, run) for run in hlo.runs(module, unbound) if not run.fused)
 
 
 def largest(module: hlo.Module, count: int = 8) -> list[tuple[hlo.Shape, str, str]]:
