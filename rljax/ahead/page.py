@@ -75,7 +75,8 @@ def compiled(command: pathlib.Path, arguments: list[str], program: str) -> dict[
         words = [sys.executable, str(command), *arguments, "--programs", program, "--json", str(out)]
         done = subprocess.run(words, cwd=command.parent.parent, capture_output=True, text=True)
         if done.returncode:
-            return {"error": done.stderr.strip().splitlines()[-1] if done.returncode != 1 else done.stderr.strip()}
+            said = done.stderr.rpartition("error: ")[2].strip()
+            return {"error": said or f"ended with code {done.returncode}"}
         return json.loads(out.read_text())["programs"][0]
 
 

@@ -168,11 +168,11 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     Raises:
       DoesNotFitError: it needs more memory than a chip has.
     """
-    start, memory = time.perf_counter(), target.kind.share().hbm
+    start, limit = time.perf_counter(), target.kind.share().hbm
     traced = trace(step, name)
     held = sum(map(_own_bytes, jax.tree.leaves(_state(step, name))))
-    if held > memory:
-        said = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {memory / 2**30:.0f} GiB"
+    if held > limit:
+        said = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
         raise DoesNotFitError(_too_large(step, name, target, traced, said))
     operations = flops.of_jaxpr(traced.jaxpr, blocks(step))
     lowered = traced.lower()
@@ -199,8 +199,8 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
         peak=memory.peak_memory_in_bytes,
         text=compiled.as_text(),
     )
-    if found.peak > memory:
-        said = f"its peak is {found.peak / 2**30:.1f} GiB, and a chip has {memory / 2**30:.0f} GiB"
+    if found.peak > limit:
+        said = f"its peak is {found.peak / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
         raise DoesNotFitError(_too_large(step, name, target, traced, said))
     return found
 
