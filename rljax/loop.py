@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import algorithms, checkpoint, collect, evaluate, metrics, plots, types
+from rljax import algorithms, checkpoint, collect, evaluate, metrics, plots, profile, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax import progress as progress_lib
@@ -96,6 +96,8 @@ class _Run:
         self.bar = progress_lib.Progress(total=program.resolved.steps, quiet=not progress)
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
+        self.clock = profile.Clock()
+        self.tracer = profile.Tracer(program.resolved.profile, directory)
 
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
         """Return the abstract state of the phase that made a checkpoint."""
@@ -107,11 +109,15 @@ class _Run:
         rows = values.pop("rows", None)
         every = self.program.config.log.rollouts
         if rows is not None and every and self.directory is not None and step % every == 0:
-            self.logger.rollouts(_dump(self.program, step, jax.device_get(rows)))
+            self.logger.rollouts(_dump(self.program, step, self._fetch(rows)))
         self.pending.append((step, values))
         waited = time.perf_counter() - self.flushed
         if len(self.pending) >= self.program.config.log.every or waited > _FLUSH_SECONDS:
             self.flush(phase)
+
+    def _fetch(self, tree: Any) -> Any:
+        with self.clock.spent("wait"):
+            return jax.device_get(tree)
 
     def flush(self, phase: configs.Phase) -> None:
         """Write what was pushed.
@@ -122,16 +128,17 @@ class _Run:
         """
         if not self.pending:
             return
-        fetched = jax.device_get(self.pending)
+        fetched = self._fetch(self.pending)
         now = time.perf_counter()
         seconds = (now - self.flushed) / len(fetched)
         self.pending, self.flushed = [], now
+        spent = self.clock.take(len(fetched))
         rows = phase.prompts * phase.samples
         for step, values in fetched:
             values = {k: float(v) for k, v in values.items()}
             in_row = values.pop("skipped_in_row")
             rate = values["length"] * rows / seconds
-            self.logger.step(step, phase.name, values, {"seconds": seconds, "tokens_per_second": rate})
+            self.logger.step(step, phase.name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
             self.bar.update(step, phase.name, values, tokens_per_second=rate)
             if in_row > self.program.config.learner.max_skipped:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
@@ -149,10 +156,12 @@ class _Run:
                 "config": json.loads(self.program.config.to_json()),
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
-            self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
+            with self.clock.spent("checkpoint"):
+                self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
     def close(self) -> None:
         """Finish writing."""
+        self.tracer.close()
         self.bar.close()
         self.logger.close()
         if self.saver is not None:
@@ -239,10 +248,16 @@ def _sigterm():
 def _advance(run: _Run, step: steps.Step, state: types.TrainState, workers: Any):
     """Make one update: in one program, or through the workers of a host task."""
     if step.fused is not None:
-        return step.fused(state, run.program.key)
-    chunks = run.program.config.verifier.chunks
-    rows = collect.rollout(run.program, step, state, workers, run.journal, chunks)
-    return step.update(state, rows, run.program.key)
+        with run.clock.spent("dispatch"):
+            return step.fused(state, run.program.key)
+    chunks, waited = run.program.config.verifier.chunks, workers.waited
+    with run.clock.spent("update"):
+        jax.block_until_ready(state.step)  # which the rollout would wait for in a moment
+    with run.clock.spent("rollout"):
+        rows = collect.rollout(run.program, step, state, workers, run.journal, chunks)
+    run.clock.move(workers.waited - waited, "rollout", "verify")
+    with run.clock.spent("dispatch"):
+        return step.update(state, rows, run.program.key)
 
 
 def _check_compiled(step: steps.Step) -> None:
@@ -294,6 +309,7 @@ def train(
       ValueError: anything wrong with the config, before any device work.
       Interrupted: SIGTERM came; the state is saved.
       NonFinite: too many updates in a row were not finite.
+      profile.OutOfMemory: a device's memory was exhausted.
     """
     config = configs.complete(config)
     directory, tokenizer = _open_directory(config, workdir, allow_config_change)
@@ -303,6 +319,7 @@ def train(
         term = stack.enter_context(_sigterm())
         run = _Run(program, directory, progress)
         stack.callback(run.close)
+        stack.enter_context(profile.explain_out_of_memory(directory, lambda: f"step {run.step + 1}"))
         state = run.state
         for phase, step in zip(program.resolved.phases, program.steps, strict=True):
             if run.step >= phase.last:
@@ -328,15 +345,17 @@ def _phase(
     config = run.program.config
     run.flushed = time.perf_counter()
     for number in range(run.step + 1, phase.last + 1):
-        state, values = _advance(run, step, state, workers)
+        state, values = run.tracer.step(number, _advance, run, step, state, workers)
         _check_compiled(step)
-        run.push(phase, number, values)
+        with run.clock.spent("log"):
+            run.push(phase, number, values)
         last = number == phase.last
         accuracy = None
         if (config.evaluation.every and number % config.evaluation.every == 0) or (last and phase.evaluate):
             run.flush(phase)
             name = phase.evaluate if last else ""
-            record = _evaluation(run, state.params["policy"], number, name, workers)
+            with run.clock.spent("evaluation"):
+                record = _evaluation(run, state.params["policy"], number, name, workers)
             accuracy = record["pass_at_k"]["1"][0]
         if accuracy is not None or last or number % config.checkpoint.every == 0 or term.is_set():
             run.flush(phase)

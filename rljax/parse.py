@@ -27,6 +27,21 @@ Registry = Mapping[str, Callable[..., Any] | str]
 """Functions by name; a string "module:function" is imported when it is asked for."""
 
 
+def setting(text: str) -> tuple[str, Any]:
+    """Return the field and the value of "field=value"; a value that is no literal is a text.
+
+    Raises:
+      ValueError: there is no "=".
+    """
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set {text}: expected field=value.")
+    try:
+        return field.removeprefix("config."), ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return field.removeprefix("config."), value
+
+
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
     """Return the tail of an error message: the nearest valid name, and all of them."""
     names = sorted(valid)

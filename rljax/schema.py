@@ -64,6 +64,7 @@ def default() -> ConfigDict:
             },
             "checkpoint": {"every": 100, "max_to_keep": 2},
             "log": {"every": 10, "rollouts": 50, "rollout_rows": 8},  # steps; rollouts 0 for no dump
+            "profile": "",  # "steps 10-12": trace these to WORKDIR/profile
         }
     )
 

@@ -46,22 +46,25 @@ FLOORS = {
         "plots": (),
         "metrics": (),
         "progress": (),
+        "profile": (),
         "checkpoint": (),
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
+        "sharding.__main__": ("config", "parse", "program"),  # python -m rljax.sharding
         "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
         "schema": ("parse",),
-        "config": ("parse", "schema", "seams"),
+        "config": ("parse", "profile", "schema", "seams"),
         "program": ("config",),
         "collect": ("metrics", "program"),
         "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
         "models.convert": ("evaluate",),  # python -m rljax.models.convert
-        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
+        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "profile", "program", "progress"),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
         "ahead": ("bench", "config", "parse", "program"),
-        "__main__": ("checkpoint", "config", "evaluate", "loop"),
+        "sweep": ("config",),  # python -m rljax.sweep
+        "__main__": ("checkpoint", "config", "evaluate", "loop", "parse", "profile"),
     },
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules}

@@ -11,6 +11,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 from rljax import models, sharding, types
 from rljax.models import score as scoring
+from rljax.sharding import __main__ as page
+from tests import tiny
 
 ARCHITECTURE = models.Architecture(
     vocabulary=32, layers=2, width=16, heads=4, kv_heads=2, hidden=24, tied=False, attention="blocked"
@@ -113,7 +115,7 @@ def test_scores_and_gradient_over_a_mesh_equal_one_device(shape, architecture, s
 
 def test_mesh_fills_and_is_automatic():
     mesh = sharding.make_mesh({"data": 2, "fsdp": -1})
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 4, "expert": 1, "sequence": 1, "fsdp_tensor": 1, "tensor": 1}
+    assert dict(mesh.shape) == {"data": 2, "fsdp_tensor": 1, "fsdp": 4, "expert": 1, "sequence": 1, "tensor": 1}
     assert mesh.axis_types == (AxisType.Auto,) * 6
     assert dict(sharding.make_mesh().shape)["fsdp"] == 8
     assert sharding.make_mesh(None, jax.devices()[:2]).size == 2
@@ -122,7 +124,7 @@ def test_mesh_fills_and_is_automatic():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ({"model": 2}, "'model': choose from data, fsdp, expert, sequence, fsdp_tensor, tensor"),
+        ({"model": 2}, "'model': choose from data, fsdp_tensor, fsdp, expert, sequence, tensor"),
         ({"data": 0}, "data=0"),
         ({"data": -1, "fsdp": -1}, "data and fsdp are both -1"),
         ({"data": 3, "fsdp": -1}, "data=3, fsdp=-1 does not fit 8 devices"),
@@ -159,7 +161,7 @@ def test_parameters_that_do_not_divide_are_named():
 def test_rows_that_do_not_divide_are_named():
     mesh = sharding.make_mesh({"data": 2, "fsdp": 4})
     sharding.check_rows(mesh, 16, "batch.prompts")
-    with pytest.raises(ValueError, match=r"config\.batch\.prompts=12: rows must be divisible by 8 .*data=2 x fsdp=4"):
+    with pytest.raises(ValueError, match=r"config\.batch\.prompts=12: rows must be divisible by 8 .*data=2 x .*fsdp=4"):
         sharding.check_rows(mesh, 12, "batch.prompts")
 
 
@@ -171,3 +173,41 @@ def test_constrain_splits_rows_and_leaves_the_rest():
     assert split["few"].shape == (3, 2) and split["number"].shape == ()
     behind = jax.jit(lambda t: sharding.constrain(t, mesh, leading=1))(jnp.zeros((2, 8)))
     assert behind.sharding.shard_shape((2, 8)) == (2, 1)
+
+
+def test_the_page_counts_what_lies_on_a_device():
+    program = tiny.program("ppo(kl=0.1)", mesh__data=2, mesh__fsdp=2, mesh__tensor=1, mesh__expert=2)
+    step = program.steps[-1]
+    state = step.begin(None, program.key, None)
+    rows = page.rows(step.shape, {module: program.model(module).axes for module in state.params})
+    first = jax.devices()[0]
+    for row, leaf in zip(rows, jax.tree.leaves(state), strict=True):
+        (shard,) = [s for s in leaf.addressable_shards if s.device == first]
+        assert row.bytes == shard.data.nbytes
+        same = sum(s.index == shard.index for s in leaf.addressable_shards)
+        assert same == np.prod([program.mesh.shape[axis] for axis in row.copied])
+        assert bool(row.copied) == bool(page.why(row))
+    text = page.page(program)
+    assert all(row.name in text for row in rows)
+    assert "fsdp, expert split expert or width, and it has none: (layers, None)" in text
+
+
+def test_rollouts_of_resident_weights_are_the_same():
+    fields = {
+        "model__heads": 4,
+        "model__kv_heads": 4,
+        "model__scan": True,
+        "model__vocabulary": 32,
+        "sampler__block": 2,
+    }
+    one = tiny.program(**fields)
+    many = tiny.program(
+        **fields, mesh__data=1, mesh__fsdp=2, mesh__fsdp_tensor=2, mesh__tensor=2, sampler__layout="resident"
+    )
+    found = []
+    for program in (one, many):
+        step = program.steps[-1]
+        state = step.begin(None, program.key, None)
+        found.append(jax.device_get(step.rollout(state, program.key)))
+    np.testing.assert_array_equal(found[0].action.token, found[1].action.token)
+    np.testing.assert_allclose(found[0].behaviour_logp, found[1].behaviour_logp, atol=2e-5)

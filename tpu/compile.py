@@ -10,7 +10,6 @@ sent by kind of collective and mesh axis, and a roofline. It ends with code 1 an
 does not fit. ``--page`` writes tpu/TOPOLOGIES.md and tpu/scaling.png.
 """
 
-import ast
 import json
 import pathlib
 import sys
@@ -21,6 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # also where the 
 from absl import app, flags, logging
 
 from rljax import config as configs
+from rljax import parse
 from rljax.ahead import page, programs, report, topology
 
 FLAGS = flags.FLAGS
@@ -49,14 +49,7 @@ def _config() -> configs.ConfigDict:
         if value:
             config.batch[field], config.phase[last][field] = value, 0
     for edit in f.set:
-        field, equals, text = edit.partition("=")
-        if not equals:
-            raise ValueError(f"--set {edit}: expected field=value.")
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text
-        configs.override(config, field.removeprefix("config."), value)
+        configs.override(config, *parse.setting(edit))
     return config
 
 

@@ -16,8 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types as python_types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Self
 
@@ -59,8 +60,9 @@ class Scored:
 class Pending:
     """Scores being worked out. Made by ``Verifiers.submit``."""
 
-    def __init__(self, count: int, parts: Sequence[str]):
+    def __init__(self, count: int, parts: Sequence[str], pool: "Verifiers"):
         """Expect ``count`` answers."""
+        self._pool = pool
         self._parts = tuple(parts)
         self._answers: list[worker.Answer | None] = [None] * count
         self._left = count
@@ -77,7 +79,7 @@ class Pending:
         Raises:
             RuntimeError: the pool was closed first.
         """
-        with self._changed:
+        with self._pool.waiting(), self._changed:
             self._changed.wait_for(lambda: self._left == 0 or self._closed)
             answers = [answer for answer in self._answers if answer is not None]
         if len(answers) < len(self._answers):
@@ -149,6 +151,16 @@ class Verifiers:
         self._threads: list[threading.Thread] = []
         self._outstanding: list[Pending] = []
         self._open = False
+        self.waited = 0.0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time within as spent by the caller on scores: ``waited`` is the sum, in seconds."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited += time.perf_counter() - began
 
     def __enter__(self) -> Self:
         """Start the workers and wait until each has imported the reward function.
@@ -193,10 +205,11 @@ class Verifiers:
             raise RuntimeError("submit completions inside `with Verifiers(...) as verifiers:`")
         if len(texts) != len(references):
             raise ValueError(f"got {len(texts)} texts and {len(references)} references: one reference for each text")
-        pending = Pending(len(texts), self._parts)
+        pending = Pending(len(texts), self._parts, self)
         if not self._workers:
-            for row, (text, reference) in enumerate(zip(texts, references, strict=True)):
-                pending._put(row, worker.score(self._reward, text, reference))
+            with self.waiting():
+                for row, (text, reference) in enumerate(zip(texts, references, strict=True)):
+                    pending._put(row, worker.score(self._reward, text, reference))
             return pending
         payloads = [_pickle_item(row, text, references[row]) for row, text in enumerate(texts)]
         items = [_Item(pending, row, payload) for row, payload in enumerate(payloads)]

@@ -26,7 +26,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rljax.models.layout import Names
 from rljax.types import Array, Tree
 
-AXES = ("data", "fsdp", "expert", "sequence", "fsdp_tensor", "tensor")
+# Axes that split one dimension together must be neighbours here, in this order: else a gather becomes a sum of zeros.
+AXES = ("data", "fsdp_tensor", "fsdp", "expert", "sequence", "tensor")
+_NEAREST = ("tensor", "fsdp_tensor", "sequence", "expert", "fsdp", "data")  # whose devices should be neighbours first
 
 # Logical axis -> mesh axes, the outermost first; an axis that an earlier dimension of the array has taken is left out.
 # First parameters, then activations, whose width is whole on every device: rows already take the fsdp axis there.
@@ -41,10 +43,10 @@ RULES: Rules = {
     "layers": (),
     "head_size": (),
     None: (),
-    "rows": ("data", "fsdp", "fsdp_tensor", "expert"),
+    "rows": ("data", "fsdp_tensor", "fsdp", "expert"),
     "positions": ("sequence",),
     "attending": ("tensor", "sequence"),  # heads while they attend, when positions are whole
-    "drawing": ("data", "fsdp", "fsdp_tensor", "expert", "sequence", "tensor"),  # rows of whole logits
+    "drawing": ("data", "fsdp_tensor", "fsdp", "expert", "sequence", "tensor"),  # rows of whole logits
 }
 _SPLIT = ("tensor", "fsdp_tensor")
 TABLES: dict[str, Rules] = {
@@ -80,11 +82,14 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
     slices = sorted({getattr(device, "slice_index", 0) for device in devices})
     if sizes[0] % len(slices):
         raise ValueError(f"mesh axis data={sizes[0]} must be divisible by the {len(slices)} slices, which it spans")
-    within = (sizes[0] // len(slices), *sizes[1:])
+    within = dict(zip(AXES, (sizes[0] // len(slices), *sizes[1:]), strict=True))
+    order = _NEAREST[::-1]
     placed = [
         mesh_utils.create_device_mesh(
-            within, [d for d in devices if getattr(d, "slice_index", 0) == i], allow_split_physical_axes=True
-        )
+            [within[axis] for axis in order],
+            [d for d in devices if getattr(d, "slice_index", 0) == i],
+            allow_split_physical_axes=True,
+        ).transpose([order.index(axis) for axis in AXES])
         for i in slices
     ]
     return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * len(AXES))

@@ -1,0 +1,178 @@
+"""A sweep file becomes commands that a shell can run; what is wrong with one is said before any runs."""
+
+import itertools
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from rljax import __main__ as command
+from rljax import config as configs
+from rljax import sweep
+
+ROOT = pathlib.Path(__file__).parent.parent
+HEAD = "from rljax import sweep\n\ndef get_sweep():\n    return "
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a sweep file and gives its path."""
+
+    def write(body):
+        (tmp_path / "a sweep.py").write_text(HEAD + body)
+        return str(tmp_path / "a sweep.py")
+
+    return write
+
+
+def line(file, *more):
+    return [file, "--config", "quickstart:quick", "--workdir", "gs://bucket/a study/", *more]
+
+
+# --- lists of runs -------------------------------------------------------------------------------
+
+
+def test_grids_and_products_are_all_combinations_and_zips_are_rows():
+    values = {"a": [1, 2], "b": "xy", "c": range(3)}
+    expected = [dict(zip("abc", row, strict=True)) for row in itertools.product([1, 2], "xy", range(3))]
+    assert sweep.grid(values) == expected
+    assert sweep.product(*(sweep.grid({k: v}) for k, v in values.items())) == expected
+    assert sweep.zipped({"a": [1, 2], "b": "xy"}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    both = sweep.product([*sweep.zipped({"a": [1, 2], "b": "xy"}), {"c": 0}], sweep.grid({"seed": [0, 1]}))
+    assert len(both) == 6 and both[-1] == {"c": 0, "seed": 1}
+    assert sweep.grid({}) == [{}] and sweep.grid({"a": []}) == []
+
+
+def test_lists_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"zipped: not equally many values: \{'a': 2, 'b': 1\}"):
+        sweep.zipped({"a": [1, 2], "b": [1]})
+    with pytest.raises(ValueError, match="product: 'b' is set twice"):
+        sweep.product([{"a": 1}, {"b": 1}], [{"b": 2}])
+
+
+# --- names and settings --------------------------------------------------------------------------
+
+
+def test_names_tell_runs_apart_and_are_plain():
+    base = configs.load("quickstart", "quick")
+    runs = sweep.grid({"algorithm": ["grpo(kl=0.0)", "grpo( kl = 0.01 )"], "phase.main.steps": [3, 4], "seed": [0]})
+    names = [run.name for run in sweep.expand(runs, base)]
+    assert names == [f"algorithm=grpo-kl-{k},steps={s},seed=0" for k in ("0.0", "0.01") for s in (3, 4)]
+    two = sweep.expand(sweep.grid({"phase.main.steps": [3], "phase.warm.steps": [4]}), base)
+    assert two[0].name == "phase.main.steps=3,phase.warm.steps=4"
+    piece = "experiments.example_pieces.pieces.tapered_rloo(power=0.5)"
+    assert sweep.expand([{"algorithm": piece}], base)[0].name == "algorithm=tapered_rloo-power-0.5"
+    long = sweep.expand([{"name": "n" * 300}], base)[0].name
+    assert re.fullmatch(r"name=n{115}-[0-9a-f]{6}", long)
+
+
+def test_values_whose_names_are_the_same_get_names_of_their_own():
+    base = configs.load("quickstart", "quick")
+    runs = sweep.expand([{"name": "a b"}, {"name": "a/b"}, {"name": "c"}], base)
+    assert len({run.name for run in runs}) == 3 and runs[2].name == "name=c"
+    assert all(re.fullmatch(r"name=a-b-[0-9a-f]{6}", run.name) for run in runs[:2])
+
+
+@pytest.mark.parametrize("name", ["rloo()", "0.1", "it's", 'say "x"', "$HOME `ls`", "True", "(1, 2)", " a  b ", "ünï"])
+def test_values_survive_shell_and_set(write, name):
+    file = write(f"[{{'name': {name!r}, 'sampler.stop': ('a', 'b c'), 'algorithm.kl': 0.5, 'batch.samples': 4}}]")
+    _, (words,) = sweep.commands(line(file))
+    assert shlex.split(shlex.join(words)) == words
+    config = configs.load("quickstart", "quick")
+    sets = [after for word, after in itertools.pairwise(words) if word == "--set"]
+    command._settings(config, sets)  # what python -m rljax does with them
+    assert (config.name, config.sampler.stop, config.batch.samples) == (name, ("a", "b c"), 4)
+    assert config.algorithm == "grpo(kl=0.5)"
+
+
+def test_a_call_is_set_before_its_arguments():
+    base = configs.load("quickstart", "quick")
+    (run,) = sweep.expand([{"algorithm.positive": 0.5, "algorithm": "w_reinforce()"}], base)
+    assert run.settings == ("algorithm=w_reinforce()", "algorithm.positive=0.5")
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def test_each_run_is_a_command_with_a_work_directory_of_its_own(write):
+    file = write("sweep.grid({'seed': [0, 1]})")
+    common = ["--config.algorithm=rloo()", "--set", "batch.samples=4", "--allow_config_change", "--config.name=7"]
+    parsed, runs = sweep.commands(line(file, *common))
+    assert parsed.common == tuple(common)
+    assert runs == [
+        [
+            *("-m", "rljax", "--config", "quickstart:quick", *common, "--set", f"seed={seed}"),
+            *("--workdir", f"gs://bucket/a study/seed={seed}"),
+        ]
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("[{'batch.sample': 4}]", r"run 0 \(sample=4\): config.batch.sample: unknown field. Did you mean 'samples'"),
+        ("[{'seed': 0}, {'algorithm.hihg': 1}]", r"run 1 \(hihg=1\): .*no argument 'hihg'"),
+        ("[{'seed': 'one'}]", r"run 0 \(seed=one\): config.seed='one': must be of type int"),
+        ("[{'batch.samples': 1}]", r"run 0 .*needs at least 2 samples"),
+        ("sweep.grid({'seed': [0, 1, 0]})", r"runs 0 \(seed=0.*\) and 2 \(seed=0.*\) are the same run"),
+        ("[{'seed': 5}, {'seed': 5, 'algorithm': 'grpo(kl=0.0)'}]", "runs 0 .* and 1 .* are the same run"),
+        ("[]", "must return a list"),
+        ("{'seed': [1]}", "must return a list"),
+        ("[{}]", "must return a list"),
+    ],
+)
+def test_a_wrong_run_is_named(write, body, said):
+    with pytest.raises(ValueError, match=said):
+        sweep.commands(line(write(body)))
+
+
+def test_a_wrong_command_line_is_named(write, tmp_path):
+    file = write("[{'seed': 1}]")
+    (tmp_path / "empty.py").write_text("")
+    for words, said in [
+        ([], "one sweep file, please; got none"),
+        ([file, file], "one sweep file"),
+        ([file], "--config and --workdir missing"),
+        ([file, "--config"], "--config: a value is missing"),
+        ([file, "--config", "quickstart"], "--workdir missing"),
+        (line("nowhere.py"), "sweep 'nowhere.py': no such file"),
+        (line(str(tmp_path / "empty.py")), "has no function get_sweep"),
+        (line(file, "--index", "1"), "--index 1: the sweep has 1 runs, 0 to 0"),
+        (line(file, "--index=x"), "--index x: a number"),
+        (line(file, "--config.sed=1"), "config.sed: unknown field. Did you mean 'seed'"),
+        (line(file, "--config.seed", "1"), "one sweep file"),
+        ([file, "--config", "quickstrat", "--workdir", "x"], "no shipped config of this name. Did you mean"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(said)):
+            sweep.commands(words)
+
+
+def test_the_command_prints_counts_and_runs(write, tmp_path):
+    """--index becomes the run: it trains, here until its first mistake, and its exit code is the run's."""
+    file = write("sweep.grid({'seed': range(3)})")
+    words = [file, "--config", "quickstart:quick", f"--workdir={tmp_path}/study"]
+
+    def run(*more):
+        given = {**os.environ, "PYTHONPATH": str(ROOT)}
+        start = [sys.executable, "-m", "rljax.sweep", *words, *more]
+        return subprocess.run(start, env=given, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+
+    printed = run().stdout.splitlines()
+    assert [shlex.split(p) for p in printed] == [["python", *c] for c in sweep.commands(words)[1]]
+    assert run("--count").stdout == "3\n"
+    wrong = run("--count", "--config.batch.samples=0")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: run 0 (seed=0): config.batch.samples=0")
+    (tmp_path / "study" / "seed=1").mkdir(parents=True)
+    (tmp_path / "study" / "seed=1" / "config.json").write_text(configs.load("countdown").to_json())
+    refused = run("--index", "1")  # the run itself finds that its work directory is another's
+    assert refused.returncode == 2 and "seed=1 holds a run of another config" in refused.stderr
+
+
+def test_the_example_of_the_repository_expands():
+    _, runs = sweep.commands(line(str(ROOT / "experiments/example_pieces/sweep.py")))
+    assert len(runs) == 12 and len({words[-1] for words in runs}) == 12
