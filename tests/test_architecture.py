@@ -67,6 +67,7 @@ FLOORS = {
         ),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
+        "ahead": ("bench", "config", "parse", "program"),
         "sweep": ("config",),  # python -m rljax.sweep
         "__main__": ("checkpoint", "config", "evaluate", "loop", "parse", "profile"),
     },
