@@ -42,25 +42,28 @@ FLOORS = {
     "host": {
         "__init__": (),  # imports by name, when first used
         "parse": (),
+        "distributed": (),
         "passk": (),
         "plots": (),
         "metrics": (),
         "progress": (),
-        "checkpoint": (),
+        "checkpoint": ("distributed",),
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
         "algorithms.__main__": ("seams",),  # python -m rljax.algorithms
         "schema": ("parse",),
         "config": ("parse", "schema", "seams"),
         "program": ("config",),
-        "collect": ("metrics", "program"),
-        "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
+        "collect": ("distributed", "metrics", "program"),
+        "evaluate": ("checkpoint", "collect", "config", "distributed", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
         "models.convert": ("evaluate",),  # python -m rljax.models.convert
-        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "program", "progress"),
+        "loop": (
+            *("checkpoint", "collect", "config", "distributed", "evaluate", "metrics", "plots", "program", "progress"),
+        ),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
-        "__main__": ("checkpoint", "config", "evaluate", "loop"),
+        "__main__": ("checkpoint", "config", "distributed", "evaluate", "loop", "program"),
     },
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules}
