@@ -95,8 +95,8 @@ def main(argv: Sequence[str]) -> None:
     from rljax import checkpoint, distributed, loop, program  # after the checks: a mistake shows at once
 
     try:
-        distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _HEARTBEAT.value)
         program.start_devices(config)
+        distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _HEARTBEAT.value)
     except (ValueError, RuntimeError) as error:
         _fail(error)
     if jax.config.values["jax_compilation_cache_dir"] is None:

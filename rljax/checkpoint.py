@@ -9,6 +9,7 @@ Reading never writes: only ``save`` (and what ends one) creates, renames or dele
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import json
 import logging
@@ -25,9 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 
-from rljax import types
+from rljax import distributed, types
 
 _TRASH = "trash"  # a deleted step is renamed into it first: a killed deletion must not leave half a step
 
@@ -99,6 +99,12 @@ def _stored(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def _crc(record: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+
+
+def _reader(handler: Any) -> ocp.Checkpointer:
+    """Return orbax's reader for this process alone: what one cannot read must not keep the others waiting."""
+    alone = ocp.options.MultiprocessingOptions(primary_host=None, active_processes={jax.process_index()})
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
@@ -288,17 +294,12 @@ class Checkpointer(contextlib.AbstractContextManager):
 
     def _open(self, step: int) -> ocp.CheckpointManager:
         """Move aside what lies beyond the restored step, then start orbax's manager."""
-        found = self.all_steps()
+        found = distributed.from_leader(self.all_steps)
         beyond = [s for s in found if s > (step - 1 if self._last is None else self._last)]
         if beyond and self._last is None:
             raise ValueError(f"step: got {step}, but {self._directory} has steps {beyond}: restore one of them first")
-        # Newest first, so that a kill between two renames leaves the older ones as they were.
-        for other in reversed(beyond):
-            self._move_aside(other, "corrupt" if other in self._unreadable else "superseded")
-        if beyond and jax.process_count() > 1:
-            multihost_utils.sync_global_devices("rljax:checkpoint:move_aside")
-        self._empty_trash()
-        self._scores = self._read_scores([s for s in found if s not in beyond])
+        distributed.from_leader(lambda: self._move_aside(beyond))
+        self._scores = distributed.from_leader(lambda: self._read_scores([s for s in found if s not in beyond]))
         self._writer = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
@@ -310,21 +311,23 @@ class Checkpointer(contextlib.AbstractContextManager):
         )
         return self._writer
 
-    def _move_aside(self, step: int, prefix: str) -> None:
-        if jax.process_index() == 0:
-            name = f"{prefix}-{step}"
+    def _move_aside(self, steps: Sequence[int]) -> None:
+        # Newest first, so that a kill between two renames leaves the older ones as they were.
+        for step in reversed(steps):
+            name = f"{'corrupt' if step in self._unreadable else 'superseded'}-{step}"
             while (self._directory / name).exists():
                 name += "-again"
             (self._directory / str(step)).rename(self._directory / name)
+        self._empty_trash()
 
     def _empty_trash(self) -> None:
-        if jax.process_index() == 0 and (self._directory / _TRASH).exists():
+        if distributed.leader() and (self._directory / _TRASH).exists():
             (self._directory / _TRASH).rmtree()
 
     def _first(self, step: int | None, read: Callable[[dict[str, Any]], Any]) -> tuple[Any, dict[str, Any], dict]:
         """Return (read(record), record, errors by step passed over) of the first step where nothing is broken."""
         self.wait()
-        steps = self.all_steps()
+        steps = distributed.from_leader(self.all_steps)
         if not steps:
             raise FileNotFoundError(f"no checkpoint in {self._directory}")
         if step is not None and step not in steps:
@@ -332,7 +335,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         failures: dict[int, CheckpointError] = {}
         for candidate in steps[::-1] if step is None else [step]:
             try:
-                record = _guarded(self._read_record, candidate)
+                record = _guarded(distributed.from_leader, functools.partial(self._read_record, candidate))
                 value = read(record)
             except CheckpointError as error:
                 failures[candidate] = error
@@ -345,7 +348,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         raise CheckpointError(f"no checkpoint in {self._directory} can be read; nothing was deleted. Tried\n  {tried}")
 
     def _read_record(self, step: int) -> dict[str, Any]:
-        with contextlib.closing(ocp.Checkpointer(ocp.JsonCheckpointHandler())) as reader:
+        with contextlib.closing(_reader(ocp.JsonCheckpointHandler())) as reader:
             record = dict(reader.restore(self._directory / str(step) / "record"))
         if record.pop("crc32") != _crc(record) or record["step"] != step:
             raise ValueError("the record does not agree with its checksum")
@@ -390,8 +393,9 @@ class Checkpointer(contextlib.AbstractContextManager):
         arguments = ocp.args.PyTreeRestore(
             item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
         )
-        with contextlib.closing(ocp.Checkpointer(ocp.PyTreeCheckpointHandler())) as reader:
-            values = reader.restore(self._directory / str(record["step"]) / "state", args=arguments)
+        with contextlib.closing(_reader(ocp.PyTreeCheckpointHandler())) as reader:
+            place = self._directory / str(record["step"]) / "state"
+            values = distributed.together(lambda: reader.restore(place, args=arguments))
         wrong = [name for name, digest in _digest_by_name(values).items() if digest != record["leaves"][name][2]]
         if wrong:
             raise ValueError(f"arrays do not agree with their digests: {', '.join(sorted(wrong)[:5])}")

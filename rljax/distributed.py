@@ -65,7 +65,7 @@ def initialize(
     found = arguments(os.environ, coordinator, num_processes, process_id)
     if found is None or jax.distributed.is_initialized():
         return
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # between processes of CPUs; others have their own
+    _let_cpus_speak()
     found |= {"heartbeat_timeout_seconds": heartbeat_seconds, "shutdown_timeout_seconds": heartbeat_seconds}
     try:
         jax.distributed.initialize(**found)
@@ -74,6 +74,18 @@ def initialize(
             f"the environment names hosts of a TPU slice, but jax does not find it ({error}). Is jax[tpu] installed? "
             "Give --coordinator, --num_processes and --process_id, or --num_processes=1 to run on this host alone."
         ) from error
+    if jax.default_backend() == "cpu":  # a program that was compiled before runs in several threads all the same
+        jax.config.update("jax_enable_compilation_cache", False)
+
+
+def _let_cpus_speak() -> None:
+    """Let processes of CPUs communicate, by gloo; other platforms have their own ways.
+
+    gloo tells one collective from another by their order alone, so each device must run its program in one thread: in
+    several, a gather and a loop that reduces start in an order of their own on every host, and all wait for ever.
+    """
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
 
 
 def arguments(
