@@ -9,7 +9,6 @@ Reading never writes: only ``save`` (and what ends one) creates, renames or dele
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import json
 import logging
@@ -103,7 +102,7 @@ def _crc(record: Mapping[str, Any]) -> int:
 
 def _reader(handler: Any) -> ocp.Checkpointer:
     """Return orbax's reader for this process alone: what one cannot read must not keep the others waiting."""
-    alone = ocp.options.MultiprocessingOptions(primary_host=None, active_processes={jax.process_index()})
+    alone = ocp.options.MultiprocessingOptions(primary_host=jax.process_index(), active_processes={jax.process_index()})
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
@@ -165,9 +164,7 @@ class Checkpointer(contextlib.AbstractContextManager):
                 raise ValueError(f"{name}: got {value}, must be at least 1")
         # Orbax refuses relative paths; those of object stores ("gs://...") are absolute already.
         self._directory = epath.Path(directory if "://" in os.fspath(directory) else os.path.abspath(directory))
-        self._max_to_keep = max_to_keep
-        self._save_interval = save_interval
-        self._best = best
+        self._max_to_keep, self._save_interval, self._best = max_to_keep, save_interval, best
         self._writer: ocp.CheckpointManager | None = None
         self._scores: dict[int, float] = {}
         self._last: int | None = None  # the step last saved or restored
@@ -263,8 +260,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         """
         state, record, failures = self._first(step, lambda record: self._read_tree(like, "", record))
         self.close()  # the next save starts from what was restored
-        self._last = record["step"]
-        self._unreadable = set(failures)
+        self._last, self._unreadable = record["step"], set(failures)
         return state, record["extras"], record["step"]
 
     def restore_params(self, like: Like, step: int | None = None) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -335,7 +331,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         failures: dict[int, CheckpointError] = {}
         for candidate in steps[::-1] if step is None else [step]:
             try:
-                record = _guarded(distributed.from_leader, functools.partial(self._read_record, candidate))
+                record = _guarded(distributed.from_leader, lambda at=candidate: self._read_record(at))
                 value = read(record)
             except CheckpointError as error:
                 failures[candidate] = error
