@@ -166,7 +166,8 @@ def prompts(program: programs.Program, index: np.ndarray, split: tasks.Split) ->
     if not program.task.host:
         return program.task.prompts(jnp.asarray(index), split)
     layout = _layout(program.mesh, index.size)
-    return distributed.lay_rows(lambda rows: program.task.prompts(index[rows], split), index.size, layout)
+    read: Any = program.task.prompts  # a host task takes NumPy arrays
+    return distributed.lay_rows(lambda rows: read(index[rows], split), index.size, layout)
 
 
 def rollout(
@@ -219,10 +220,11 @@ def _demonstrated(
     program: programs.Program, step: steps.Step, number: int, position: np.ndarray, index: np.ndarray
 ) -> types.Rollout:
     """Read demonstrations as rows; each host reads those of its own devices."""
+    prompts: Any = program.task.prompts  # a host task takes NumPy arrays
 
     def read(rows: np.ndarray) -> types.Rollout:
-        read = program.task.prompts(index[rows], "train")
-        made = rollouts.demonstrate(step.plan, jnp.asarray(number), position[rows], read, program.key)
+        there = prompts(index[rows], "train")
+        made = rollouts.demonstrate(step.plan, jnp.asarray(number), jnp.asarray(position[rows]), there, program.key)
         return jax.device_get(made.replace(rollout=rows.astype(np.int32)))
 
     return distributed.lay_rows(read, index.size, _layout(program.mesh, index.size))

@@ -1,4 +1,4 @@
-"""Several processes on loopback: the same numbers as one, one writer, and runs that survive being stopped and killed."""
+"""Several processes on loopback: the numbers of one, one writer, and runs that survive being stopped and killed."""
 
 import json
 import os
@@ -100,6 +100,7 @@ class Group:
         return [m.wait(max(0.1, deadline - time.monotonic())) for m in self.members]
 
     def said(self):
+        """Return what each process has written so far."""
         return [log.read_text() for log in self.logs]
 
     def send_at(self, step, sign, number, workdir):
