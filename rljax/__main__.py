@@ -103,18 +103,18 @@ def main(argv: Sequence[str]) -> None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     try:
         _train(config, workdir)
-    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError) as error:
-        _fail(error)
     except Exception as error:
-        if not distributed.lost(error):
-            raise
-        told = " ".join(str(error).split())[:200]
-        print(
-            f"error: another process of this run is gone ({told}). Run the same command again on every host: "
-            "it goes on from the newest checkpoint.",
-            file=sys.stderr,
-        )
-        distributed.leave(loop.RESUMABLE)
+        if distributed.lost(error):
+            told = " ".join(str(error).split())[:200]
+            print(
+                f"error: another process of this run is gone ({told}). Run the same command again on every host: "
+                "it goes on from the newest checkpoint.",
+                file=sys.stderr,
+            )
+            distributed.leave(loop.RESUMABLE)
+        if isinstance(error, ValueError | loop.NonFinite | loop.Recompiled | checkpoint.CheckpointError):
+            _fail(error)
+        raise
 
 
 def _train(config: configs.ConfigDict, workdir: pathlib.Path) -> None:

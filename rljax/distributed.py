@@ -66,7 +66,8 @@ def initialize(
     if found is None or jax.distributed.is_initialized():
         return
     _let_cpus_speak()
-    found |= {"heartbeat_timeout_seconds": heartbeat_seconds, "shutdown_timeout_seconds": heartbeat_seconds}
+    # the leader still draws its plots when the others are done
+    found |= {"heartbeat_timeout_seconds": heartbeat_seconds, "shutdown_timeout_seconds": max(heartbeat_seconds, 60)}
     try:
         jax.distributed.initialize(**found)
     except ValueError as error:  # jax found no cluster where the environment names one
@@ -316,7 +317,8 @@ def notice() -> Iterator[Callable[[int], bool]]:
 def lost(error: BaseException | None) -> bool:
     """Tell whether an error, or what caused it, says that another process is gone."""
     while error is not None:
-        if isinstance(error, jax.errors.JaxRuntimeError) and any(word in str(error).lower() for word in _LOST):
+        told = f"{type(error).__name__}: {error}"  # an error of another type may tell of one
+        if "JaxRuntimeError" in told and any(word in told.lower() for word in _LOST):
             return several()
         error = error.__cause__ or error.__context__
     return False

@@ -17,7 +17,7 @@ from rljax import checkpoint, distributed, loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
-STEPS = 24
+STEPS = 14
 
 # A host task with a verifier that draws lots, and says in which process it was asked.
 TASK = """
@@ -50,7 +50,7 @@ def get_config(arg=""):
     config.sampler.block = 0
     config.learner.clip_norm = 0.0
     config.verifier.update({{"workers": 1, "chunks": 2, "timeout": 60.0}})
-    config.checkpoint.every, config.log.every = 6, 1
+    config.checkpoint.every, config.log.every = 5, 1
     return config
 """
 
