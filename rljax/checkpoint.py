@@ -25,9 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
-from rljax import storage, types
+from rljax import distributed, storage, types
 
 _STEP = re.compile("0|[1-9][0-9]*")
 
@@ -101,6 +100,12 @@ def _crc(record: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
+def _reader(handler: Any) -> ocp.Checkpointer:
+    """Return orbax's reader for this process alone: what one cannot read must not keep the others waiting."""
+    alone = ocp.options.MultiprocessingOptions(primary_host=jax.process_index(), active_processes={jax.process_index()})
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
 def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
     """Return read(*arguments), turning whatever broken files make it raise into a CheckpointError of one line.
 
@@ -149,9 +154,7 @@ class Checkpointer(contextlib.AbstractContextManager):
             if value < 1:
                 raise ValueError(f"{name}: got {value}, must be at least 1")
         self._directory = storage.path(directory)
-        self._max_to_keep = max_to_keep
-        self._save_interval = save_interval
-        self._best = best
+        self._max_to_keep, self._save_interval, self._best = max_to_keep, save_interval, best
         self._writer: ocp.CheckpointManager | None = None
         self._scores: dict[int, float] = {}
         self._last: int | None = None  # the step last saved or restored
@@ -245,8 +248,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         """
         state, record, failures = self._first(step, lambda record: self._read_tree(like, "", record))
         self.close()  # the next save starts from what was restored
-        self._last = record["step"]
-        self._unreadable = set(failures)
+        self._last, self._unreadable = record["step"], set(failures)
         return state, record["extras"], record["step"]
 
     def restore_params(self, like: Like, step: int | None = None) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -276,18 +278,12 @@ class Checkpointer(contextlib.AbstractContextManager):
 
     def _open(self, step: int) -> ocp.CheckpointManager:
         """Move aside what lies beyond the restored step, then start orbax's manager."""
-        found = self.all_steps()
+        found = distributed.from_leader(self.all_steps)
         beyond = [s for s in found if s > (step - 1 if self._last is None else self._last)]
         if beyond and self._last is None:
             raise ValueError(f"step: got {step}, but {self._directory} has steps {beyond}: restore one of them first")
-        # Newest first, so that a kill between two renames leaves the older ones as they were.
-        for other in reversed(beyond):
-            self._move_aside(other, "corrupt" if other in self._unreadable else "superseded")
-        if beyond and jax.process_count() > 1:
-            multihost_utils.sync_global_devices("rljax:checkpoint:move_aside")
-        if jax.process_index() == 0:
-            storage.empty_trash(self._directory)
-        self._scores = self._read_scores([s for s in found if s not in beyond])
+        distributed.from_leader(lambda: self._move_aside(beyond))
+        self._scores = distributed.from_leader(lambda: self._read_scores([s for s in found if s not in beyond]))
         self._writer = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
@@ -305,16 +301,18 @@ class Checkpointer(contextlib.AbstractContextManager):
             kind = storage.Unavailable if storage.transient(error) else CheckpointError
             raise kind(f"{said}; those before it stand") from error
 
-    def _move_aside(self, step: int, prefix: str) -> None:
-        if jax.process_index() == 0:
-            name = f"{prefix}-{step}"
+    def _move_aside(self, steps: Sequence[int]) -> None:
+        # Newest first, so that a kill between two renames leaves the older ones as they were.
+        for step in reversed(steps):
+            name = f"{'corrupt' if step in self._unreadable else 'superseded'}-{step}"
             while storage.exists(self._directory / name):
                 name += "-again"
             storage.move(self._directory / str(step), self._directory / name)
+        storage.empty_trash(self._directory)
 
     def _delete_old(self) -> None:
         """Keep the newest steps and the best; orbax would delete the mark of a finished one at no certain point."""
-        if jax.process_index() == 0:
+        if distributed.leader():
             steps = self.all_steps()
             for step in set(steps[: -self._max_to_keep]) - {_best(steps, self._scores)}:
                 try:
@@ -325,7 +323,7 @@ class Checkpointer(contextlib.AbstractContextManager):
     def _first(self, step: int | None, read: Callable[[dict[str, Any]], Any]) -> tuple[Any, dict[str, Any], dict]:
         """Return (read(record), record, errors by step passed over) of the first step where nothing is broken."""
         self.wait()
-        steps = self.all_steps()
+        steps = distributed.from_leader(self.all_steps)
         if not steps:
             raise FileNotFoundError(f"no checkpoint in {self._directory}")
         if step is not None and step not in steps:
@@ -333,7 +331,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         failures: dict[int, CheckpointError] = {}
         for candidate in steps[::-1] if step is None else [step]:
             try:
-                record = _guarded(self._read_record, candidate)
+                record = _guarded(distributed.from_leader, lambda at=candidate: self._read_record(at))
                 value = read(record)
             except CheckpointError as error:
                 failures[candidate] = error
@@ -346,7 +344,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         raise CheckpointError(f"no checkpoint in {self._directory} can be read; nothing was deleted. Tried\n  {tried}")
 
     def _read_record(self, step: int) -> dict[str, Any]:
-        with contextlib.closing(ocp.Checkpointer(ocp.JsonCheckpointHandler())) as reader:
+        with contextlib.closing(_reader(ocp.JsonCheckpointHandler())) as reader:
             record = dict(reader.restore(self._directory / str(step) / "record"))
         if record.pop("crc32") != _crc(record) or record["step"] != step:
             raise ValueError("the record does not agree with its checksum")
@@ -391,8 +389,9 @@ class Checkpointer(contextlib.AbstractContextManager):
         arguments = ocp.args.PyTreeRestore(
             item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
         )
-        with contextlib.closing(ocp.Checkpointer(ocp.PyTreeCheckpointHandler())) as reader:
-            values = reader.restore(self._directory / str(record["step"]) / "state", args=arguments)
+        with contextlib.closing(_reader(ocp.PyTreeCheckpointHandler())) as reader:
+            place = self._directory / str(record["step"]) / "state"
+            values = distributed.together(lambda: reader.restore(place, args=arguments))
         wrong = [name for name, digest in _digest_by_name(values).items() if digest != record["leaves"][name][2]]
         if wrong:
             raise ValueError(f"arrays do not agree with their digests: {', '.join(sorted(wrong)[:5])}")

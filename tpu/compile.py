@@ -21,7 +21,6 @@ from absl import app, flags, logging
 
 from rljax import config as configs
 from rljax import parse
-from rljax import parse
 from rljax.ahead import page, programs, report, topology
 
 FLAGS = flags.FLAGS
