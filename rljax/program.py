@@ -5,6 +5,7 @@ Everything a run, an evaluation and a prompt typed by a person share.
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ from rljax import step as step_lib
 from rljax.data import tokenizer as tokenizers
 from rljax.models import weights
 from rljax.sampling import stopping
+
+
+class SharedWorkWarning(UserWarning):
+    """Some devices repeat what others do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +197,10 @@ def build(
     made = Program(config, resolved, tokenizer, (task or resolved.task).bind(tokenizer), mesh)
     if config.model.weights:
         weights.check(config.model.weights, made.policy.architecture)
+    for phase in resolved.phases:
+        said = work(made.plan(phase))
+        if len(said) > 1:
+            warnings.warn(f"phase {phase.name!r}: {'; '.join(said)}.", SharedWorkWarning, stacklevel=2)
     return made
 
 
@@ -206,6 +215,20 @@ def start_devices(config: configs.ConfigDict) -> None:
                     f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.local_device_count()}; "
                     "set it first."
                 ) from None
+
+
+def work(plan: plans.Plan) -> list[str]:
+    """Say, in a line, how a plan's micro-batches divide over devices; in a second what to do where they do not."""
+    parts = max(o.minibatches or plan.minibatches for o in plan.algorithm.objectives) * plan.microbatches
+    shared = bool(plan.shared(plan.rows // parts))
+    count, unit = (plan.prompts if shared else plan.rows) // parts, "prompts" if shared else "rows"
+    used, there = sharding.spread(plan.mesh, count)
+    said = [f"an update: micro-batches of {count} {unit}, over {used} of the {there} devices that split rows"]
+    if used < there:
+        mend = f"fewer micro-batches (learner.microbatches={plan.microbatches}), more {unit}"
+        mend += ", or learner.share_prompt=False" if shared else ""
+        said.append(f"{there // used} devices at a time do the same work; {mend} would mend that")
+    return said
 
 
 def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:

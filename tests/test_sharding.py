@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from rljax import models, sharding, types
+from rljax import program as programs
 from rljax.models import score as scoring
 from rljax.sharding import __main__ as page
 from tests import tiny
@@ -211,3 +212,11 @@ def test_rollouts_of_resident_weights_are_the_same():
         found.append(jax.device_get(step.rollout(state, program.key)))
     np.testing.assert_array_equal(found[0].action.token, found[1].action.token)
     np.testing.assert_allclose(found[0].behaviour_logp, found[1].behaviour_logp, atol=2e-5)
+
+
+def test_devices_that_repeat_work_are_told_of():
+    fields = {"mesh__data": 1, "mesh__fsdp": 8}
+    with pytest.warns(programs.SharedWorkWarning, match=r"4 prompts, over 1 of the 8 devices.*microbatches=2"):
+        programs.build(tiny.config(phases=("main",), learner__microbatches=2, **fields))
+    plan = tiny.program(learner__share_prompt=False, learner__microbatches=2, **fields).steps[-1].plan
+    assert programs.work(plan) == ["an update: micro-batches of 16 rows, over 8 of the 8 devices that split rows"]

@@ -166,6 +166,12 @@ def check_rows(mesh: Mesh, rows: int, field: str) -> None:
         )
 
 
+def spread(mesh: Mesh, count: int) -> tuple[int, int]:
+    """Return over how many devices ``count`` rows divide, and how many there are to split rows over."""
+    used = math.prod(math.prod(axes.values()) for axes in Layout(mesh).split((count,), ("rows",)))
+    return used, _count(mesh, RULES["rows"])
+
+
 def check_memory(mesh: Mesh, kind: str, field: str) -> None:
     """Raise ValueError naming ``config.<field>`` unless every device of the mesh has a memory of this kind."""
     for device in mesh.local_devices:

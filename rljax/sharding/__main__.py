@@ -115,6 +115,7 @@ def page(program: programs.Program) -> str:
     if program.config.sampler.layout == "update":
         lines.append("  lie as above; what is split by fsdp or expert is gathered for every token, a layer at a time")
     lines.append(f"  {'resident':13}{_size(held):>10}, of which {_size(sent)} are fetched, once a rollout")
+    lines += ["", *programs.work(program.steps[-1].plan)]
     copied = [row for row in found if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]
     lines += ["", f"copied, and why: {len(copied)} arrays, {len(large)} of them above 1 MiB on a device"]
