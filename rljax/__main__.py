@@ -6,6 +6,10 @@
 A shipped config may be given by name. The work directory is runs/<name>-<digest of the config> unless
 --workdir says otherwise; run the same command again and it goes on where it stopped. SIGTERM saves and
 exits with code 75, which means: unfinished, run me again.
+
+Several hosts run the same command each, in a folder they share. On TPU slices and in SLURM steps they find each
+other; elsewhere give --coordinator HOST:PORT --num_processes N --process_id I, or RLJAX_COORDINATOR,
+RLJAX_NUM_PROCESSES, RLJAX_PROCESS_ID. When one of them dies the others end with code 75 too, or are aborted by jax.
 """
 
 import hashlib
@@ -72,31 +76,70 @@ def main(argv: Sequence[str]) -> None:
         configs.resolve(config)
     except ValueError as error:
         _fail(error)
-    workdir = pathlib.Path(_WORKDIR.value or default_workdir(config))
+    workdir = _WORKDIR.value or default_workdir(config)
 
     import jax
 
-    from rljax import checkpoint, evaluate, loop, profile  # after the checks: a mistake shows at once
+    from rljax import (  # after the checks: a mistake shows at once
+        checkpoint,
+        distributed,
+        loop,
+        profile,
+        program,
+    )
 
+    try:
+        program.start_devices(config)
+        distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _HEARTBEAT.value)
+    except ValueError as error:
+        _fail(error)
+    except RuntimeError as error:  # the others may come yet
+        print(f"error: {error} Run the same command again on every host.", file=sys.stderr)
+        sys.exit(loop.RESUMABLE)
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
-    print(f"work directory: {workdir}")
+    try:
+        _train(config, workdir)
+    except Exception as error:
+        if distributed.lost(error):
+            told = " ".join(str(error).split())[:200]
+            print(
+                f"error: another process of this run is gone ({told}). Run the same command again on every host: "
+                "it goes on from the newest checkpoint.",
+                file=sys.stderr,
+            )
+            distributed.leave(loop.RESUMABLE)
+        mistakes = ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError, profile.OutOfMemory
+        if isinstance(error, mistakes):
+            _fail(error)
+        raise
+
+
+def _train(config: configs.ConfigDict, workdir: str | pathlib.Path) -> None:
+    """Train; of several processes the first one speaks."""
+    from rljax import distributed, evaluate, loop, storage
+
+    say = print if distributed.leader() else lambda *_: None
+    say(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
-    except (ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError, profile.OutOfMemory) as error:
-        _fail(error)
-    except loop.Interrupted as interrupted:
+    except (loop.Interrupted, storage.Unavailable) as stopped:
         command = " ".join(["python -m rljax", *sys.argv[1:]])
-        print(f"{interrupted} To resume, run the same command again:\n  {command}")
+        say(f"{stopped} To resume, run the same command again:\n  {command}")
         sys.exit(loop.RESUMABLE)
-    evaluate.table(result.evaluations)
-    print(f"written to {workdir}: " + ", ".join(sorted(p.name for p in workdir.iterdir())))
+    if distributed.leader():
+        evaluate.table(result.evaluations)
+        print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
 
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped one.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where everything is written; made from the config when not given.")
 _ALLOW = flags.DEFINE_bool("allow_config_change", False, "Continue a work directory under a changed config.")
 _SET = flags.DEFINE_multi_string("set", [], "field=value, for arguments of calls too: algorithm.kl=0.01")
+_COORDINATOR = flags.DEFINE_string("coordinator", None, "Of several processes: HOST:PORT of process 0.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes there are; 1 looks for no others.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of the processes this is, from 0.")
+_HEARTBEAT = flags.DEFINE_integer("heartbeat_seconds", 100, "A process silent for so long is taken for dead.")
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("config")

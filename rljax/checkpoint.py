@@ -3,17 +3,18 @@
 A checkpoint is a directory named by its step: ``state``, the arrays of the ``TrainState`` by flat
 names such as ``params/policy/embed``, and ``record``, JSON with the caller's extras, the metrics and
 the shape, dtype and digest of each array. Orbax writes it in the background under a temporary name
-and renames it when whole. It does not notice flipped bytes inside array files, hence the digests.
+and renames it when whole; on gs:// it writes ``storage.COMMITTED`` into it instead, and what lacks that is no
+checkpoint. It does not notice flipped bytes inside array files, hence the digests.
 Reading never writes: only ``save`` (and what ends one) creates, renames or deletes anything.
 """
 
 import contextlib
-import dataclasses
 import gc
 import json
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 import zlib
@@ -24,22 +25,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
-from jax.experimental import multihost_utils
 
-from rljax import types
+from rljax import distributed, storage, types
 
-_TRASH = "trash"  # a deleted step is renamed into it first: a killed deletion must not leave half a step
+_STEP = re.compile("0|[1-9][0-9]*")
 
 Like = types.Tree | Callable[[dict[str, Any]], types.Tree]
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be read and an older one is used."""
+    """A checkpoint could not be read and an older one is used, or an old one could not be deleted."""
 
 
 class CheckpointError(RuntimeError):
-    """No checkpoint asked for can be read. Nothing was deleted."""
+    """No checkpoint asked for can be read, or one cannot be written. Nothing was deleted."""
 
 
 # --- names and digests of leaves ---------------------------------------------------------------
@@ -101,13 +100,23 @@ def _crc(record: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
+def _reader(handler: Any) -> ocp.Checkpointer:
+    """Return orbax's reader for this process alone: what one cannot read must not keep the others waiting."""
+    alone = ocp.options.MultiprocessingOptions(primary_host=jax.process_index(), active_processes={jax.process_index()})
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
 def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return read(*arguments), turning whatever broken files make it raise into a CheckpointError of one line."""
+    """Return read(*arguments), turning whatever broken files make it raise into a CheckpointError of one line.
+
+    A store that does not answer says nothing of the files: storage.Unavailable, and nothing older is tried.
+    """
     try:
         return read(*arguments)
     except Exception as error:  # what a broken file makes a reader raise is documented nowhere
-        text = " ".join(str(error).split())  # array stores append their whole specification
-        text = f"{type(error).__name__}: {text[:240]}{'...' if len(text) > 240 else ''}"
+        if storage.transient(error):
+            raise storage.Unavailable(storage.brief(error)) from error
+        text = storage.brief(error)
     # Orbax leaves the other arrays' failed futures behind, which would bury our one line in theirs.
     logger, hook = logging.getLogger("asyncio"), sys.unraisablehook
     disabled, logger.disabled, sys.unraisablehook = logger.disabled, True, lambda unraisable: None
@@ -117,19 +126,6 @@ def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 # --- which to keep -----------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class _NewestAndBest:
-    """Orbax preservation policy; its own BestN reads metrics files at start, where a broken one is fatal."""
-
-    newest: int
-    scores: dict[int, float]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        steps = sorted(info.step for info in checkpoints)
-        keep = {*steps[-self.newest :], _best(steps, self.scores)}
-        return [info.step in keep for info in checkpoints]
 
 
 def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
@@ -157,11 +153,8 @@ class Checkpointer(contextlib.AbstractContextManager):
         for name, value in (("max_to_keep", max_to_keep), ("save_interval", save_interval)):
             if value < 1:
                 raise ValueError(f"{name}: got {value}, must be at least 1")
-        # Orbax refuses relative paths; those of object stores ("gs://...") are absolute already.
-        self._directory = epath.Path(directory if "://" in os.fspath(directory) else os.path.abspath(directory))
-        self._max_to_keep = max_to_keep
-        self._save_interval = save_interval
-        self._best = best
+        self._directory = storage.path(directory)
+        self._max_to_keep, self._save_interval, self._best = max_to_keep, save_interval, best
         self._writer: ocp.CheckpointManager | None = None
         self._scores: dict[int, float] = {}
         self._last: int | None = None  # the step last saved or restored
@@ -171,10 +164,8 @@ class Checkpointer(contextlib.AbstractContextManager):
         self.close()
 
     def all_steps(self) -> list[int]:
-        """Return the finished steps on disk, in order; one still being written is not among them."""
-        if not self._directory.exists():
-            return []
-        return sorted(found.step for found in ocp.path.step.standard_name_format().find_all(self._directory))
+        """Return the finished steps, in order; one still being written is not among them."""
+        return sorted(int(name) for name in storage.finished(self._directory) if _STEP.fullmatch(name))
 
     def latest_step(self) -> int | None:
         """Return the newest finished step, None where there is none."""
@@ -235,7 +226,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         arguments = ocp.args.Composite(
             state=ocp.args.PyTreeSave(_stored(flat)), record=ocp.args.JsonSave({**record, "crc32": _crc(record)})
         )
-        writer.save(step, args=arguments, force=True)  # whether to save was decided above
+        self._writing(step, writer.save, step, args=arguments, force=True)  # whether to save was decided above
         self._last = step
         return True
 
@@ -257,8 +248,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         """
         state, record, failures = self._first(step, lambda record: self._read_tree(like, "", record))
         self.close()  # the next save starts from what was restored
-        self._last = record["step"]
-        self._unreadable = set(failures)
+        self._last, self._unreadable = record["step"], set(failures)
         return state, record["extras"], record["step"]
 
     def restore_params(self, like: Like, step: int | None = None) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -274,57 +264,66 @@ class Checkpointer(contextlib.AbstractContextManager):
         return self._first(step, lambda record: record["extras"])[0]
 
     def wait(self) -> None:
-        """Return when the save under way is on disk; raise its error if it failed."""
+        """Return when the save under way is finished; CheckpointError or storage.Unavailable if it failed."""
         if self._writer is not None:
-            self._writer.wait_until_finished()
-            self._empty_trash()
+            self._writing(self._last, self._writer.wait_until_finished)
+            self._delete_old()
 
     def close(self) -> None:
         """Wait for the save under way and release the writer; a later save opens it again."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            writer.close()
-            self._empty_trash()
+            self._writing(self._last, writer.close)
+            self._delete_old()
 
     def _open(self, step: int) -> ocp.CheckpointManager:
         """Move aside what lies beyond the restored step, then start orbax's manager."""
-        found = self.all_steps()
+        found = distributed.from_leader(self.all_steps)
         beyond = [s for s in found if s > (step - 1 if self._last is None else self._last)]
         if beyond and self._last is None:
             raise ValueError(f"step: got {step}, but {self._directory} has steps {beyond}: restore one of them first")
-        # Newest first, so that a kill between two renames leaves the older ones as they were.
-        for other in reversed(beyond):
-            self._move_aside(other, "corrupt" if other in self._unreadable else "superseded")
-        if beyond and jax.process_count() > 1:
-            multihost_utils.sync_global_devices("rljax:checkpoint:move_aside")
-        self._empty_trash()
-        self._scores = self._read_scores([s for s in found if s not in beyond])
+        distributed.from_leader(lambda: self._move_aside(beyond))
+        self._scores = distributed.from_leader(lambda: self._read_scores([s for s in found if s not in beyond]))
         self._writer = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
                 cleanup_tmp_directories=True,  # what a killed run left half-written
-                todelete_subdir=_TRASH,
                 save_root_metadata=False,
-                preservation_policy=_NewestAndBest(self._max_to_keep, self._scores),
             ),
         )
         return self._writer
 
-    def _move_aside(self, step: int, prefix: str) -> None:
-        if jax.process_index() == 0:
-            name = f"{prefix}-{step}"
-            while (self._directory / name).exists():
-                name += "-again"
-            (self._directory / str(step)).rename(self._directory / name)
+    def _writing(self, step: int | None, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        try:
+            call(*arguments, **options)
+        except Exception as error:
+            said = f"the checkpoint of step {step} in {self._directory} was not written ({storage.brief(error)})"
+            kind = storage.Unavailable if storage.transient(error) else CheckpointError
+            raise kind(f"{said}; those before it stand") from error
 
-    def _empty_trash(self) -> None:
-        if jax.process_index() == 0 and (self._directory / _TRASH).exists():
-            (self._directory / _TRASH).rmtree()
+    def _move_aside(self, steps: Sequence[int]) -> None:
+        # Newest first, so that a kill between two renames leaves the older ones as they were.
+        for step in reversed(steps):
+            name = f"{'corrupt' if step in self._unreadable else 'superseded'}-{step}"
+            while storage.exists(self._directory / name):
+                name += "-again"
+            storage.move(self._directory / str(step), self._directory / name)
+        storage.empty_trash(self._directory)
+
+    def _delete_old(self) -> None:
+        """Keep the newest steps and the best; orbax would delete the mark of a finished one at no certain point."""
+        if distributed.leader():
+            steps = self.all_steps()
+            for step in set(steps[: -self._max_to_keep]) - {_best(steps, self._scores)}:
+                try:
+                    storage.remove(self._directory / str(step))
+                except OSError as error:  # no reason to stop; the next save tries again
+                    warnings.warn(f"an old checkpoint stays: {storage.brief(error)}", CheckpointWarning, stacklevel=3)
 
     def _first(self, step: int | None, read: Callable[[dict[str, Any]], Any]) -> tuple[Any, dict[str, Any], dict]:
         """Return (read(record), record, errors by step passed over) of the first step where nothing is broken."""
         self.wait()
-        steps = self.all_steps()
+        steps = distributed.from_leader(self.all_steps)
         if not steps:
             raise FileNotFoundError(f"no checkpoint in {self._directory}")
         if step is not None and step not in steps:
@@ -332,7 +331,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         failures: dict[int, CheckpointError] = {}
         for candidate in steps[::-1] if step is None else [step]:
             try:
-                record = _guarded(self._read_record, candidate)
+                record = _guarded(distributed.from_leader, lambda at=candidate: self._read_record(at))
                 value = read(record)
             except CheckpointError as error:
                 failures[candidate] = error
@@ -345,7 +344,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         raise CheckpointError(f"no checkpoint in {self._directory} can be read; nothing was deleted. Tried\n  {tried}")
 
     def _read_record(self, step: int) -> dict[str, Any]:
-        with contextlib.closing(ocp.Checkpointer(ocp.JsonCheckpointHandler())) as reader:
+        with contextlib.closing(_reader(ocp.JsonCheckpointHandler())) as reader:
             record = dict(reader.restore(self._directory / str(step) / "record"))
         if record.pop("crc32") != _crc(record) or record["step"] != step:
             raise ValueError("the record does not agree with its checksum")
@@ -390,8 +389,9 @@ class Checkpointer(contextlib.AbstractContextManager):
         arguments = ocp.args.PyTreeRestore(
             item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
         )
-        with contextlib.closing(ocp.Checkpointer(ocp.PyTreeCheckpointHandler())) as reader:
-            values = reader.restore(self._directory / str(record["step"]) / "state", args=arguments)
+        with contextlib.closing(_reader(ocp.PyTreeCheckpointHandler())) as reader:
+            place = self._directory / str(record["step"]) / "state"
+            values = distributed.together(lambda: reader.restore(place, args=arguments))
         wrong = [name for name, digest in _digest_by_name(values).items() if digest != record["leaves"][name][2]]
         if wrong:
             raise ValueError(f"arrays do not agree with their digests: {', '.join(sorted(wrong)[:5])}")

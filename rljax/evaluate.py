@@ -6,7 +6,6 @@ python -m rljax.evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [-
 import base64
 import contextlib
 import json
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import rich.table
 import rich.text
 from absl import app, flags, logging
 
-from rljax import checkpoint, collect, passk, sampling, tasks, types
+from rljax import checkpoint, collect, distributed, passk, sampling, storage, tasks, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax.data import tokenizer as tokenizers
@@ -98,18 +97,18 @@ def _judge(program, params, index, samples, processors, split, verifiers) -> dic
         # the last part is filled up so that one program serves all; what it adds is cut off below
         part = np.resize(index[start : start + size], size)
         rows = np.repeat(part, samples)
-        prompts = program.task.prompts(part if program.task.host else jnp.asarray(part), split)
+        prompts = collect.prompts(program, part, split)
         sample_number = np.tile(np.arange(samples, dtype=np.int32), size)
         key = jax.random.fold_in(program.key, _KEY)
         keys = sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
         out = program.generate(params, prompts, keys, samples, processors)
-        token, mask = jax.device_get((out.token, out.mask))
         if program.task.host:
             assert verifiers is not None
-            verdict = collect.verdict([collect.judge(program, verifiers, rows, split, token, mask)], "an evaluation")
+            own = collect.own(jnp.asarray(rows), out.token, out.mask, program.mesh)
+            verdict = collect.verdict([own], [collect.judge(program, verifiers, own, split)], "an evaluation")
         else:
-            verdict = jax.device_get(program.verify(jnp.asarray(rows), out.token, out.mask))
-        found.append((verdict.outcome, verdict.reward, token, mask))
+            verdict = program.verify(jnp.asarray(rows), out.token, out.mask)
+        found.append(distributed.fetch((verdict.outcome, verdict.reward, out.token, out.mask)))
     outcome, reward, token, mask = (np.concatenate(x)[: len(index) * samples] for x in zip(*found, strict=True))
     return {
         "outcome": outcome,
@@ -152,7 +151,7 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
       FileNotFoundError: no checkpoint there.
       ValueError: an unknown task, or one the tokenizer does not fit.
     """
-    with checkpoint.Checkpointer(pathlib.Path(workdir) / "checkpoints") as saved:
+    with checkpoint.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
         config = configs.from_dict(extras["config"])
         config.model.weights = ""  # the checkpoint's own

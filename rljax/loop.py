@@ -5,21 +5,19 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
-import signal
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from rljax import algorithms, checkpoint, collect, evaluate, metrics, plots, profile, types
+from rljax import algorithms, checkpoint, collect, distributed, evaluate, metrics, plots, profile, storage, types
 from rljax import config as configs
 from rljax import program as programs
 from rljax import progress as progress_lib
 from rljax import step as steps
+from rljax import workdir as workdirs
 from rljax.data import tokenizer as tokenizers
 
 RESUMABLE = 75
@@ -72,32 +70,41 @@ def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list
     return [e for e in evaluations if e["name"] in names]
 
 
-class _Run:
-    """A run's files and its progress line. Without a work directory everything stays in memory."""
+class _Run(contextlib.AbstractContextManager):
+    """A run's files and its progress line. Without a work directory everything stays in memory.
 
-    def __init__(self, program: programs.Program, directory: pathlib.Path | None, progress: bool):
+    Of several processes all save and restore checkpoints, process 0 alone writes anything else.
+    """
+
+    def __init__(self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool):
         """Restore the newest checkpoint, if there is one, and cut the logs back to it."""
         self.program, self.directory = program, directory
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
+        self.written = written = directory if distributed.leader() else None
         if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+            if written is not None:
+                written.open()
             keep = program.config.checkpoint.max_to_keep
-            self.saver = checkpoint.Checkpointer(directory / "checkpoints", max_to_keep=keep)
+            self.saver = checkpoint.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
             if self.saver.latest_step() is not None:
                 self.state, _, self.step = self.saver.restore(self._shape)
-            _write(directory / "config.json", program.config.to_json(indent=2))
-            _write(directory / "algorithm.txt", _describe(program))
-            _write(directory / "tokenizer.model", program.tokenizer.serialized)
-        self.logger = metrics.Logger(directory, resume_step=self.step)
-        log = metrics.StepLog(directory / "verdicts.jsonl") if directory and program.task.host else None
+        if written is not None:
+            written.write("config.json", program.config.to_json(indent=2))
+            written.write("algorithm.txt", _describe(program))
+            written.write("tokenizer.model", program.tokenizer.serialized)
+        if directory is not None:
+            distributed.check_shared(directory.path / "config.json")
+        self.logger = metrics.Logger(written and written.logs, resume_step=self.step)
+        log = metrics.StepLog(written.logs / "verdicts.jsonl") if written and program.task.host else None
         self.journal = collect.Journal(log, self.step)
-        self.bar = progress_lib.Progress(total=program.resolved.steps, quiet=not progress)
+        self.bar = progress_lib.Progress(total=program.resolved.steps, quiet=not (progress and distributed.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
         self.clock = profile.Clock()
-        self.tracer = profile.Tracer(program.resolved.profile, directory)
+        self.tracer = profile.Tracer(program.resolved.profile, directory and directory.path)
+        self.failure: NonFinite | None = None
 
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
         """Return the abstract state of the phase that made a checkpoint."""
@@ -108,24 +115,29 @@ class _Run:
         """Take a step's metrics; fetch them in batches, so that the devices need not wait for the host."""
         rows = values.pop("rows", None)
         every = self.program.config.log.rollouts
-        if rows is not None and every and self.directory is not None and step % every == 0:
+        if rows is not None and every and self.written is not None and step % every == 0:
             self.logger.rollouts(_dump(self.program, step, self._fetch(rows)))
         self.pending.append((step, values))
-        waited = time.perf_counter() - self.flushed
-        if len(self.pending) >= self.program.config.log.every or waited > _FLUSH_SECONDS:
+        if step % self.program.config.log.every == 0:
             self.flush(phase)
+        elif time.perf_counter() - self.flushed > _FLUSH_SECONDS:
+            self._log(phase)
 
     def _fetch(self, tree: Any) -> Any:
         with self.clock.spent("wait"):
             return jax.device_get(tree)
 
     def flush(self, phase: configs.Phase) -> None:
-        """Write what was pushed.
+        """Write what was pushed. Several processes flush at the same step, whatever their clocks say.
 
         Raises:
-          Recompiled: a program of the step was compiled twice.
-        NonFinite: too many updates in a row were skipped.
+          NonFinite: too many updates in a row were skipped.
         """
+        self._log(phase)
+        if self.failure is not None:
+            raise self.failure
+
+    def _log(self, phase: configs.Phase) -> None:
         if not self.pending:
             return
         fetched = self._fetch(self.pending)
@@ -140,17 +152,18 @@ class _Run:
             rate = values["length"] * rows / seconds
             self.logger.step(step, phase.name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
             self.bar.update(step, phase.name, values, tokens_per_second=rate)
-            if in_row > self.program.config.learner.max_skipped:
+            if in_row > self.program.config.learner.max_skipped and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
-                raise NonFinite(
+                self.failure = NonFinite(
                     f"step {step} (phase {phase.name!r}): {in_row:.0f} updates in a row were not finite and were "
                     f"skipped (config.learner.max_skipped={self.program.config.learner.max_skipped}). "
                     f"Not finite in this step: {bad or 'the gradient'}. The parameters are those before them."
                 )
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
-        """Start writing a checkpoint of the state after ``step`` updates."""
-        if self.saver is not None:
+        """Start writing a checkpoint of the state after ``step`` updates; what was logged until then is there first."""
+        if self.saver is not None and self.directory is not None:
+            distributed.together(self.directory.upload if self.written else lambda: None)
             extras = {
                 "step": step,
                 "config": json.loads(self.program.config.to_json()),
@@ -159,13 +172,16 @@ class _Run:
             with self.clock.spent("checkpoint"):
                 self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
-    def close(self) -> None:
-        """Finish writing."""
-        self.tracer.close()
-        self.bar.close()
-        self.logger.close()
-        if self.saver is not None:
-            self.saver.close()
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Finish writing, unless another process is gone: a checkpoint under way would wait for it."""
+        with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
+            if self.written is not None:
+                stack.callback(self.written.close)
+            if self.saver is not None and not distributed.lost(error):
+                stack.callback(self.saver.close)
+            stack.callback(self.logger.close)
+            stack.callback(self.bar.close)
+            self.tracer.close()
 
 
 def _dump(program: programs.Program, step: int, rows: Any) -> list[dict[str, Any]]:
@@ -191,35 +207,36 @@ def _dump(program: programs.Program, step: int, rows: Any) -> list[dict[str, Any
     return out
 
 
-def _open_directory(
-    config: configs.ConfigDict, workdir: str | os.PathLike[str] | None, allow_config_change: bool
-) -> tuple[pathlib.Path | None, tokenizers.Tokenizer | None]:
-    """Check that a work directory is this config's; return it with the tokenizer it may hold.
+def _check_directory(
+    config: configs.ConfigDict, directory: workdirs.WorkDirectory | None, allow_config_change: bool
+) -> bytes | None:
+    """Check that a work directory is this config's; return the tokenizer it may hold, serialized.
 
     Raises:
-      ValueError: it is another config's; the fields that differ are named.
+      ValueError: it is another config's, the fields that differ are named; or nothing can be written there.
     """
-    if workdir is None:
-        return None, None
-    directory = pathlib.Path(workdir)
-    stored = directory / "config.json"
-    if stored.exists():
-        before = configs.from_dict(json.loads(stored.read_text()))
+    if directory is None:
+        return None
+    stored = directory.read("config.json")
+    if stored is None and directory.remote:
+        storage.check_writable(directory.path)
+    if stored is not None:
+        before = configs.from_dict(json.loads(stored))
         lines = configs.differences(before, config)
         if lines and not allow_config_change:
             raise ValueError(
-                f"{directory} holds a run of another config. Choose another --workdir, or continue it under the "
+                f"{directory.path} holds a run of another config. Choose another --workdir, or continue it under the "
                 "changed config with --allow_config_change. Differences:\n  " + "\n  ".join(lines)
             )
-    saved = directory / "tokenizer.model"
-    return directory, tokenizers.load(saved.read_bytes()) if saved.exists() else None
+    return directory.read("tokenizer.model")
 
 
-def _write(path: pathlib.Path, content: str | bytes) -> None:
-    """Write a small file whole or not at all."""
-    temporary = path.with_name(path.name + ".writing")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    temporary.replace(path)
+def _check_same(config: configs.ConfigDict) -> None:
+    """Raise ValueError, in every process, where they were started with different configs."""
+    first, *others = (configs.from_dict(json.loads(c)) for c in distributed.gather(config.to_json()))
+    for process, other in enumerate(others, start=1):
+        if lines := configs.differences(first, other):
+            raise ValueError(f"process {process} has another config than process 0:\n  " + "\n  ".join(lines))
 
 
 def _describe(program: programs.Program) -> str:
@@ -229,20 +246,6 @@ def _describe(program: programs.Program) -> str:
         + algorithms.describe(p.algorithm)
         for p in program.resolved.phases
     )
-
-
-@contextlib.contextmanager
-def _sigterm():
-    """Yield an event that SIGTERM sets, in the main thread; elsewhere one that nothing sets."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: event.set())
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _advance(run: _Run, step: steps.Step, state: types.TrainState, workers: Any):
@@ -312,14 +315,20 @@ def train(
       profile.OutOfMemory: a device's memory was exhausted.
     """
     config = configs.complete(config)
-    directory, tokenizer = _open_directory(config, workdir, allow_config_change)
-    program = programs.build(config, tokenizer, devices)
+    programs.start_devices(config)
+    _check_same(config)
+    directory = None if workdir is None else workdirs.WorkDirectory(workdir)
+    saved = distributed.from_leader(lambda: _check_directory(config, directory, allow_config_change))
+    if saved is None and distributed.several():  # made once, so that all have the same
+        task = configs.resolve(config).task
+        saved = distributed.from_leader(lambda: programs.make_tokenizer(config, task).serialized)
+    tokenizer = None if saved is None else tokenizers.load(saved)
+    program = distributed.together(lambda: programs.build(config, tokenizer, devices))
     with contextlib.ExitStack() as stack:
         workers = stack.enter_context(collect.verifiers(program))
-        term = stack.enter_context(_sigterm())
-        run = _Run(program, directory, progress)
-        stack.callback(run.close)
-        stack.enter_context(profile.explain_out_of_memory(directory, lambda: f"step {run.step + 1}"))
+        stopping = stack.enter_context(distributed.notice())
+        run = stack.enter_context(_Run(program, directory, progress))
+        stack.enter_context(profile.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}"))
         state = run.state
         for phase, step in zip(program.resolved.phases, program.steps, strict=True):
             if run.step >= phase.last:
@@ -327,19 +336,24 @@ def train(
             if run.step == phase.first:
                 state = step.begin(state, program.key, program.initial() if state is None else None)
             assert state is not None
-            state = _phase(run, phase, step, state, workers, term)
+            state = _phase(run, phase, step, state, workers, stopping)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
-        if directory is not None:
-            plots.learning_curve(result.history, directory / "learning_curve.png", _bounds(program))
+        if run.written is not None:
+            plots.learning_curve(result.history, run.written.path / "learning_curve.png", _bounds(program))
             named = _named(program, result.evaluations)
             if named:
-                plots.passk(named, directory / "passk.png")
+                plots.passk(named, run.written.path / "passk.png")
     return result
 
 
 def _phase(
-    run: _Run, phase: configs.Phase, step: steps.Step, state: types.TrainState, workers: Any, term: threading.Event
+    run: _Run,
+    phase: configs.Phase,
+    step: steps.Step,
+    state: types.TrainState,
+    workers: Any,
+    stopping: Callable[[int], bool],
 ) -> types.TrainState:
     """Make the updates of a phase that are still to make."""
     config = run.program.config
@@ -349,7 +363,7 @@ def _phase(
         _check_compiled(step)
         with run.clock.spent("log"):
             run.push(phase, number, values)
-        last = number == phase.last
+        last, stop = number == phase.last, stopping(number)
         accuracy = None
         if (config.evaluation.every and number % config.evaluation.every == 0) or (last and phase.evaluate):
             run.flush(phase)
@@ -357,11 +371,11 @@ def _phase(
             with run.clock.spent("evaluation"):
                 record = _evaluation(run, state.params["policy"], number, name, workers)
             accuracy = record["pass_at_k"]["1"][0]
-        if accuracy is not None or last or number % config.checkpoint.every == 0 or term.is_set():
+        if accuracy is not None or last or number % config.checkpoint.every == 0 or stop:
             run.flush(phase)
             run.save(state, number, accuracy)
         run.step = number
-        if term.is_set() and number < run.program.resolved.steps:
+        if stop and number < run.program.resolved.steps:
             saved = "saved" if run.saver is not None else "not saved (no work directory)"
             raise Interrupted(f"SIGTERM: stopped after step {number} of {run.program.resolved.steps}, {saved}.")
     return state

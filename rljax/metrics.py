@@ -22,6 +22,8 @@ import rich.live
 import rich.panel
 import rich.text
 
+from rljax import storage
+
 Record = dict[str, Any]
 Path = str | os.PathLike[str]
 
@@ -59,13 +61,14 @@ class StepLog:
         Raises:
             ValueError: a line other than a torn last one is not such a record.
         """
-        return [self._parse(i, line) for i, line in enumerate(self._whole_lines().split(b"\n")[:-1], start=1)]
+        return _records(self._path, self._whole_lines())
 
     def cut(self, step: int) -> None:
         """Drop every record of a later step, and a torn last line; the file changes whole or not at all."""
         self.close()
-        lines = self._whole_lines().split(b"\n")[:-1]
-        content = b"".join(x + b"\n" for i, x in enumerate(lines, start=1) if self._parse(i, x)["step"] <= step)
+        whole = self._whole_lines()
+        lines = zip(whole.split(b"\n"), _records(self._path, whole), strict=False)
+        content = b"".join(line + b"\n" for line, record in lines if record["step"] <= step)
         if self._path.exists() and len(content) < self._path.stat().st_size:
             temporary = self._path.with_name(self._path.name + ".cut")
             with temporary.open("wb") as file:
@@ -84,13 +87,17 @@ class StepLog:
         content = self._path.read_bytes() if self._path.exists() else b""
         return content[: content.rfind(b"\n") + 1]
 
-    def _parse(self, number: int, line: bytes) -> Record:
+
+def _records(path: Path, content: bytes) -> list[Record]:
+    """Parse the whole lines of a log."""
+    records = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
-            operator.index(record["step"])
+            records.append(json.loads(line))
+            operator.index(records[-1]["step"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self._path}: line {number} is not a record with a step: {line[:80]!r}") from error
-        return record
+            raise ValueError(f"{path}: line {number} is not a record with a step: {line[:80]!r}") from error
+    return records
 
 
 def _line(name: str, record: Mapping[str, Any]) -> str:
@@ -226,11 +233,11 @@ def show_rollouts(
     """
     console = console or rich.console.Console()
     if isinstance(source, str | os.PathLike):
-        path = pathlib.Path(source)
-        path = path / "rollouts.jsonl" if path.is_dir() else path
-        if not path.exists():
+        path = storage.path(source)
+        path = path / "rollouts.jsonl" if storage.is_dir(path) else path
+        if not storage.exists(path):
             raise FileNotFoundError(f"no rollouts in {path}")
-        records: Sequence[Mapping[str, Any]] = StepLog(path).read()
+        records: Sequence[Mapping[str, Any]] = _records(path, storage.read(path))
     else:
         records = source
     steps = sorted({record["step"] for record in records})
@@ -268,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     try:
         show_rollouts(arguments.workdir, step=arguments.step, count=arguments.count)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

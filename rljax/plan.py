@@ -18,6 +18,7 @@ class Plan:
 
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
+    sampler: models.Model  # the policy, laid out as a rollout wants it
     models: Mapping[str, models.Model]  # by module; "policy" is always there
     task: tasks.Task  # bound to its tokenizer
     stop: tuple[int, ...]
@@ -26,7 +27,6 @@ class Plan:
     samples: int
     processors: sampling.Processors
     mesh: jax.sharding.Mesh
-    sampler: models.Model  # the policy, laid out as a rollout wants it
     strings: stopping.Table | None = None  # texts that end a completion
     rescore: bool = False  # renormalise over the support the sampler kept
     epochs: int = 1

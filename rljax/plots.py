@@ -9,12 +9,13 @@ import functools
 import io
 import math
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib import axes, figure, ticker, transforms
+
+from rljax import storage
 
 Record = Mapping[str, Any]
 Path = str | os.PathLike[str]
@@ -201,8 +202,5 @@ def _png(made: figure.Figure) -> bytes:
 
 def _finish(made: figure.Figure, path: Path | None) -> figure.Figure:
     if path is not None:
-        target = pathlib.Path(path)
-        temporary = target.with_name(target.name + ".writing")
-        temporary.write_bytes(_png(made))
-        os.replace(temporary, target)
+        storage.write(path, _png(made))
     return made

@@ -181,14 +181,7 @@ def build(
     """
     config = configs.complete(config)  # a copy: the caller may go on changing theirs
     resolved = configs.resolve(config)
-    if config.cpu_devices:
-        try:
-            jax.config.update("jax_num_cpu_devices", config.cpu_devices)
-        except RuntimeError:
-            if jax.device_count() != config.cpu_devices:
-                raise ValueError(
-                    f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.device_count()}; set it first."
-                ) from None
+    start_devices(config)
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     if config.learner.offload:
         sharding.check_memory(mesh, optimizer.HOST, "learner.offload")
@@ -200,6 +193,19 @@ def build(
     if config.model.weights:
         weights.check(config.model.weights, made.policy.architecture)
     return made
+
+
+def start_devices(config: configs.ConfigDict) -> None:
+    """Tell jax how many devices to make of a CPU; it must not have started with another number."""
+    if config.cpu_devices:
+        try:
+            jax.config.update("jax_num_cpu_devices", config.cpu_devices)
+        except RuntimeError:
+            if jax.local_device_count() != config.cpu_devices:
+                raise ValueError(
+                    f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.local_device_count()}; "
+                    "set it first."
+                ) from None
 
 
 def make_tokenizer(config: configs.ConfigDict, task: tasks.Task) -> tokenizers.Tokenizer:

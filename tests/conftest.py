@@ -29,7 +29,18 @@ def _few_programs():
 
 def pytest_collection_modifyitems(items):
     """Start with the files that take longest, so that no worker is left with one of them at the end."""
-    long = ("loop", "host_path", "step", "partial", "notebooks", "readme", "recipes_run", "families", "bench")
+    long = (
+        "loop",
+        "host_path",
+        "storage",
+        "step",
+        "partial",
+        "notebooks",
+        "readme",
+        "recipes_run",
+        "families",
+        "bench",
+    )
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in long)
 
 

@@ -24,8 +24,9 @@ FLOORS = {
         "algorithms": ("transforms", "types"),
     },
     "machinery": {
-        "data": (),
-        "models": (),
+        "storage": (),
+        "data": ("storage",),
+        "models": ("storage",),
         "rewards": (),
         "sampling": ("models",),
         "tasks": ("data", "rewards"),
@@ -42,12 +43,14 @@ FLOORS = {
     "host": {
         "__init__": (),  # imports by name, when first used
         "parse": (),
+        "distributed": (),
         "passk": (),
         "plots": (),
         "metrics": (),
         "progress": (),
         "profile": (),
-        "checkpoint": (),
+        "checkpoint": ("distributed",),
+        "workdir": (),
         "seams": ("parse",),
         "arrays": ("parse", "seams"),
         "sharding.__main__": ("config", "parse", "program"),  # python -m rljax.sharding
@@ -55,16 +58,19 @@ FLOORS = {
         "schema": ("parse",),
         "config": ("parse", "profile", "schema", "seams"),
         "program": ("config",),
-        "collect": ("metrics", "program"),
-        "evaluate": ("checkpoint", "collect", "config", "passk", "program"),
+        "collect": ("distributed", "metrics", "program"),
+        "evaluate": ("checkpoint", "collect", "config", "distributed", "passk", "program"),
         "sample": ("collect", "evaluate", "program"),
         "models.convert": ("evaluate",),  # python -m rljax.models.convert
-        "loop": ("checkpoint", "collect", "config", "evaluate", "metrics", "plots", "profile", "program", "progress"),
+        "loop": (
+            *("checkpoint", "collect", "config", "distributed", "evaluate", "metrics", "plots", "profile", "program"),
+            *("progress", "workdir"),
+        ),
         "bench": ("config", "program", "seams"),
         "bench.__main__": ("bench", "config"),  # python -m rljax.bench
         "ahead": ("bench", "config", "parse", "program"),
         "sweep": ("config",),  # python -m rljax.sweep
-        "__main__": ("checkpoint", "config", "evaluate", "loop", "parse", "profile"),
+        "__main__": ("checkpoint", "config", "distributed", "evaluate", "loop", "parse", "profile", "program"),
     },
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules}

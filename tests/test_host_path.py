@@ -277,33 +277,26 @@ def test_time_outs_are_replayed_as_they_happened(folder, moods, tmp_path):
 
 
 def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
-    def rows(token):
-        token = np.full((2, 3), token, np.int32)
-        zero = jnp.zeros(2)
-        return types.Rollout(
-            mask=jnp.ones((2, 3)),
-            reward=zero,
-            group=zero,
-            index=jnp.arange(2),
-            action=types.Action(token=jnp.asarray(token)),
-        )
+    def completions(token):
+        rows = np.arange(2), np.arange(2), np.full((2, 3), token, np.int32), np.ones((2, 3))
+        return collect.digest([collect.Rows(*rows)])
 
     path = tmp_path / "verdicts.jsonl"
     verdict = types.Verdict(reward=np.float32([0.1, 1]), outcome=np.int32([3, 1]), parts={"format": np.float32([0, 1])})
     journal = collect.Journal(metrics.StepLog(path), 0)
     for step in (1, 2, 3):
-        assert journal.replay(step, [rows(step)]) is None
-        journal.record(step, [rows(step)], verdict)
+        assert journal.replay(step, completions(step)) is None
+        journal.record(step, completions(step), verdict)
     again = collect.Journal(metrics.StepLog(path), 1)
-    assert again.replay(1, [rows(1)]) is None  # the checkpoint has it already
-    found = again.replay(2, [rows(2)])
+    assert again.replay(1, completions(1)) is None  # the checkpoint has it already
+    found = again.replay(2, completions(2))
     jax.tree.map(np.testing.assert_array_equal, found, verdict)
     assert found.reward.dtype == jnp.float32
-    assert again.replay(3, [rows(9)]) is None  # the same step of another run
-    again.record(3, [rows(9)], verdict)
+    assert again.replay(3, completions(9)) is None  # the same step of another run
+    again.record(3, completions(9), verdict)
     assert [r["step"] for r in read(tmp_path, "verdicts")] == [1, 2, 3]
     resumed = collect.Journal(metrics.StepLog(path), 2)
-    assert resumed.replay(3, [rows(9)]) is not None
+    assert resumed.replay(3, completions(9)) is not None
 
 
 # --- around it ------------------------------------------------------------------------------------

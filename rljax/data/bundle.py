@@ -8,6 +8,8 @@ from typing import Any
 
 from etils import epath
 
+from rljax import storage
+
 # what is read of a checkpoint's folder; without the first there is no tokenizer
 NAMES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
@@ -22,7 +24,7 @@ def gather(folder: epath.Path) -> dict[str, bytes]:
     Raises:
         ValueError: there is no tokenizer.json; says what there is instead.
     """
-    names = sorted(p.name for p in folder.iterdir())
+    names = storage.names(folder)
     if NAMES[0] not in names:
         others = [n for n in names if n in ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt")]
         hint = " name tokenizer.model itself for that model alone, or" if "tokenizer.model" in others else ""
@@ -30,7 +32,7 @@ def gather(folder: epath.Path) -> dict[str, bytes]:
             f"tokenizer: {str(folder)!r} holds no {NAMES[0]}, but {', '.join(others) or 'nothing like it'};{hint} save"
             " one there with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    return {name: (folder / name).read_bytes() for name in NAMES if name in names}
+    return {name: storage.read(folder / name) for name in NAMES if name in names}
 
 
 def packed(content: bytes) -> bool:

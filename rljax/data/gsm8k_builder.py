@@ -1,7 +1,8 @@
 """Question/answer jsonl files, GSM8K's first, as a tfds data set in array_record: built once, read at random.
 
 ``sources`` is the door. The cache is keyed by the content of the files, written beside its place and moved there in
-one rename, so a changed file is rebuilt, a killed build is never read, and two processes may build at once.
+one rename, so a changed file is rebuilt, a killed build is never read, and two processes may build at once. The files
+may lie on gs://, and so may the cache: array_record reads local files only, so what is there is copied here first.
 TensorFlow is never imported.
 """
 
@@ -17,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
+from etils import epath
 
-from rljax import data
+from rljax import data, storage
 
 _NAME = "question_answer"  # what tfds calls the class below
 _VERSION = "1.0.0"
@@ -64,9 +66,10 @@ def sources(
     """Give each split as a random-access source of ``{"question": bytes, "answer": bytes}``, building it if needed.
 
     Args:
-        path: folder that holds the jsonl files.
+        path: folder that holds the jsonl files, local or gs://.
         files: file name of each split.
-        cache: folder to build in; None means ``$RLJAX_CACHE``, else ``rljax`` in the user's cache folder.
+        cache: folder to keep the array_record files in, local or gs://; None means ``$RLJAX_CACHE``, else ``rljax``
+            in the user's cache folder.
         fields: what a question and its answer are called in the files.
         mark: text before the final answer, without which an answer is malformed; "" for none.
 
@@ -74,27 +77,37 @@ def sources(
         FileNotFoundError: ``path`` or one of ``files`` is not there.
         ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
     """
-    folder = pathlib.Path(path).expanduser()
-    if not folder.is_dir():
+    folder = storage.path(path)
+    if not storage.is_dir(folder):
         raise FileNotFoundError(
             f"task argument path={str(path)!r} is not a folder; it must hold {', '.join(files.values())}"
         )
     content: dict[str, bytes] = {}
     digest = hashlib.sha256(repr((_VERSION, fields, mark, list(files))).encode())
     for split, name in files.items():
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"task argument path={str(path)!r}: no file {name!r} there (the {split} split)")
-        content[split] = (folder / name).read_bytes()
+        try:
+            content[split] = storage.read(folder / name)
+        except (FileNotFoundError, IsADirectoryError):
+            text = f"task argument path={str(path)!r}: no file {name!r} there (the {split} split)"
+            raise FileNotFoundError(text) from None
         digest.update(hashlib.sha256(content[split]).digest())
-    place = data.cache_folder(cache) / f"{_NAME}-{digest.hexdigest()[:16]}"
-    if not _complete(place):
-        rows = {split: _rows(folder / files[split], content[split], fields, mark) for split in files}
-        _build(place, rows)
+    name = f"{_NAME}-{digest.hexdigest()[:16]}"
+    shared = storage.path(cache) / name if cache and storage.remote(cache) else None
+    home = data.cache_folder(None if shared else cache)
+    if shared and storage.exists(shared / _MANIFEST):
+        place = storage.stage(shared, home)
+    else:
+        place = home / name
+        if not _complete(place):
+            rows = {split: _rows(folder / files[split], content[split], fields, mark) for split in files}
+            _build(place, rows)
+        if shared:
+            storage.upload(place, shared, last=_MANIFEST)
     built: Any = tfds.builder_from_directory(str(place / _NAME / _VERSION))
     return {split: built.as_data_source(split) for split in files}
 
 
-def _rows(file: pathlib.Path, content: bytes, fields: tuple[str, str], mark: str) -> list[tuple[str, str]]:
+def _rows(file: epath.Path, content: bytes, fields: tuple[str, str], mark: str) -> list[tuple[str, str]]:
     """Parse and check a jsonl file; blank lines are skipped."""
     rows = []
     for number, line in enumerate(content.splitlines(), start=1):

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 from etils import epath
 
+from rljax import storage
 from rljax.data import bundle, hugging_face, raw_bytes, sentence_piece
 
 train = sentence_piece.train
@@ -102,16 +103,16 @@ def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
     if isinstance(source, bytes):
         return _read(source, f"{len(source)} bytes")
     path = epath.Path(source)
-    if not path.exists():
+    if not storage.exists(path):
         raise FileNotFoundError(f"tokenizer: no file or folder {str(source)!r}")
-    if path.is_dir():
-        names = {p.name for p in path.iterdir()}
+    if storage.is_dir(path):
+        names = set(storage.names(path))
         if "tokenizer.model" not in names or names & {"tokenizer.json", "tokenizer_config.json"}:
             return hugging_face.load(bundle.gather(path), str(source))
         path = path / "tokenizer.model"
     elif path.name == "tokenizer.json":
         return hugging_face.load(bundle.gather(path.parent), str(source))
-    return _read(path.read_bytes(), str(source))
+    return _read(storage.read(path), str(source))
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:

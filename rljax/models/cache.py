@@ -100,8 +100,9 @@ def prefill(
         return mixed, (key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3))
 
     def layer(x: Array, number: int, weights: Tree) -> tuple[Array, Pair]:
-        x, pair = transformer.layer(a, number, weights, x, angles, mix, layout)
-        return x, tuple(layout(y, ("rows", "kv_heads", None, None)) for y in pair)
+        x, (key, value) = transformer.layer(a, number, weights, x, angles, mix, layout)
+        names = ("rows", "kv_heads", None, None)
+        return x, (layout(key, names), layout(value, names))
 
     def empty(*shape: int) -> Array:
         lead = (a.layers,) if a.scan else ()
@@ -157,7 +158,8 @@ def extend(
 
         def one(carry: tuple[Array, Pair], number: int, i: Array | int) -> tuple[Array, Pair]:
             nth = functools.partial(jax.lax.dynamic_index_in_dim, index=i, keepdims=False)
-            return layer(number, i, carry[0], *jax.tree.map(nth, (weights["layers"], cache.prompt)), carry[1])
+            taken, prompt = jax.tree.map(nth, (weights["layers"], cache.prompt))
+            return layer(number, i, carry[0], taken, prompt, carry[1])
 
         def turn(t: Array, carry: tuple[Array, Pair]) -> tuple[Array, Pair]:
             for j in range(period):

@@ -15,6 +15,8 @@ import numpy as np
 import safetensors.numpy
 from etils import epath
 
+from rljax import storage
+
 _DTYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 INDEX = "model.safetensors.index.json"
 
@@ -30,11 +32,10 @@ class Tensor(NamedTuple):
     def read(self) -> np.ndarray:
         """Return the tensor; a file on this machine is mapped, not copied."""
         kind = np.dtype(_DTYPES[self.dtype])
-        if "://" not in str(self.path):
+        if not storage.remote(self.path):
             return np.memmap(self.path, kind, mode="r", offset=self.start, shape=self.shape)
-        with self.path.open("rb") as file:
-            file.seek(self.start)
-            return np.frombuffer(file.read(kind.itemsize * math.prod(self.shape)), kind).reshape(self.shape)
+        content = storage.read(self.path, self.start, self.start + kind.itemsize * math.prod(self.shape))
+        return np.frombuffer(content, kind).reshape(self.shape)
 
 
 def index(folder: str) -> dict[str, Tensor]:
@@ -44,34 +45,34 @@ def index(folder: str) -> dict[str, Tensor]:
       ValueError: no safetensors there, one that the index names is missing, a file cut short, or no such header.
     """
     here = epath.Path(folder)
-    if not here.is_dir():
+    if not storage.is_dir(here):
         raise ValueError(f"weights {folder!r}: no such folder")
-    if (here / INDEX).exists():
-        listed = sorted(set(json.loads((here / INDEX).read_text())["weight_map"].values()))
+    present = storage.names(here)
+    if INDEX in present:
+        listed = sorted(set(json.loads(storage.read(here / INDEX))["weight_map"].values()))
     else:
-        listed = sorted(path.name for path in here.glob("*.safetensors"))
+        listed = [name for name in present if name.endswith(".safetensors")]
     if not listed:
-        other = sorted(p.name for p in here.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+        other = [name for name in present if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
         hint = f"; {other[0]} is pickle, which is never read: convert it to safetensors" if other else ""
         raise ValueError(f"weights {folder!r}: no *.safetensors{hint}")
     found: dict[str, Tensor] = {}
     for name in listed:
-        if not (here / name).exists():
+        if name not in present:
             raise ValueError(f"weights {folder!r}: {INDEX} names {name}, which is not there")
         found |= _header(here / name)
     return found
 
 
 def _header(path: epath.Path) -> dict[str, Tensor]:
-    size = path.stat().length
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise ValueError(f"{path}: cut short, or no safetensors: {size} bytes, and a header of {length}")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError:
-            raise ValueError(f"{path}: no safetensors: its header is not JSON") from None
+    size = storage.size(path)
+    length = int.from_bytes(storage.read(path, 0, 8), "little") if size >= 8 else 0
+    if size < 8 or length > size - 8:
+        raise ValueError(f"{path}: cut short, or no safetensors: {size} bytes, and a header of {length}")
+    try:
+        header = json.loads(storage.read(path, 8, 8 + length))
+    except ValueError:
+        raise ValueError(f"{path}: no safetensors: its header is not JSON") from None
     header.pop("__metadata__", None)
     found = {}
     for name, entry in header.items():
@@ -97,7 +98,7 @@ def write(folder: epath.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_b
     total = size = count = 0
 
     def flush(name: str) -> None:
-        (folder / name).write_bytes(safetensors.numpy.save(held, {"format": "pt"}))
+        storage.write(folder / name, safetensors.numpy.save(held, {"format": "pt"}))
         where.update(dict.fromkeys(held, name))
         held.clear()
 
@@ -108,4 +109,5 @@ def write(folder: epath.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_b
         held[name], size, total = x, size + x.nbytes, total + x.nbytes
     flush(f"model-{count + 1:05d}.safetensors" if count else "model.safetensors")
     if count:
-        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=1))
+        listing = {"metadata": {"total_size": total}, "weight_map": where}
+        storage.write(folder / INDEX, json.dumps(listing, indent=1))

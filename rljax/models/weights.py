@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from etils import epath
 
+from rljax import storage
 from rljax.models import adapters, families, tensors
 from rljax.models import architecture as architectures
 from rljax.models.architecture import Architecture
@@ -30,10 +31,10 @@ def config(folder: str) -> dict[str, Any]:
       ValueError: there is none, or it is not JSON.
     """
     path = epath.Path(folder) / "config.json"
-    if not path.exists():
+    if not storage.exists(path):
         raise ValueError(f"weights {folder!r}: no config.json there")
     try:
-        return json.loads(path.read_text())
+        return json.loads(storage.read(path))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
 
@@ -197,7 +198,7 @@ def save(
       ValueError: the folder is there, or no family can say the architecture.
     """
     target = epath.Path(folder)
-    if target.exists():
+    if storage.exists(target):
         raise ValueError(f"weights {folder!r}: there is something already")
     architecture, params = adapters.merged(architecture, params)
     kept = config(like) if like else {}
@@ -205,15 +206,17 @@ def save(
     said = families.write(architecture, kind if kind in families.FAMILIES else "")
     said = {**(kept if kept.get("model_type") == said["model_type"] else {}), **said}
     said["dtype"] = dtype or str(params["embedding"].dtype)
-    remote = "://" in folder  # no folder can be renamed there at once: config.json, without which none is read, is last
+    remote = storage.remote(
+        folder
+    )  # no folder can be renamed there at once: config.json, without which none is read, is last
     draft = target if remote else target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
     draft.mkdir(parents=True)
     try:
         tensors.write(draft, _named(architecture, params, dtype), shard_bytes)
-        for path in epath.Path(like).iterdir() if like else ():
-            if path.name.startswith(_BESIDE):
-                (draft / path.name).write_bytes(path.read_bytes())
-        (draft / "config.json").write_text(json.dumps(said, indent=2))
+        for name in storage.names(like) if like else ():
+            if name.startswith(_BESIDE):
+                storage.write(draft / name, storage.read(epath.Path(like) / name))
+        storage.write(draft / "config.json", json.dumps(said, indent=2))
         if not remote:
             draft.rename(target)
     except BaseException:

@@ -214,7 +214,7 @@ def gsm8k(
     ``rewards.mathematics.numeric_answer``.
 
     Args:
-        path: folder of the jsonl files.
+        path: folder of the jsonl files, local or gs://.
         prompt_length: L; the longest question has about 1,000 characters.
         completion_length: T, end-of-sequence included; longer solutions are cut.
         overlong: what to do with a longer prompt: "error", or "drop" it from the index.
@@ -222,7 +222,8 @@ def gsm8k(
         calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
         chat: write prompts by the tokenizer's chat template.
         instruction: text on a line of its own behind the question, such as how to mark the answer.
-        cache: folder for the array_record copy; None means ``$RLJAX_CACHE``, else the user's cache folder.
+        cache: folder for the array_record copy, local or gs:// (hosts share it); None means ``$RLJAX_CACHE``, else the
+            user's cache folder.
 
     Raises:
         ValueError: an argument is out of range, or a line of a file is malformed.

@@ -1,0 +1,310 @@
+"""Several processes on loopback: the numbers of one, one writer, and runs that survive being stopped and killed."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from rljax import checkpoint, distributed, loop
+
+ROOT = pathlib.Path(__file__).parent.parent
+HEARTBEAT = 10
+STEPS = 14
+
+# A host task with a verifier that draws lots, and says in which process it was asked.
+TASK = """
+import dataclasses, os, pathlib, zlib
+from rljax.tasks import gsm8k
+
+
+def judge(text, reference):
+    with open(pathlib.Path(__file__).parent / f"calls-{os.environ['CALLS']}", "a") as calls:
+        calls.write(".")
+    return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(reference)}
+
+
+def questions(path):
+    task = gsm8k.gsm8k(path, prompt_length=28, completion_length=4)
+    return dataclasses.replace(task, reward=judge, parts=("wanted",))
+"""
+
+CONFIG = f"""
+import pathlib
+from rljax import config as configs
+from tests import tiny
+
+
+def get_config(arg=""):
+    config = tiny.config("grpo(kl=0.0)", phases=("main",), phase__main__steps={STEPS}, evaluation__final_prompts=4)
+    config.task = f"task_of_test_multihost.questions(path={{str(pathlib.Path(__file__).parent)!r}})"
+    config.phase.main = configs.phase(steps={STEPS}, optimizer="sgd(learning_rate=1.0)", warmup=0, evaluate="result")
+    config.model.update({{"remat": "none", "layers": 1}})
+    config.sampler.block = 0
+    config.learner.clip_norm = 0.0
+    config.verifier.update({{"workers": 1, "chunks": 2, "timeout": 60.0}})
+    config.checkpoint.every, config.log.every = 5, 1
+    return config
+"""
+
+
+def environment(folder, name, number, processes, devices, address):
+    several = {"RLJAX_COORDINATOR": address, "RLJAX_PROCESS_ID": str(number)} if processes > 1 else {}
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("RLJAX_", "JAX_COMPILATION"))},
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
+        "RLJAX_CACHE": str(folder / "cache"),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        "CALLS": f"{name}-{number}",
+        "RLJAX_NUM_PROCESSES": str(processes),
+        **several,
+    }
+
+
+class Group:
+    """Processes of one run, each with its output in a file; none of them outlives the ``with``."""
+
+    def __init__(self, folder, name, arguments, processes, devices):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.logs = [folder / f"output-{name}-{i}" for i in range(processes)]
+        self.members = [
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                env=environment(folder, name, i, processes, devices, address),
+                stdout=log.open("w"),
+                stderr=subprocess.STDOUT,
+            )
+            for i, log in enumerate(self.logs)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for member in self.members:
+            member.kill()
+            member.wait()
+
+    def wait(self, seconds=150):
+        """Return the exit codes."""
+        deadline = time.monotonic() + seconds
+        return [m.wait(max(0.1, deadline - time.monotonic())) for m in self.members]
+
+    def said(self):
+        """Return what each process has written so far."""
+        return [log.read_text() for log in self.logs]
+
+    def send_at(self, step, sign, number, workdir):
+        """Signal one process once the run has logged so many steps."""
+        log, deadline = workdir / "metrics.jsonl", time.monotonic() + 150
+        while not log.exists() or log.read_bytes().count(b"\n") < step:
+            assert self.members[number].poll() is None and time.monotonic() < deadline, self.said()
+            time.sleep(0.01)
+        self.members[number].send_signal(sign)
+
+
+def run(folder, name):
+    """Start the command line on a work directory, in two processes of two devices."""
+    arguments = ("-m", "rljax", "--config", str(folder / "config.py"), "--workdir", str(folder / name))
+    return Group(folder, name, (*arguments, f"--heartbeat_seconds={HEARTBEAT}"), processes=2, devices=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with a config, its task and its questions."""
+    folder = tmp_path_factory.mktemp("multihost")
+    (folder / "task_of_test_multihost.py").write_text(TASK)
+    (folder / "config.py").write_text(CONFIG)
+    for file, count in (("train", 24), ("test", 8)):
+        rows = [{"question": f"{i}+{i % 5}", "answer": f"#### {i + i % 5}"} for i in range(count)]
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """Return (work directory, what each process said) of a run of two processes that nothing disturbed."""
+    with run(folder, "whole") as group:
+        assert group.wait() == [0, 0], group.said()
+    return folder / "whole", group.said()
+
+
+@pytest.fixture(scope="module")
+def layouts(folder, whole):
+    """Return what tests/process.py found in 1, 2 and 4 processes, all with four devices and the same rows."""
+    found = {}
+    for processes, devices, mesh in ((1, 4, "4x1"), (2, 2, "4x1"), (4, 1, "2x2")):
+        name = f"check{processes}"
+        with Group(
+            folder, name, (str(ROOT / "tests" / "process.py"), str(folder), name, mesh), processes, devices
+        ) as g:
+            assert g.wait() == [0] * processes, g.said()
+        found[processes] = dict(np.load(folder / f"{name}.npz"))
+        if processes == 1:
+            (folder / f"{name}.npz").rename(folder / "fixed.npz")
+        facts = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(processes)]
+        assert facts == [{"process": i, "processes": processes, "devices": devices} for i in range(processes)]
+    return found
+
+
+def part(found, prefix):
+    return {name: value for name, value in found.items() if name.startswith(prefix)}
+
+
+def saved(workdir, step):
+    """Read a checkpoint's arrays as they lie on disk."""
+    leaves = checkpoint.Checkpointer(workdir / "checkpoints")._read_record(step)["leaves"]
+    stored = {name: 0 for name, (shape, _, _) in leaves.items() if 0 not in shape}
+    arguments = ocp.args.PyTreeRestore(stored, {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in stored})
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(
+        workdir / "checkpoints" / str(step) / "state", args=arguments
+    )
+
+
+# --- the same numbers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, processes):
+    one, more = layouts[1], layouts[processes]
+    gradient = {
+        count: {n: value - found[n.replace("after", "before")] for n, value in part(found, "after/").items()}
+        for count, found in ((1, one), (processes, more))  # plain SGD with a rate of 1: what changed is the gradient
+    }
+    assert max(np.abs(g).max() for g in gradient[1].values()) > 0.01
+    for name, value in gradient[1].items():
+        np.testing.assert_allclose(gradient[processes][name], value, rtol=0, atol=1e-6, err_msg=name)
+    for name, value in part(one, "metric/").items():
+        np.testing.assert_allclose(more[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_two_processes_sample_and_judge_what_one_does(folder, layouts):
+    for name in ("rows/action/token", "rows/mask", "rows/reward", "rows/outcome", "rows/parts/wanted", "rows/rollout"):
+        np.testing.assert_array_equal(layouts[2][name], layouts[1][name], err_msg=name)
+    assert set(layouts[1]["rows/reward"]) == {0.0, 1.0}
+    for name, calls in (("check1-0", 32), ("check2-0", 16), ("check2-1", 16)):
+        assert (folder / f"calls-{name}").stat().st_size == calls, name
+
+
+def test_a_checkpoint_of_two_processes_is_read_by_one_and_by_four_on_another_mesh(whole, layouts):
+    there = saved(whole[0], STEPS)
+    for processes in (1, 2, 4):
+        assert int(layouts[processes]["step"]) == STEPS
+        found = part(layouts[processes], "restored/")
+        for name, value in there.items():
+            np.testing.assert_array_equal(found[f"restored/{name}"], value, err_msg=name)
+
+
+# --- a run --------------------------------------------------------------------------------------
+
+
+def test_process_0_writes_and_speaks_and_both_judge(folder, whole):
+    workdir, said = whole
+    assert "pass@4" in said[0] and "written to" in said[0]
+    assert not [
+        line for line in said[1].splitlines() if line and not line.startswith("[Gloo]") and "peer ranks" not in line
+    ]
+    assert len(list((workdir / "tensorboard").iterdir())) == 1
+    for name in ("metrics", "verdicts"):
+        assert [json.loads(x)["step"] for x in (workdir / f"{name}.jsonl").open()] == list(range(1, STEPS + 1))
+    for i in (0, 1):  # half of the rows of the steps, and of the evaluation's 4 prompts sampled 4 times and once
+        assert (folder / f"calls-whole-{i}").stat().st_size == STEPS * 16 + 8 + 2
+
+
+def test_stopped_and_killed_it_ends_bit_for_bit_as_if_nothing_had_been(folder, whole):
+    workdir = folder / "cut"
+    with run(folder, "cut") as group:
+        group.send_at(2, signal.SIGTERM, 1, workdir)  # to the one that writes nothing
+        assert group.wait() == [loop.RESUMABLE] * 2, group.said()
+    assert "To resume, run the same command again" in group.said()[0]
+    stopped = checkpoint.Checkpointer(workdir / "checkpoints").latest_step()
+    assert stopped == (workdir / "metrics.jsonl").read_bytes().count(b"\n") < STEPS
+
+    with run(folder, "cut") as group:
+        group.send_at(stopped + 2, signal.SIGKILL, 1, workdir)
+        began = time.monotonic()
+        code, killed = group.wait()
+        assert killed == -signal.SIGKILL and time.monotonic() - began < HEARTBEAT + 5
+        assert code in (loop.RESUMABLE, -signal.SIGABRT), group.said()  # jax's own watch may be the first to see it
+    words = ("another process of this run is gone", "another task died")[code != loop.RESUMABLE]
+    assert words in group.said()[0]
+    assert code != loop.RESUMABLE or "Run the same command again on every host" in group.said()[0]
+
+    with run(folder, "cut") as group:
+        assert group.wait() == [0, 0], group.said()
+    for name in ("metrics", "verdicts", "evaluations", "rollouts"):
+        assert (workdir / f"{name}.jsonl").read_bytes() == (whole[0] / f"{name}.jsonl").read_bytes(), name
+    there = saved(whole[0], STEPS)
+    for name, value in saved(workdir, STEPS).items():
+        np.testing.assert_array_equal(value, there[name], err_msg=name)
+
+
+# --- finding each other -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "found"),
+    [
+        ({"TPU_SKIP_MDS_QUERY": "1"}, (None, None, None), None),  # a laptop: importing jax found no TPU chips
+        ({}, (None, 1, None), None),
+        ({}, ("10.0.0.2:8476", 4, 3), {"coordinator_address": "10.0.0.2:8476", "num_processes": 4, "process_id": 3}),
+        (
+            {"RLJAX_COORDINATOR": "host:1", "RLJAX_NUM_PROCESSES": "2", "RLJAX_PROCESS_ID": "1"},
+            (None, None, 0),  # flags come first
+            {"coordinator_address": "host:1", "num_processes": 2, "process_id": 0},
+        ),
+        ({}, (None, None, None), {}),  # a TPU VM asks its metadata server
+        ({"JAX_PLATFORMS": "cpu"}, (None, None, None), None),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, (None, None, None), None),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_SKIP_MDS_QUERY": "true"}, (None, None, None), {}),
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, (None, None, None), {}),
+    ],
+)
+def test_where_the_other_processes_are(environment, given, found):
+    answer = distributed.arguments(environment, *given)
+    if answer:
+        assert answer.pop("cluster_detection_method") == "deactivate"  # no other cluster is looked for
+    assert answer == found
+
+
+def test_the_tasks_of_a_slurm_step_are_processes():
+    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "TPU_SKIP_MDS_QUERY": "1"}
+    batch_script = {**step, "SLURM_NTASKS": "4"}
+    assert distributed.arguments(batch_script, None, None, None) is None
+    in_step = {
+        **batch_script,
+        "SLURM_STEP_NODELIST": "n[1-2]",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NUM_NODES": "2",
+    }
+    found = {"num_processes": 4, "cluster_detection_method": "slurm"}
+    assert distributed.arguments(in_step, None, None, None) == found
+    one_a_node = {**in_step, "SLURM_STEP_NUM_TASKS": "2"}
+    assert distributed.arguments(one_a_node, None, None, None) == {**found, "num_processes": 2, "local_device_ids": []}
+    assert distributed.arguments({**in_step, "SLURM_STEP_NUM_TASKS": "1"}, None, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("host:1", 2, None), r"--coordinator .* and --num_processes .* given, but not --process_id"),
+        (("host", 2, 0), r"--coordinator \(RLJAX_COORDINATOR\) is 'host': must be HOST:PORT"),
+        (("host:x", 2, 0), "must be HOST:PORT"),
+        (("host:1", 2, 2), r"--process_id \(RLJAX_PROCESS_ID\) is 2: must be from 0 to 1"),
+        (("host:1", 0, 0), "must be at least 1"),
+    ],
+)
+def test_mistakes_name_the_flag_and_the_variable(given, words):
+    with pytest.raises(ValueError, match=words):
+        distributed.arguments({}, *given)
+    with pytest.raises(ValueError, match="RLJAX_NUM_PROCESSES='two': must be a whole number"):
+        distributed.arguments({"RLJAX_NUM_PROCESSES": "two"}, None, None, None)
