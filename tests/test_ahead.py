@@ -323,7 +323,7 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
         by_hand = 4 * (2 * body * 128 * width + pair * 128 * width**2 + 2 * head * 128 * 32)
         by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not made again: nothing asks for it
     assert record["flops"] * 16 == pytest.approx(by_hand, rel=1e-9)
-    assert record["unknown_loops"] <= 3
+    assert record["unknown_loops"] <= 3 and record["unread"] == 0
     text = report.table(record)
     assert f"{name}:" in text and "roofline" in text and "fsdp" in text
 
@@ -379,10 +379,13 @@ def test_a_task_that_is_not_here_is_said_to_have_a_stand_in():
         programs.make(configs.load("gsm8k"), target())
 
 
-def test_a_kernels_text_over_several_lines_does_not_end_its_computation():
-    kernel = '%k = f32[3,8] custom-call(%x), frontend_attributes={kernel_metadata={\n"block":"{128}"\n}, a={}}\n  %y ='
-    module = edited(("%y =", kernel))
+def test_braces_that_do_not_end_a_computation_and_those_that_do():
+    kernel = '%k = f32[3,8] custom-call(%x), frontend_attributes={kernel_metadata={\n"block":"{128}"\n}}, a={}\n  %y ='
+    add = "ROOT %add.9 = f32[] add(%a, %b)\n}"
+    module = edited(("%y =", kernel), (add, f'{add}, execution_thread="sparsecore"'))
+    assert list(module.computations) == ["sum", "less", "condition", "body", "main"]
     assert list(module.computations["body"].instructions)[-4:] == ["k", "y", "z", "out"]
+    assert hlo.unread(module) == []
 
 
 # --- the page -----------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def describe(step: steps.Step, made: programs.Compiled, target: topology.Topolog
             for s, op, source in traffic.largest(module, 6)
         ],
         "unknown_loops": unknown,
+        "unread": len(hlo.unread(module)),
         "seconds": {"compute": times.compute, "memory": times.memory, "ici": times.ici, "dcn": times.dcn},
         "overlapped_s": times.overlapped,
         "apart_s": times.apart,
@@ -109,6 +110,8 @@ def table(record: Record) -> str:
     for c in r["collectives"]:
         axes = "+".join(c["axes"]) or "one chip"
         lines.append(f"  {c['kind']:19s}{axes:24s}{c['network']:4s}{c['runs']:>8.0f} times {size(c['sent']):>12s} sent")
+    if r["unread"]:
+        lines.append(f"  NOT COUNTED        {r['unread']} computations are called in a way that is not known here")
     if not r["collectives"]:
         lines.append("  nothing sent")
     lines.append(
