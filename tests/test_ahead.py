@@ -1,6 +1,8 @@
 """Programs compiled for TPUs that are not there: counted as by hand, and refused where they do not fit."""
 
 import functools
+import json
+import math
 import os
 import pathlib
 import subprocess
@@ -14,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rljax import config as configs
 from rljax import models
-from rljax.ahead import collectives, flops, hlo, programs, report, roofline, topology, traffic
+from rljax.ahead import collectives, flops, hlo, page, programs, report, roofline, scaling, topology, traffic
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -321,7 +323,7 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
         by_hand = 4 * (2 * body * 128 * width + pair * 128 * width**2 + 2 * head * 128 * 32)
         by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not made again: nothing asks for it
     assert record["flops"] * 16 == pytest.approx(by_hand, rel=1e-9)
-    assert record["unknown_loops"] <= 3
+    assert record["unknown_loops"] <= 3 and record["unread"] == 0
     text = report.table(record)
     assert f"{name}:" in text and "roofline" in text and "fsdp" in text
 
@@ -375,3 +377,35 @@ def test_the_command_says_what_is_wrong():
 def test_a_task_that_is_not_here_is_said_to_have_a_stand_in():
     with pytest.raises(ValueError, match="--prompt_length and --completion_length"):
         programs.make(configs.load("gsm8k"), target())
+
+
+def test_braces_that_do_not_end_a_computation_and_those_that_do():
+    kernel = '%k = f32[3,8] custom-call(%x), frontend_attributes={kernel_metadata={\n"block":"{128}"\n}}, a={}\n  %y ='
+    add = "ROOT %add.9 = f32[] add(%a, %b)\n}"
+    module = edited(("%y =", kernel), (add, f'{add}, execution_thread="sparsecore"'))
+    assert list(module.computations) == ["sum", "less", "condition", "body", "main"]
+    assert list(module.computations["body"].instructions)[-4:] == ["k", "y", "z", "out"]
+    assert hlo.unread(module) == []
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", page.ROWS, ids=lambda row: row.name)
+def test_rows_of_the_page_fill_their_chips(row):
+    _, shape = topology.read(row.topology)
+    config = configs.load("pretrained", row.model)
+    for field, value in row.fields.items():
+        configs.override(config, field, value)
+    mesh = config.mesh.to_dict()
+    assert math.prod(mesh.values()) == math.prod(shape) * row.slices
+    # every chip has whole prompts in every micro-batch
+    rows = math.prod(size for axis, size in mesh.items() if axis not in ("tensor", "sequence"))
+    assert row.prompts % (config.learner.microbatches * rows) == 0
+
+
+def test_the_page_is_what_its_records_say():
+    records = json.loads((ROOT / "tpu" / "topologies.json").read_text())
+    assert (ROOT / "tpu" / "TOPOLOGIES.md").read_text() == page.page(records)
+    for size, chips in scaling.SIZES.items():
+        assert math.prod(topology.read(size)[1]) == chips

@@ -77,11 +77,11 @@ def _run() -> None:
     records = []
     for name in f.programs or programs.names(step):
         made = programs.compile_one(step, name, target)
-        records.append(report.describe(step, made, target))
-        print(report.table(records[-1]) + "\n", flush=True)
         if f.hlo:
             pathlib.Path(f.hlo).mkdir(parents=True, exist_ok=True)
             pathlib.Path(f.hlo, f"{name}.hlo").write_text(made.text)
+        records.append(report.describe(step, made, target))
+        print(report.table(records[-1]) + "\n", flush=True)
         if f.json:
             found = {"config": f.config, "topology": target.name, "devices": len(target.devices), "programs": records}
             pathlib.Path(f.json).write_text(json.dumps(found, indent=1))

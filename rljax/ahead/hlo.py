@@ -14,6 +14,7 @@ from collections.abc import Iterator
 HBM = 0
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "s1": 1, "u1": 1, "bf16": 16}
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
+_END = re.compile(r"\}(?:$|, execution_thread=| //)")  # a kernel's metadata may break its line before other braces
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _CALLED = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
@@ -156,7 +157,7 @@ def parse(text: str) -> Module:
             if head and not line.startswith("HloModule"):
                 name, instructions, root = head[2], {}, ""
                 entry = name if head[1] else entry
-        elif line == "}" or line.startswith("} //"):  # a kernel's metadata may break its line before a brace
+        elif _END.match(line):
             computations[name] = Computation(name, instructions, root or next(reversed(instructions), ""))
             name = ""
         elif made := _instruction(line):
@@ -219,7 +220,7 @@ def _runs(module: Module, computation: Computation, times: float, fused: bool, u
 def _inner(
     module: Module, outer: Computation, instruction: Instruction, unbound: float
 ) -> list[tuple[Computation, float, bool]]:
-    called = {role: module.computations[n] for role, n in instruction.called.items() if n in module.computations}
+    called = {role: module.computations[n] for role, n in instruction.called.items()}
     if instruction.opcode == "while":
         found = turns(module, outer, instruction)
         count = unbound if found is None else found

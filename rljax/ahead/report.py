@@ -49,21 +49,39 @@ def describe(step: steps.Step, made: programs.Compiled, target: topology.Topolog
             {"kind": k, "axes": list(axes), "network": network, "runs": runs, "sent": size}
             for (k, axes, network), (runs, size) in collectives.totals(found).items()
         ],
-        "most": [
-            {"kind": c.kind, "axes": list(c.axes), "operand": " ".join(map(str, c.operand[:4])), "runs": c.times}
-            | {"sent": c.sent, "op": c.op, "source": c.source}
-            for c in found[:6]
-        ],
+        "most": _alike(found)[:6],
         "largest": [
             {"array": str(s), "bytes": s.bytes, "op": op, "source": source}
             for s, op, source in traffic.largest(module, 6)
         ],
         "unknown_loops": unknown,
+        "unread": len(hlo.unread(module)),
         "seconds": {"compute": times.compute, "memory": times.memory, "ici": times.ici, "dcn": times.dcn},
         "overlapped_s": times.overlapped,
         "apart_s": times.apart,
         "bound": times.bound,
     }
+
+
+def _alike(found: list[collectives.Collective]) -> list[Record]:
+    """Return collectives of the same arrays from the same line together, those that send most first."""
+    alike: dict[tuple[str, ...], Record] = {}
+    for c in found:
+        operand = " ".join(map(str, c.operand[:4])) + " ..." * (len(c.operand) > 4)
+        known = alike.setdefault(
+            (c.kind, *c.axes, operand, c.source),
+            {
+                "kind": c.kind,
+                "axes": list(c.axes),
+                "operand": operand,
+                "source": c.source or c.op,
+                "runs": 0,
+                "sent": 0.0,
+            },
+        )
+        known["runs"] += c.times
+        known["sent"] += c.sent
+    return sorted(alike.values(), key=lambda known: -known["sent"])
 
 
 def size(count: float) -> str:
@@ -92,6 +110,8 @@ def table(record: Record) -> str:
     for c in r["collectives"]:
         axes = "+".join(c["axes"]) or "one chip"
         lines.append(f"  {c['kind']:19s}{axes:24s}{c['network']:4s}{c['runs']:>8.0f} times {size(c['sent']):>12s} sent")
+    if r["unread"]:
+        lines.append(f"  NOT COUNTED        {r['unread']} computations are called in a way that is not known here")
     if not r["collectives"]:
         lines.append("  nothing sent")
     lines.append(
@@ -104,7 +124,7 @@ def table(record: Record) -> str:
     for c in r["most"]:
         lines.append(
             f"  sends much         {size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']:.0f}  "
-            f"{c['source'] or c['op']}"
+            f"{c['source']}"
         )
     return "\n".join(lines)
 
