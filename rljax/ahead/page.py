@@ -72,7 +72,7 @@ ROWS = (
     Row("qwen3-8b", "v5p:4x4x4", 128, _mesh(data=2, fsdp=16, fsdp_tensor=4), slices=2),
     Row("qwen2.5-32b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
     Row("llama-3.1-70b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
-    Row("qwen3-30b-a3b", "v5p:4x4x4", 64, _mesh(fsdp=4, expert=16)),
+    Row("qwen3-30b-a3b", "v5p:4x4x4", 64, _mesh(fsdp=16, expert=4)),
 )
 
 
