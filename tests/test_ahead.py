@@ -223,6 +223,8 @@ def test_operations_of_loops_and_branches():
     assert flops.count(jax.vmap(jnp.matmul, (0, None)), f32((5, 3, 4)), w) == 5 * one
     ragged = f32((6, 4)), f32((3, 4, 5)), jax.ShapeDtypeStruct((3,), jnp.int32)
     assert flops.count(jax.lax.ragged_dot, *ragged) == 2 * 6 * 4 * 5  # a row meets one matrix
+    twelve = flops.of_jaxpr(jax.make_jaxpr(jax.lax.ragged_dot)(*ragged), flops.Assumed(experts=12))
+    assert twelve == 2 * 6 * 4 * 5 / 4  # 3 of 12 experts are here: a quarter of the rows is theirs
     both = jax.grad(lambda x, w, n: jnp.sum(jax.lax.ragged_dot(x, w, n)), (0, 1))
     assert flops.count(both, *ragged) == 3 * 2 * 6 * 4 * 5
 

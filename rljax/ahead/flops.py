@@ -7,7 +7,7 @@ pass and what it makes again are in the traced function and count like the rest.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
@@ -20,9 +20,19 @@ def count(function: Callable[..., Any], *arguments: Any) -> float:
     return of_jaxpr(jax.make_jaxpr(function)(*arguments))
 
 
-def of_jaxpr(closed: core.ClosedJaxpr, unbound: float = 1) -> float:
-    """Return the operations of a traced function; a loop whose turns no constant bounds makes ``unbound``."""
-    return _count(closed.jaxpr, {}, unbound)
+class Assumed(NamedTuple):
+    """What shapes do not say."""
+
+    turns: float = 1  # of a loop that no constant bounds
+    experts: int = 0  # that share the tokens evenly; where fewer stand in a product, the rest of its rows is skipped
+
+
+NOTHING = Assumed()
+
+
+def of_jaxpr(closed: core.ClosedJaxpr, assumed: Assumed = NOTHING) -> float:
+    """Return the operations of a traced function."""
+    return _count(closed.jaxpr, {}, assumed)
 
 
 def largest(closed: core.ClosedJaxpr, number: int = 8) -> list[tuple[str, int, str]]:
@@ -92,32 +102,32 @@ def _enter(jaxpr: Any, invars: Iterable[Any], known: _Known) -> _Known:
     return {p: v for p, v in zip(jaxpr.invars, values, strict=False) if v is not None}
 
 
-def _count(jaxpr: Any, known: _Known, unbound: float) -> float:
+def _count(jaxpr: Any, known: _Known, assumed: Assumed) -> float:
     total: float = 0
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
         if name in _PRODUCTS:
-            total += _PRODUCTS[name](equation)
+            total += _PRODUCTS[name](equation) * (_share(equation, assumed) if name.startswith("ragged_dot") else 1)
         elif name == "scan":
             body = params["jaxpr"].jaxpr
             constants = _enter(body, equation.invars[: params["num_consts"]], known)
-            total += params["length"] * _count(body, constants, unbound)
+            total += params["length"] * _count(body, constants, assumed)
         elif name == "while":
-            total += _while(equation, known, unbound)
+            total += _while(equation, known, assumed)
         elif name == "cond":
             total += max(
-                _count(b.jaxpr, _enter(b.jaxpr, equation.invars[1:], known), unbound) for b in params["branches"]
+                _count(b.jaxpr, _enter(b.jaxpr, equation.invars[1:], known), assumed) for b in params["branches"]
             )
         elif name == "pallas_call":
-            total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {}, unbound)
+            total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {}, assumed)
         elif name == "shard_map":  # written for one device
             manual = next(axes for key, axes in params.items() if key.endswith("manual_axes"))  # its name has changed
-            total += math.prod(params["mesh"].shape[a] for a in manual) * _count(params["jaxpr"], {}, unbound)
+            total += math.prod(params["mesh"].shape[a] for a in manual) * _count(params["jaxpr"], {}, assumed)
         else:
             inner = _inside(equation)
             for one in inner:
                 within = _enter(one, equation.invars, known)
-                total += _count(one, within, unbound)
+                total += _count(one, within, assumed)
                 _leave(equation, one, within, known)
             if not inner:
                 _fold(equation, known)
@@ -132,7 +142,7 @@ def _leave(equation: Any, inner: Any, within: _Known, known: _Known) -> None:
             known[outer] = value
 
 
-def _while(equation: Any, known: _Known, unbound: float) -> float:
+def _while(equation: Any, known: _Known, assumed: Assumed) -> float:
     """Return the operations of a loop: its body as often as its condition allows at most."""
     params, invars = equation.params, equation.invars
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -148,8 +158,8 @@ def _while(equation: Any, known: _Known, unbound: float) -> float:
             if end is not None and counter in carried:
                 first = _value(start[carried[counter]], known) or 0
                 turns.append(max(0, end - first))
-    once = _count(body, _enter(body, invars[cut[0] : cut[1]], known), unbound)
-    return min(turns, default=unbound) * once
+    once = _count(body, _enter(body, invars[cut[0] : cut[1]], known), assumed)
+    return min(turns, default=assumed.turns) * once
 
 
 # --- products of matrices -----------------------------------------------------------------------
@@ -174,6 +184,12 @@ def _ragged_dot(equation: Any) -> int:
         mine = math.prod(d for i, d in enumerate(left) if i not in batched)
         return 2 * math.prod(left[i] for i in batched) * mine * math.prod(free)
     return 2 * math.prod(left) * math.prod(free)
+
+
+def _share(equation: Any, assumed: Assumed) -> float:
+    """Return the part of the rows that belongs to the groups of a ragged product."""
+    groups = equation.invars[2].aval.shape[-1]
+    return min(1.0, groups / assumed.experts) if assumed.experts else 1
 
 
 def _convolution(equation: Any) -> int:

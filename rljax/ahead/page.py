@@ -29,7 +29,7 @@ class Row:
     prompts: int  # of a step; 8 completions each
     settings: dict[str, Any]
     slices: int = 1
-    programs: tuple[str, ...] = ("rollout", "score", "update")
+    programs: tuple[str, ...] = ("rollout", "update")
 
     @property
     def name(self) -> str:
@@ -56,16 +56,19 @@ class Row:
         return words
 
 
+_ALL = ("rollout", "score", "update")
+
+
 def _mesh(**sizes: int) -> dict[str, int]:
     return {f"mesh.{axis}": size for axis, size in sizes.items()}
 
 
 # A prompt's 8 completions for each chip at a time. ``fsdp_tensor`` is as wide as the weights of a rollout need.
 ROWS = (
-    Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4)}),
+    Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4)}, programs=_ALL),
     Row("qwen3-8b", "v5e:16x16", 256, _mesh(fsdp=32, fsdp_tensor=8)),
     Row("qwen3-8b", "v6e:8x8", 64, _mesh(fsdp=16, fsdp_tensor=4)),
-    Row("qwen3-8b", "v5p:4x4x4", 64, _mesh(fsdp=16, fsdp_tensor=4)),
+    Row("qwen3-8b", "v5p:4x4x4", 64, _mesh(fsdp=16, fsdp_tensor=4), programs=_ALL),
     Row("qwen3-8b", "v5p:4x4x4", 128, _mesh(data=2, fsdp=16, fsdp_tensor=4), slices=2),
     Row("qwen2.5-32b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
     Row("llama-3.1-70b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
@@ -140,7 +143,8 @@ _COLUMNS = (
 
 def _section(row: Row, records: Records) -> list[str]:
     found = {name: records.get(f"{row.name}: {name}", {"error": "not compiled"}) for name in row.programs}
-    total = sum(found[n].get("overlapped_s", 0) for n in ("rollout", "update") if n in found)
+    phases = [found[n].get("overlapped_s", 0) for n in ("rollout", "update")]
+    total = sum(phases) if all(phases) else 0
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
     rows, tokens = row.prompts * 8, row.prompts * 8 * LENGTHS[1]

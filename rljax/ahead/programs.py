@@ -79,6 +79,11 @@ def blocks(step: steps.Step) -> float:
     return sum(column // block + 1 for column in range(columns)) / columns
 
 
+def assumed(step: steps.Step) -> flops.Assumed:
+    """Return what is taken of a step's work where shapes do not say."""
+    return flops.Assumed(blocks(step), step.plan.models["policy"].architecture.experts)
+
+
 def _prompts(step: steps.Step) -> types.Prompts:
     """Return the prompts of a step, abstract."""
     plan = step.plan
@@ -174,7 +179,7 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     if held > limit:
         said = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
         raise DoesNotFitError(_too_large(step, name, target, traced, said))
-    operations = flops.of_jaxpr(traced.jaxpr, blocks(step))
+    operations = flops.of_jaxpr(traced.jaxpr, assumed(step))
     lowered = traced.lower()
     middle, busy = time.perf_counter(), time.process_time()
     with uncached():

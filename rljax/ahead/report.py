@@ -150,9 +150,9 @@ def shares(records: list[Record], step: steps.Step) -> str:
 
 ASSUMPTIONS = """\
 Operations are counted from shapes, 2 for each multiplication and addition of a matrix product, loops as often as they
-turn, decoding to its last token, with the blocks of its cache that are in use then, of a condition the dearest branch;
-chips share them evenly. Bytes moved are operands and results of every instruction outside fusions, loops likewise,
-vector memory free. Bytes sent are those of the sparsest algorithm: all-gather b (n - 1), reduce-scatter b (n - 1) / n,
-all-reduce twice that, all-to-all b (n - 1) / n, permute b, for n chips and operands of b bytes. Rates are the chip's
-peaks, all its links at once: a collective along one dimension of the torus has a part of them. A time is a bound from
-below."""
+turn, decoding to its last token, with the blocks of its cache that are in use then, of a condition the dearest branch,
+experts evenly used; chips share them evenly. Bytes moved are operands and results of every instruction outside fusions,
+loops likewise, vector memory free. Bytes sent are those of the sparsest algorithm: all-gather b (n - 1), reduce-scatter
+b (n - 1) / n, all-reduce twice that, all-to-all b (n - 1) / n, permute b, for n chips and operands of b bytes. Rates
+are the chip's peaks, all its links at once: a collective along one dimension of the torus has a part of them. A time is
+a bound from below."""

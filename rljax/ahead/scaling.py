@@ -31,6 +31,17 @@ def command(size: str) -> list[str]:
     ]
 
 
+_MEANING = """\
+FSDP keeps 1/n of every matrix on a chip and fetches the rest when it is used: in a pass a chip sends (n - 1)/n of the
+parameters, here 8.2 billion in bfloat16, once forward and once for the backward pass, which makes each layer again,
+and (n - 1)/n of the gradient in float32 to those who keep it. With rows for each chip fixed that is nearly flat from
+8 chips on, as is the work it must hide behind; it does not grow with the pod. It doubles where the axis is a whole
+torus of 4x4x4 or more: there the TPU compiler makes gathers and scatters into all-reduces, which send twice the bytes
+over all six links. Arguments fall as 1/n; temporaries come down to the chip's own activations and the matrices of the
+layer at work, which no number of chips makes smaller: that takes `tensor` or `sequence`. What does grow, latency, is
+not counted."""
+
+
 def _found(records: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     found = [(chips, records.get(f"scaling {size}: update", {})) for size, chips in SIZES.items()]
     return [(chips, r) for chips, r in found if "sent_ici" in r]
@@ -86,4 +97,4 @@ def table(records: dict[str, Any]) -> str:
         sent = [kinds.get(k, 0.0) for k in ("all-gather", "reduce-scatter", "collective-permute", "all-reduce")]
         sizes = [r["sent_ici"], *sent, r["temporaries"], r["arguments"]]
         lines.append(f"| {chips} | " + " | ".join(f"{s / gib:.2f}" for s in sizes) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _MEANING])
