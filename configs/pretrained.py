@@ -11,7 +11,11 @@ Hardware:  an accelerator for real use. In float32 with AdamW, parameters, gradi
                qwen2.5-1.5b  23.0 GiB     qwen3-4b     59.9 GiB     gemma-3-1b      14.9 GiB
                qwen2.5-7b   113.5 GiB     qwen3-8b    122.1 GiB     gemma-3-4b      57.8 GiB
 
-           ``model.adapter_rank=16`` leaves 4 bytes a parameter, 2 with ``model.param_dtype=bfloat16``.
+           ``model.adapter_rank=16`` leaves 4 bytes a parameter, 2 with ``model.param_dtype=bfloat16``. What whole
+           steps take of a TPU's memory, compiled for slices of 4 to 512 chips, is in tpu/TOPOLOGIES.md. A rollout
+           holds 2 bytes a parameter more on every chip, less with ``mesh.fsdp_tensor``; the prompts of a micro-batch
+           are to divide over the chips: qwen3-8b on v5p:4x4x4 takes mesh.fsdp=16, mesh.fsdp_tensor=4 and
+           learner.microbatches=1.
 Time:      not measured: no accelerator was at hand.
 Score:     not measured, for the same reason and for want of the published weights.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms, bench, losses, seams
+from rljax import algorithms, bench, losses, models, seams
 from rljax import config as configs
 from rljax.bench import algebra, ceilings, parts, peers, shapes
 from tests import tiny
@@ -55,7 +55,7 @@ def test_the_split_names_every_part_and_counts_real_tokens():
 
 def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
     plan = _work("fixed").step.plan
-    model, rows, width = plan.models["policy"], 32, 21
+    model, rows, width = models.build(plan.models["policy"].architecture), 32, 21  # on one device
     token = jnp.zeros((rows, width), jnp.int32)
     forward = jax.jit(lambda params: model.logits(params, model.apply(params, token, token == 0)))
     shapes_ = jax.eval_shape(model.init, jax.random.key(0))

@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from rljax import __main__ as command
 from rljax import config as configs
-from rljax import sweep
+from rljax import parse, sweep
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEAD = "from rljax import sweep\n\ndef get_sweep():\n    return "
@@ -84,7 +83,8 @@ def test_values_survive_shell_and_set(write, name):
     assert shlex.split(shlex.join(words)) == words
     config = configs.load("quickstart", "quick")
     sets = [after for word, after in itertools.pairwise(words) if word == "--set"]
-    command._settings(config, sets)  # what python -m rljax does with them
+    for edit in sets:  # what python -m rljax does with them
+        configs.override(config, *parse.setting(edit))
     assert (config.name, config.sampler.stop, config.batch.samples) == (name, ("a", "b c"), 4)
     assert config.algorithm == "grpo(kl=0.5)"
 

@@ -5,21 +5,18 @@ copied. Then what a rollout holds beside it, and why whatever is copied is. Noth
 ``--devices 256`` needs no such machine.
 """
 
+import argparse
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from absl import app, flags
 
 from rljax import config as configs
 from rljax import parse, sharding, types
 from rljax import program as programs
 
-_CONFIG = flags.DEFINE_string("config", "", "Config file or the name of a shipped one, and its argument after a colon.")
-_DEVICES = flags.DEFINE_integer("devices", 0, "Devices to suppose; 0: those there are.", lower_bound=0)
-_SET = flags.DEFINE_multi_string("set", [], "A field of the config, such as mesh.tensor=4.")
 _LARGE = 1 << 20  # bytes: copies of what is smaller are summed up, not listed
 _ACTIVATIONS = ("rows", "positions", "attending", "drawing")
 _AXIS = {
@@ -134,21 +131,24 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
-def main(argv: Sequence[str]) -> None:
-    """Print the page of the config that the flags name."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the page of a config."""
+    parser = argparse.ArgumentParser(prog="python -m rljax.sharding", description="Show how a train state lies.")
+    parser.add_argument("--config", required=True, help="a file or the name of a shipped one, and :argument")
+    parser.add_argument("--devices", type=int, default=0, help="to suppose; by default those there are")
+    parser.add_argument("--set", action="append", default=[], help="a field of the config, such as mesh.tensor=4")
+    arguments = parser.parse_args(argv)
     try:
-        config = configs.load(*_CONFIG.value.split(":", 1))
-        for edit in _SET.value:
+        config = configs.load(*arguments.config.split(":", 1))
+        for edit in arguments.set:
             configs.override(config, *parse.setting(edit))
-        if _DEVICES.value:
+        if arguments.devices:
             jax.config.update("jax_platforms", "cpu")
-            config.cpu_devices = _DEVICES.value
+            config.cpu_devices = arguments.devices
         print(page(programs.build(config)))
     except ValueError as error:
-        raise app.UsageError(str(error)) from None
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()
