@@ -118,7 +118,7 @@ def _line(row: Row, name: str, r: dict[str, Any], total: float) -> str:
         f"{r['peak'] / gib:.1f} of {r['hbm'] / gib:.0f}",
         f"{r['arguments'] / gib:.1f} + {r['temporaries'] / gib:.1f}",
         f"{r['flops'] / 1e12:.4g} ({100 * r['model_flops'] / r['flops']:.0f} %)",
-        f"{r['moved'] / gib:.4g}",
+        f"{r['moved'] / gib:,.0f}",
         f"{r['sent_ici'] / gib:.3g}",
         f"{r['sent_dcn'] / gib:.3g}",
         f"{r['overlapped_s']:.3g} ({r['bound']}), {r['apart_s']:.3g}",

@@ -35,11 +35,12 @@ _MEANING = """\
 FSDP keeps 1/n of every matrix on a chip and fetches the rest when it is used: in a pass a chip sends (n - 1)/n of the
 parameters, here 8.2 billion in bfloat16, once forward and once for the backward pass, which makes each layer again,
 and (n - 1)/n of the gradient in float32 to those who keep it. With rows for each chip fixed that is nearly flat from
-8 chips on, as is the work it must hide behind; it does not grow with the pod. It doubles where the axis is a whole
-torus of 4x4x4 or more: there the TPU compiler makes gathers and scatters into all-reduces, which send twice the bytes
-over all six links. Arguments fall as 1/n; temporaries come down to the chip's own activations and the matrices of the
-layer at work, which no number of chips makes smaller: that takes `tensor` or `sequence`. What does grow, latency, is
-not counted."""
+8 chips on, as is the work it must hide behind; it does not grow with the pod. From 8 to 32 chips the compiler weaves
+gathers and scatters into the products, as permutes. The bytes double where the axis is a whole torus of 4x4x4 or
+more: there the TPU compiler makes gathers and scatters into all-reduces, which send twice the bytes over all six
+links. Arguments fall as 1/n; temporaries come down to the chip's own activations and the matrices of the layer at
+work, which no number of chips makes smaller: that takes `tensor` or `sequence`. What does grow, latency, is not
+counted."""
 
 
 def _found(records: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
