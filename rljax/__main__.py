@@ -80,13 +80,8 @@ def main(argv: Sequence[str]) -> None:
 
     import jax
 
-    from rljax import (  # after the checks: a mistake shows at once
-        checkpoint,
-        distributed,
-        loop,
-        profile,
-        program,
-    )
+    # after the checks: a mistake shows at once
+    from rljax import checkpoint, distributed, loop, profile, program
 
     try:
         program.start_devices(config)

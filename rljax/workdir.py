@@ -54,10 +54,6 @@ class WorkDirectory:
         """Write a small file whole or not at all."""
         storage.write(self.path / name, content)
 
-    def names(self) -> list[str]:
-        """List the files and folders in it."""
-        return storage.names(self.path)
-
     def open(self) -> None:
         """Make the folder of the logs, bring them here, and begin uploading.
 

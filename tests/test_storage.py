@@ -395,7 +395,7 @@ def test_the_logs_of_a_remote_work_directory_are_mirrored(store, tmp_path):
     store.plan()
     directory.close()
     assert storage.read(f"{place}/metrics.jsonl").count(b"\n") == 3
-    assert directory.names() == ["metrics.jsonl", "tensorboard"]
+    assert storage.names(directory.path) == ["metrics.jsonl", "tensorboard"]
 
 
 def test_a_log_left_here_counts_where_the_remote_one_is_its_beginning(store):

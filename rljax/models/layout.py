@@ -1,6 +1,7 @@
 """How a network's arrays lie over a mesh: what it asks of a layout, and the layout of a network that knows of none."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -59,3 +60,8 @@ class Whole:
 
 
 WHOLE = Whole()
+
+
+def parts(layout: Layout, shape: Sequence[int], names: Names) -> int:
+    """Count the parts that an array is split into."""
+    return math.prod(size for axes in layout.split(shape, names) for size in axes.values())

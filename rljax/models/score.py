@@ -228,7 +228,7 @@ def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layo
     Group g has every column i n + g of n groups: columns that are split over devices are cut inside each of them.
     """
     rows, width = columns["token"].shape
-    shards = math.prod(math.prod(axes.values()) for axes in layout.split((rows, width), _COLUMNS))
+    shards = layouts.parts(layout, (rows, width), _COLUMNS)
     groups = -(-width // max(1, chunk * shards // rows))
     size = -(-width // groups)  # as equal as they go
     groups = -(-width // size)

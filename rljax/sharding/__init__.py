@@ -23,6 +23,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from rljax.models import layout as layouts
 from rljax.models.layout import Names
 from rljax.types import Array, Tree
 
@@ -168,8 +169,7 @@ def check_rows(mesh: Mesh, rows: int, field: str) -> None:
 
 def spread(mesh: Mesh, count: int) -> tuple[int, int]:
     """Return over how many devices ``count`` rows divide, and how many there are to split rows over."""
-    used = math.prod(math.prod(axes.values()) for axes in Layout(mesh).split((count,), ("rows",)))
-    return used, _count(mesh, RULES["rows"])
+    return layouts.parts(Layout(mesh), (count,), ("rows",)), _count(mesh, RULES["rows"])
 
 
 def check_memory(mesh: Mesh, kind: str, field: str) -> None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from rljax import config as configs
 from rljax import parse, sharding, types
 from rljax import program as programs
+from rljax.models import layout as layouts
 
 _LARGE = 1 << 20  # bytes: copies of what is smaller are summed up, not listed
 _ACTIVATIONS = ("rows", "positions", "attending", "drawing")
@@ -85,9 +86,8 @@ def resident(program: programs.Program, policy: Any) -> tuple[int, int]:
     held = sent = 0
     axes = jax.tree.leaves(program.policy.axes, is_leaf=lambda x: isinstance(x, tuple))
     for leaf, names in zip(jax.tree.leaves(policy), axes, strict=True):
-        parts = math.prod(math.prod(axes.values()) for axes in layout.split(leaf.shape, names))
         own = math.prod(leaf.sharding.shard_shape(leaf.shape)) * wide
-        here = leaf.size // parts * wide
+        here = leaf.size // layouts.parts(layout, leaf.shape, names) * wide
         held, sent = held + here, sent + max(0, here - own)
     return held, sent
 
