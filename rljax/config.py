@@ -259,9 +259,7 @@ def resolve(config: ConfigDict) -> Resolved:
         raise ValueError(f"config.sampler.rescore={rescore!r}: 'unfiltered' or 'kept'.")
     if config.sampler.layout not in sharding.TABLES:
         valid = parse.nearest(config.sampler.layout, sharding.TABLES)
-        raise ValueError(
-            f"config.sampler.layout={config.sampler.layout!r}: one of {', '.join(sharding.TABLES)}.{valid}"
-        )
+        raise ValueError(f"config.sampler.layout={config.sampler.layout!r}: unknown layout.{valid}")
     for text in config.sampler.stop:
         if not isinstance(text, str) or not text:
             raise ValueError(f"config.sampler.stop={config.sampler.stop!r}: {text!r} is not a text of some length.")
