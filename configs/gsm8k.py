@@ -16,12 +16,12 @@ longer solution is cut, without end-of-sequence. Another tokenizer may need ``pr
 ``overlong='drop'`` in the task's call.
 """
 
-from rljax import config as configs
+from rljax.config import schema
 
 
 def get_config(arg: str = ""):
     """Return the config; ``arg`` "quick" makes it small enough for a test and a few hundred problems."""
-    config = configs.default()
+    config = schema.default()
     config.name = "gsm8k"
     config.task = "gsm8k(path='data/gsm8k')"
     config.tokenizer.update({"kind": "bpe", "vocabulary": 1024})
@@ -29,7 +29,7 @@ def get_config(arg: str = ""):
     config.model.update({"layers": 2, "width": 128, "heads": 2, "kv_heads": 1, "hidden": 384})
     config.batch.update({"prompts": 8, "samples": 4})
     config.phases = ("warm", "main")
-    config.phase.warm = configs.phase(
+    config.phase.warm = schema.phase(
         algorithm="sft()",
         steps=80,
         prompts=16,
@@ -37,7 +37,7 @@ def get_config(arg: str = ""):
         warmup=10,
         evaluate="base",
     )
-    config.phase.main = configs.phase(
+    config.phase.main = schema.phase(
         steps=15, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=5, evaluate="result"
     )
     config.evaluation.update({"final_prompts": 32, "final_samples": 4})

@@ -1,4 +1,4 @@
-"""rljax: policy optimisation of language models, native to JAX.
+"""rljax: policy optimization of language models, native to JAX.
 
     import rljax
 
@@ -6,40 +6,75 @@
     config.algorithm = "rloo()"
     result = rljax.train(config)
 
-Names are imported when they are first used, so that a worker process that only checks answers does not
-load jax.
+Names are imported at first use, so that a worker process that only checks answers does not load jax.
 """
 
 import importlib
+import importlib.abc
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Algorithm": "types",
-    "Objective": "types",
-    "Rollout": "types",
-    "Scores": "types",
-    "advantages": "arrays",
-    "default_config": "config",
-    "get_config": "config",
-    "make_program": "program",
-    "make_step": "step",
-    "objective": "arrays",
-    "rollout_from_arrays": "arrays",
-    "train": "loop",
+_NAMES = {
+    "Algorithm": "types:Algorithm",
+    "Objective": "types:Objective",
+    "Rollout": "types:Rollout",
+    "Scores": "types:Scores",
+    "advantages": "algorithms.arrays:advantages",
+    "default_config": "config.schema:default",
+    "get_config": "config.files:load",
+    "make_program": "run.programs:build",
+    "make_step": "training.steps:make_step",
+    "objective": "algorithms.arrays:objective",
+    "phase": "config.schema:phase",
+    "rollout_from_arrays": "algorithms.arrays:rollout_from_arrays",
+    "train": "run.loop:train",
 }
-_ALIAS = {"default_config": "default", "get_config": "load", "make_program": "build"}
-_MODULES = ("algorithms", "config", "evaluate", "plots", "sample", "tasks", "transforms", "types")
+_MODULES = {
+    **{name: name for name in ("algorithms", "config", "environments", "models", "sampling", "transforms", "types")},
+    **{name: f"run.{name}" for name in ("evaluate", "plots", "sample", "sweep")},
+}
+_MOVED = {  # where modules of earlier versions are now
+    **{
+        name: f"run.{name}" for name in ("evaluate", "sample", "sweep", "metrics", "plots", "passk", "progress", "loop")
+    },
+    **{"tasks": "environments", "rewards": "environments.verifiers", "ahead": "aot", "schema": "config.schema"},
+    **{"losses": "algorithms.interpreter", "arrays": "algorithms.arrays", "seams": "algorithms.seams"},
+    **{"ops": "transforms.ops", "parse": "language.parse", "storage": "data.storage", "program": "run.programs"},
+    **{"step": "training.steps", "rollout": "training.rollouts", "state": "training.states"},
+    **{"update": "training.updates", "optimizer": "training.optimizers", "sharding": "training.sharding"},
+    **{"distributed": "host.processes", "workdir": "host.workdirs", "profile": "host.profiles"},
+    **{"collect": "run.host_rollouts", "checkpoint": "run.checkpoints"},
+}
+
+
+class _Moved(importlib.abc.MetaPathFinder):
+    """Says where a module of an earlier version is now."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        package, _, name = fullname.partition(".")
+        if package != "rljax" or name not in _MOVED:
+            return
+        from rljax import __main__
+
+        place = f"rljax.{_MOVED[name]}"
+        command = f" The command is now 'python -m rljax {name}'." if name in __main__.COMMANDS else ""
+        raise ImportError(f"no module named {fullname!r}: it is now {place!r}.{command}")
+
+
+sys.meta_path.append(_Moved())
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        module, _, attribute = _NAMES[name].partition(":")
+        return getattr(importlib.import_module(f"rljax.{module}"), attribute)
     if name in _MODULES:
-        return importlib.import_module(f"rljax.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'rljax' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"rljax.{_HOME[name]}"), _ALIAS.get(name, name))
+        return importlib.import_module(f"rljax.{_MODULES[name]}")
+    hint = f": it is now 'rljax.{_MOVED[name]}'" if name in _MOVED else ""
+    raise AttributeError(f"module 'rljax' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
+    return sorted({*globals(), *_NAMES, *_MODULES})

@@ -1,145 +1,70 @@
-"""Run a config.
+"""Commands of rljax.
 
-    python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
-    python -m rljax --config quickstart --set algorithm.kl=0.01
+    python -m rljax --config configs/quickstart.py --workdir runs/first    trains
+    python -m rljax COMMAND --help                                         explains a command
 
-A shipped config may be given by name. The work directory is runs/<name>-<digest of the config> unless
---workdir says otherwise; run the same command again and it goes on where it stopped. SIGTERM saves and
-exits with code 75, which means: unfinished, run me again.
-
-Several hosts run the same command each, in a folder they share. On TPU slices and in SLURM steps they find each
-other; elsewhere give --coordinator HOST:PORT --num_processes N --process_id I, or RLJAX_COORDINATOR,
-RLJAX_NUM_PROCESSES, RLJAX_PROCESS_ID. When one of them dies the others end with code 75 too, or are aborted by jax.
+Commands:
 """
 
-import hashlib
-import pathlib
+import importlib
 import sys
 from collections.abc import Sequence
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import app, flags
 
-from rljax import config as configs
-from rljax import data, parse
+from rljax.language import parse
 
-
-def _shipped(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with the name of a shipped config replaced by its path."""
-    out = list(argv)
-    for i, word in enumerate(out):
-        if word in ("--config", "-config") and i + 1 < len(out):
-            out[i + 1] = _path(out[i + 1])
-        elif word.startswith(("--config=", "-config=")):
-            head, _, value = word.partition("=")
-            out[i] = f"{head}={_path(value)}"
-    return out
-
-
-def _path(value: str) -> str:
-    name, colon, argument = value.partition(":")
-    configs.load(name, argument)  # a mistake there shows here, in one line
-    return configs.find(name) + colon + argument
+# name: (module, one line). A module has ``main(argv)``, whose first item is the program's name, and usually
+# ``define_flags()``; ``parse_flags(argv)``, where it is there, replaces absl's parser.
+COMMANDS = {
+    "train": ("rljax.run.train", "Run a config; the command when none is named."),
+    "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
+    "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
+    "metrics": ("rljax.run.metrics", "Show the rollouts that a run has dumped."),
+    "sweep": ("rljax.run.sweep", "Make the commands of many runs from a file of fields and values."),
+    "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
+    "sharding": ("rljax.run.sharding", "Show how a config's train state is laid out over a mesh."),
+    "convert": ("rljax.run.convert", "Read a public checkpoint, or write a run's policy as one."),
+    "bench": ("rljax.bench.__main__", "Time a step, its parts, the choices of the config, and other libraries."),
+}
 
 
-def _fail(error: Exception) -> None:
-    """End with the message alone: a mistake in a config needs no traceback."""
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
+def overview() -> str:
+    """Return what ``python -m rljax --help`` prints."""
+    return (__doc__ or "") + "\n" + "\n".join(f"    {name:<12}{line}" for name, (_, line) in COMMANDS.items())
 
 
-def _parse(argv: list[str]) -> list[str]:
-    """Parse flags; an override of a field that is not there is a mistake like any other."""
-    try:
-        return app.parse_flags_with_usage(argv)
-    except AttributeError as error:
-        cause = error.args[0]  # the config library's KeyError, with the nearest name in its second line
-        lines = str(cause.args[0] if isinstance(cause, KeyError) else cause).splitlines()
-        _fail(ValueError(f"--config: no field {'. '.join(lines)}"))
-        raise
+def run(name: str, arguments: Sequence[str]) -> None:
+    """Run a command.
+
+    Args:
+      name: a key of ``COMMANDS``.
+      arguments: the words after the command's name.
+    """
+    module = importlib.import_module(COMMANDS[name][0])
+    argv = [f"python -m rljax {name}", *arguments]
+    if not hasattr(module, "define_flags"):
+        module.main(argv)
+        return
+    module.define_flags()
+    flags.adopt_module_key_flags(module)  # --help lists the flags of the main module
+    sys.modules["__main__"].__doc__ = module.__doc__  # and begins with its docstring
+    app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", app.parse_flags_with_usage))
 
 
-def default_workdir(config: configs.ConfigDict) -> pathlib.Path:
-    """Return runs/<name>-<digest>: the same config finds its run again, another one gets its own."""
-    return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(config.to_json().encode()).hexdigest()[:8]}"
+def main(arguments: Sequence[str]) -> None:
+    """Run the command that the first argument names; flags alone train."""
+    if not arguments or arguments[0] in ("-h", "--help", "-help", "help"):
+        print(overview())
+        return
+    name, rest = arguments[0], arguments[1:]
+    if name.startswith("-"):
+        name, rest = "train", arguments
+    if name not in COMMANDS:
+        print(f"error: unknown command {name!r}.{parse.nearest(name, COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+    run(name, rest)
 
-
-def main(argv: Sequence[str]) -> None:
-    """Train, then print where everything is."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)  # the checkpoint library tells of every file otherwise
-    config = _CONFIG.value
-    try:
-        for edit in _SET.value:
-            configs.override(config, *parse.setting(edit))
-        configs.resolve(config)
-    except ValueError as error:
-        _fail(error)
-    workdir = _WORKDIR.value or default_workdir(config)
-
-    import jax
-
-    # after the checks: a mistake shows at once
-    from rljax import checkpoint, distributed, loop, profile, program
-
-    try:
-        program.start_devices(config)
-        distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _HEARTBEAT.value)
-    except ValueError as error:
-        _fail(error)
-    except RuntimeError as error:  # the others may come yet
-        print(f"error: {error} Run the same command again on every host.", file=sys.stderr)
-        sys.exit(loop.RESUMABLE)
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
-    try:
-        _train(config, workdir)
-    except Exception as error:
-        if distributed.lost(error):
-            told = " ".join(str(error).split())[:200]
-            print(
-                f"error: another process of this run is gone ({told}). Run the same command again on every host: "
-                "it goes on from the newest checkpoint.",
-                file=sys.stderr,
-            )
-            distributed.leave(loop.RESUMABLE)
-        mistakes = ValueError, loop.NonFinite, loop.Recompiled, checkpoint.CheckpointError, profile.OutOfMemory
-        if isinstance(error, mistakes):
-            _fail(error)
-        raise
-
-
-def _train(config: configs.ConfigDict, workdir: str | pathlib.Path) -> None:
-    """Train; of several processes the first one speaks."""
-    from rljax import distributed, evaluate, loop, storage
-
-    say = print if distributed.leader() else lambda *_: None
-    say(f"work directory: {workdir}")
-    try:
-        result = loop.train(config, workdir, allow_config_change=_ALLOW.value)
-    except (loop.Interrupted, storage.Unavailable) as stopped:
-        command = " ".join(["python -m rljax", *sys.argv[1:]])
-        say(f"{stopped} To resume, run the same command again:\n  {command}")
-        sys.exit(loop.RESUMABLE)
-    if distributed.leader():
-        evaluate.table(result.evaluations)
-        print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
-
-
-_CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped one.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where everything is written; made from the config when not given.")
-_ALLOW = flags.DEFINE_bool("allow_config_change", False, "Continue a work directory under a changed config.")
-_SET = flags.DEFINE_multi_string("set", [], "field=value, for arguments of calls too: algorithm.kl=0.01")
-_COORDINATOR = flags.DEFINE_string("coordinator", None, "Of several processes: HOST:PORT of process 0.")
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes there are; 1 looks for no others.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of the processes this is, from 0.")
-_HEARTBEAT = flags.DEFINE_integer("heartbeat_seconds", 100, "A process silent for so long is taken for dead.")
 
 if __name__ == "__main__":
-    flags.mark_flag_as_required("config")
-    try:
-        arguments = _shipped(sys.argv)
-    except ValueError as error:
-        _fail(error)
-    app.run(main, argv=arguments, flags_parser=_parse)
+    main(sys.argv[1:])

@@ -100,7 +100,7 @@ class Rollout(flax.struct.PyTreeNode):
     parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # named numbers of the verifier
     outcome: Array | None = None  # int32, an Outcome
     valid: Array | None = None  # float32, 0 where the row must not count at all
-    rollout: Array | None = None  # int32, rows of one rollout share it
+    episode: Array | None = None  # int32, rows of one episode share it
     agent: Array | None = None  # int32, role
     domain: Array | None = None  # int32, task or data source
     on_policy: Array | None = None  # float32, 0 for rows another policy or a person wrote
@@ -154,7 +154,7 @@ class TrainState(flax.struct.PyTreeNode):
     """All that a run is, beside its config and the root key made of its seed. All of it is checkpointed."""
 
     step: Array  # int32, updates finished
-    draw: Array  # int32, prompts drawn so far: what is trained on next
+    cursor: Array  # int32, training prompts used so far: the run's position
     params: dict[str, Tree]  # by module: "policy", "value", "reward"
     opt_state: tuple[Tree, ...]  # one for each objective
     algorithm: Tree  # states of the algorithm's pieces
@@ -166,8 +166,8 @@ class TrainState(flax.struct.PyTreeNode):
 
 # --- what a piece asks for ---------------------------------------------------------------------
 
-Block = Literal["row", "rollout", "group"]
-_BLOCKS: dict[Block, int] = {"row": 0, "rollout": 1, "group": 2}  # each holds the one before
+Whole = Literal["row", "episode", "group"]
+_WHOLE: dict[Whole, int] = {"row": 0, "episode": 1, "group": 2}  # each holds the one before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,15 +189,15 @@ class Needs:
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
     live: bool = False  # a prepare transform reads scores of the whole minibatch
     siblings: bool = False  # groups of at least two rows
-    block: Block = "row"  # what the splitter may not cut
+    whole: Whole = "row"  # what the splitter may not cut
 
     def __or__(self, other: "Needs") -> "Needs":
         union = {
             f.name: getattr(self, f.name) | getattr(other, f.name)
             for f in dataclasses.fields(self)
-            if f.name != "block"
+            if f.name != "whole"
         }
-        return Needs(**union, block=max(self.block, other.block, key=lambda block: _BLOCKS[block]))
+        return Needs(**union, whole=max(self.whole, other.whole, key=_WHOLE.__getitem__))
 
 
 # --- the kinds of transform --------------------------------------------------------------------
@@ -246,11 +246,11 @@ class PrepareTransform(Transform):
 class LossTransform(Transform):
     """On any micro-batch: ``apply(loss, rollout, scores, state, key) -> loss``.
 
-    ``prepare`` runs with the objective's own prepare transforms: statistics the piece needs of the
+    ``statistics`` run with the objective's own prepare transforms: statistics the piece needs of the
     whole minibatch, or the reduction of a term that does not use the common one.
     """
 
-    prepare: tuple[PrepareTransform, ...] = ()
+    statistics: tuple[PrepareTransform, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,8 +281,8 @@ class Source:
 
     ``origin``: the policy samples, or the task demonstrates. ``demonstrated``: of each prompt's samples,
     how many are the task's demonstrations instead. ``oversample``: prompts drawn for each prompt kept.
-    ``turns``: the most tokens that a step adds to a row; 0: rows are sampled whole. Where it is given, the pool is
-    {"rollout": the rows in flight, "free": [B] bool, those whose place goes to a prompt newly drawn}.
+    ``segment``: the most tokens that a step adds to a row; 0: rows are sampled whole. Where it is given, the pool is
+    {"rows": the rows in flight, "free": [B] bool, those whose place goes to a prompt newly drawn}.
     ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count, key) -> (rollout,
     pool)`` returns ``count`` rows.
     """
@@ -291,7 +291,7 @@ class Source:
     demonstrated: int = 0
     off_policy: bool = False  # some rows are not the policy's own
     oversample: int = 1
-    turns: int = 0
+    segment: int = 0
     init: Callable[[Rollout], Tree] = lambda rollout: ()
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rollout, pool, count, key: (
         rollout,
@@ -320,7 +320,7 @@ class Algorithm:
     """A published method: a source, rollout transforms, objectives, and what follows the update."""
 
     objectives: tuple[Objective, ...]
-    rollout: tuple[RolloutTransform, ...] = ()
+    transforms: tuple[RolloutTransform, ...] = ()
     source: Source = Source()
     after: tuple[AfterTransform, ...] = ()
     spec: str = ""
@@ -354,9 +354,9 @@ Count = Annotated[int, Range(1)]
 
 # --- names that arguments of pieces choose from ---
 
-Segment = Literal["batch", "group", "rollout", "agent", "domain", "turn", "tag"]
+Segment = Literal["batch", "group", "episode", "agent", "domain", "turn", "tag"]
 Segments = Segment | tuple[Segment, ...]  # rows, or tokens, with equal ids of all of these belong together
-Unit = Literal["row", "rollout", "token"]  # what a statistic counts once
+Unit = Literal["row", "episode", "token"]  # what a statistic counts once
 Anchor = Literal["proximal", "behaviour", "reference", "one"]  # denominator of a ratio; "one" is probability 1
 Estimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]  # of a KL from sampled tokens, see ops.kl_estimate
 Predicate = Literal[

@@ -84,7 +84,7 @@ def arrays(seed=0, name=""):
     d["reward"] = np.array([1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0], np.float64)
     d["valid"] = np.ones(B)
     d["valid"][8] = 0
-    d["rollout"] = np.array([0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9])  # rows of a rollout share it
+    d["episode"] = np.array([0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9])  # rows of a rollout share it
     d["reward_of_rollout"] = np.array([1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0], np.float64)
     d["agent"] = np.arange(B) % 2
     d["domain"] = np.array([0] * 9 + [1] * 3)
@@ -156,7 +156,7 @@ def records(d, dtype=jnp.float32):
         token_reward=f(d["token_reward"]) if "token_reward" in d else None,
         turn=i(d["turn"]),
         version=i(d["version"]),
-        rollout=i(d["rollout"]),
+        episode=i(d["episode"]),
         agent=i(d["agent"]),
         domain=i(d["domain"]),
         on_policy=f(d["on_policy"]),

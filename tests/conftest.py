@@ -50,4 +50,4 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "full: slow; run before an issue is closed with pytest -m full")
     config.addinivalue_line("filterwarnings", "error:::rljax")
     # tests ask that layouts change nothing, also where they are no use
-    config.addinivalue_line("filterwarnings", "ignore::rljax.program.SharedWorkWarning")
+    config.addinivalue_line("filterwarnings", "ignore::rljax.run.programs.SharedWorkWarning")

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import algorithms, ops
+from rljax import algorithms
+from rljax.transforms import ops
 from tests import batch
 from tests import test_algorithms as battery
 
@@ -90,7 +91,7 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
         **{"logp": live[ROW], "proximal": logp, "behaviour": logp, "raw": logp, "ref": REF[ROW], "entropy": H * tokens},
         **{"sampled_entropy": H * tokens, "square_prob": 2 * np.exp(logp)},  # equal token weights in otb
         **{"value": state_values(reward)[STATE][ROW], "live_value": tokens, "turn": np.zeros((N, 3), int)},
-        **{"version": np.zeros((N, 3), int), "rollout": np.arange(N), "agent": np.zeros(N, int)},
+        **{"version": np.zeros((N, 3), int), "episode": np.arange(N), "agent": np.zeros(N, int)},
         **{"domain": np.zeros(N, int), "on_policy": rows, "finish": rows, "outcome": r, "parts": parts, "extra": extra},
     }
 

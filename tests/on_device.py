@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import tasks
-from rljax.data import tokenizer as tokenizers
+from rljax import environments
+from rljax.data import tokenizers
 
 ROWS = 3000  # every batch is cut or padded to it, so that a task compiles once
 
@@ -16,7 +16,7 @@ ROWS = 3000  # every batch is cut or padded to it, so that a task compiles once
 @functools.cache
 def make(name: str, **settings: Any) -> Any:
     """Build a task and bind it to a tokenizer that knows every character of every task."""
-    return tasks.lookup(name)(**settings).bind(tokenizers.train(["0123456789+-*/=;() >:"]))
+    return environments.lookup(name)(**settings).bind(tokenizers.train(["0123456789+-*/=;() >:"]))
 
 
 def batched(function, index, *arrays):

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import checkpoint, models, sharding
-from rljax.models import adapters, weights
+from rljax import models
+from rljax.models import adapters
+from rljax.models.checkpoints import weights
+from rljax.run import checkpoints
+from rljax.training import sharding
 from tests import tiny
 
 PLAIN = models.Architecture(
@@ -80,7 +83,7 @@ def test_only_the_modules_named_have_them():
 def test_decoding_reads_them():
     @jax.jit
     def decoded(params):
-        weights = MODEL.prepare(params)
+        weights = MODEL.decode_params(params)
         hidden, cache = MODEL.prefill(weights, TOKEN[:, :5], MASK[:, :5], 1, 4)
         out = [hidden]
         for i in range(5, 9):
@@ -219,9 +222,9 @@ def test_eight_devices_equal_one():
 
 def test_such_a_state_is_checkpointed(tmp_path):
     step, state, (_, _, after), _ = trained()
-    with checkpoint.Checkpointer(tmp_path / "run") as saver:
+    with checkpoints.Checkpointer(tmp_path / "run") as saver:
         saver.save(2, state, {})
-    restored, _, _ = checkpoint.Checkpointer(tmp_path / "run").restore(step.shape)
+    restored, _, _ = checkpoints.Checkpointer(tmp_path / "run").restore(step.shape)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     equal(restored, after)
 

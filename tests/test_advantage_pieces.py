@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
 from rljax.transforms import advantage as adv
+from rljax.transforms import ops
 from tests import batch
 
 KEY = jax.random.key(0)
@@ -19,7 +20,7 @@ CALLS = {
 }
 PIECES = {name: build(*CALLS.get(name, ())) for name, build in transforms.pieces("advantage").items()} | {
     "by_agent": adv.scale_by(("group", "agent"), epsilon=0.0),
-    "by_rollout": adv.center_by("group", per="rollout"),
+    "by_rollout": adv.center_by("group", per="episode"),
     "by_token": adv.center_by(("domain", "turn"), per="token"),
     "by_first_turn": adv.scale_by("batch", 0.0, only="first_turn"),
     "by_tag": adv.center_steps(("group", "tag"), "tag"),
@@ -113,16 +114,16 @@ def test_numbers_may_be_traced_and_needs_and_errors_are_told():
 
 def test_the_two_functions_and_what_they_count():
     own, on_policy = np.array([4, 0, 2, 0, 9]), [1.0, 1, 1, 0, 1]
-    r = ones(own, [0, 0, 0, 0, 1], rollout=[7, 7, 8, 9, 5], agent=[0, 0, 1, 1, 0], on_policy=on_policy)
+    r = ones(own, [0, 0, 0, 0, 1], episode=[7, 7, 8, 9, 5], agent=[0, 0, 1, 1, 0], on_policy=on_policy)
     close(row(r, adv.center_by()), [2.5, -1.5, 0.5, -1.5, 0])
-    close(row(r, adv.center_by(per="rollout"))[:4], own[:4] - 4 / 3)  # rollouts of 2, 2 and 0
-    close(row(r, adv.scale_by(epsilon=0.0, per="rollout"))[:4], own[:4] / np.std([2, 2, 0], ddof=1))
+    close(row(r, adv.center_by(per="episode"))[:4], own[:4] - 4 / 3)  # rollouts of 2, 2 and 0
+    close(row(r, adv.scale_by(epsilon=0.0, per="episode"))[:4], own[:4] / np.std([2, 2, 0], ddof=1))
     close(row(r, adv.center_by(("group", "agent"))), [2, -2, 1, -1, 0])
     only = adv.center_by(only="on_policy"), adv.scale_by(only="on_policy", ddof=0)
     close(row(r, *only)[:4], np.array([2, -2, 0, -2]) / np.std([4, 0, 2]))
     # a rollout cut into rows keeps its advantage
-    whole, cut = ones([1, 0, 0], rollout=[0, 1, 2]), ones([1, 0, 0, 0], rollout=[0, 1, 1, 2])
-    pair = adv.center_by(per="rollout"), adv.scale_by(per="rollout")
+    whole, cut = ones([1, 0, 0], episode=[0, 1, 2]), ones([1, 0, 0, 0], episode=[0, 1, 1, 2])
+    pair = adv.center_by(per="episode"), adv.scale_by(per="episode")
     close(row(cut, *pair)[[0, 1, 3]], row(whole, *pair))
     close(row(whole, *pair), row(whole, adv.zscore_by_group()))
     tokens = record([[1, 1, 0], [1, 1, 1]], [3, 0], turn=[[0, 1, 1], [0, 0, 1]], advantage=[[1.0, 2, 9], [3, 5, 8]])

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rljax import config as configs
 from rljax import models
-from rljax.ahead import collectives, flops, hlo, page, programs, report, roofline, scaling, topology, traffic
+from rljax.aot import collectives, flops, hlo, page, programs, report, roofline, scaling, topology, traffic
+from rljax.config import files
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -107,7 +107,7 @@ def test_a_program_is_read_with_its_loops():
 def test_turns_of_a_loop(edits, turns):
     module = edited(*edits)
     loop = module.computations["main"].instructions["loop"]
-    assert hlo.turns(module, module.computations["main"], loop) == turns
+    assert hlo.trip_count(module, module.computations["main"], loop) == turns
 
 
 def test_an_early_exit_leaves_the_most_turns_it_could_make():
@@ -119,7 +119,7 @@ def test_an_early_exit_leaves_the_most_turns_it_could_make():
         ("fusion(%count)", "fusion(%count, %some)"),
     )  # fmt: skip
     main = module.computations["main"]
-    assert hlo.turns(module, main, main.instructions["loop"]) == 4
+    assert hlo.trip_count(module, main, main.instructions["loop"]) == 4
 
 
 def test_collectives_are_counted_with_their_loops():
@@ -378,7 +378,7 @@ def test_the_command_says_what_is_wrong():
 
 def test_a_task_that_is_not_here_is_said_to_have_a_stand_in():
     with pytest.raises(ValueError, match="--prompt_length and --completion_length"):
-        programs.make(configs.load("gsm8k"), target())
+        programs.make(files.load("gsm8k"), target())
 
 
 def test_braces_that_do_not_end_a_computation_and_those_that_do():
@@ -396,9 +396,9 @@ def test_braces_that_do_not_end_a_computation_and_those_that_do():
 @pytest.mark.parametrize("row", page.ROWS, ids=lambda row: row.name)
 def test_rows_of_the_page_fill_their_chips(row):
     _, shape = topology.read(row.topology)
-    config = configs.load("pretrained", row.model)
+    config = files.load("pretrained", row.model)
     for field, value in row.fields.items():
-        configs.override(config, field, value)
+        files.override(config, field, value)
     mesh = config.mesh.to_dict()
     assert math.prod(mesh.values()) == math.prod(shape) * row.slices
     # every chip has whole prompts in every micro-batch

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms, losses, parse
+from rljax import algorithms
+from rljax.algorithms import interpreter
+from rljax.language import parse
 from tests import batch, memory
 from tests.batch import B, T
 from tests.reference import dual
@@ -97,14 +99,14 @@ def oracle(name):
 
 def prepared(algorithm, rollout, scores):
     """Yield (objective, its minibatch, its state), the batch being one minibatch."""
-    rollout, state = losses.transform(algorithm, rollout, losses.init(algorithm), KEY)
+    rollout, state = interpreter.transform(algorithm, rollout, interpreter.init(algorithm), KEY)
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-        yield o, *losses.prepare(o, rollout, scores, inner, KEY)
+        yield o, *interpreter.prepare_minibatch(o, rollout, scores, inner, KEY)
 
 
 def total(algorithm, rollout, scores):
     """Return the loss of each objective on the whole batch, as the step computes it."""
-    return [losses.loss(o, rows, scores, inner, KEY)[0] for o, rows, inner in prepared(algorithm, rollout, scores)]
+    return [interpreter.loss(o, rows, scores, inner, KEY)[0] for o, rows, inner in prepared(algorithm, rollout, scores)]
 
 
 @functools.cache
@@ -114,9 +116,9 @@ def compiled(name, i):
     def run(rollout, scores):
         algorithm, found = recipe(name, i), []
         for o, rows, inner in prepared(algorithm, rollout, scores):
-            f = functools.partial(losses.loss, o, state=inner, key=KEY)
+            f = functools.partial(interpreter.loss, o, state=inner, key=KEY)
             (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
-            cuts = ((0, 5), (5, 9), (9, 12)) if losses.objective_needs(o).block == "group" else ((0, 1), (1, 12))
+            cuts = ((0, 5), (5, 9), (9, 12)) if interpreter.objective_needs(o).whole == "group" else ((0, 1), (1, 12))
             parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts]
             found.append((value, metrics, gradient, parts, rows))
         return found
@@ -229,7 +231,7 @@ def test_row_order_and_group_names_do_not_matter(case):
         order = np.arange(B)
     shuffled = batch.select(d, order)
     shuffled["group"] = shuffled["group"] * 100 - 3
-    shuffled["rollout"] = 50 - shuffled["rollout"]
+    shuffled["episode"] = 50 - shuffled["episode"]
     if name == "spo":  # its prompts are remembered by index, which the batch takes from the group
         shuffled["group"] = d["group"][order]
     (one, g), (other, h) = evaluate(name, i, d), evaluate(name, i, shuffled)

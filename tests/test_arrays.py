@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax import algorithms, losses, seams
+from rljax import algorithms
 from rljax.algorithms import __main__ as command
+from rljax.algorithms import interpreter, seams
 from tests import batch
 
 MASK = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
@@ -73,12 +74,12 @@ def test_a_state_moves_what_is_scheduled():
         rljax.Scores(logp=jnp.zeros((4, 3)), entropy=jnp.ones((4, 3))),
     )
     algorithm = build(call)
-    state = losses.init(algorithm)
+    state = interpreter.init(algorithm)
     seen = []
     for _ in range(3):
         _, metrics = rljax.objective(algorithm, r, scores, state=state)
         seen.append(float(metrics["loss/live_entropy"]))
-        state = losses.observe(algorithm, state, metrics)
+        state = interpreter.observe(algorithm, state, metrics)
     np.testing.assert_allclose(seen, [-1, -0.5, 0])
 
 
@@ -135,7 +136,7 @@ def test_presets_fill_in_and_give_way():
 
 
 def printed(capsys, *arguments):
-    command.main(list(arguments))
+    command.main(["algorithms", *arguments])
     return capsys.readouterr().out
 
 
@@ -160,5 +161,5 @@ def test_two_recipes_differ_seam_by_seam(capsys):
 
 
 def test_a_mistake_is_one_line_and_exit_2():
-    done = subprocess.run([sys.executable, "-m", "rljax.algorithms", "gspoo"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "rljax", "algorithms", "gspoo"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Did you mean 'gspo'" in done.stderr

@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms, bench, losses, models, seams
-from rljax import config as configs
+from rljax import algorithms, bench, models
+from rljax.algorithms import interpreter, seams
 from rljax.bench import algebra, ceilings, parts, peers, shapes
+from rljax.config import schema
 from tests import tiny
 
 
 def test_the_extremes_have_equal_needs_and_differ_only_in_their_chains():
     short, long = (seams.algorithm(call, "test") for call in algebra.extremes(tiny.config()))
-    assert losses.needs(short) == losses.needs(long)
+    assert interpreter.needs(short) == interpreter.needs(long)
     assert algebra.pieces(short) + 3 < algebra.pieces(long)
     assert short.source.spec == long.source.spec == "task()"
     assert algebra.pieces(algorithms.reinforce()) == 4  # source, returns, reinforce, a reduction
@@ -38,7 +39,7 @@ def test_the_algebra_bench_reports_both_chains():
 @functools.cache
 def _work(lengths: str):
     """A step small enough to run here, of either kind of lengths."""
-    config = configs.default()
+    config = schema.default()
     config.algorithm, config.batch.prompts, config.batch.samples = "grpo(kl=0.0)", 8, 4
     config.log.rollout_rows = 0
     shapes.SHAPES["test"] = ({"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32}, 64)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rljax.data import chat, tokenizer
+from rljax.data import chat, tokenizers
 from tests import test_public_tokenizer as public
 
 # Templates of our own in the manner of public families; the markers are theirs, which is what makes the manner.
@@ -96,7 +96,7 @@ def test_templates_are_applied_as_transformers_applies_them(template, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = public.write(tmp_path / "model", "fallback")
     (folder / "chat_template.jinja").write_text(template)
-    theirs, ours = transformers.PreTrainedTokenizerFast.from_pretrained(folder), tokenizer.load(folder)
+    theirs, ours = transformers.PreTrainedTokenizerFast.from_pretrained(folder), tokenizers.load(folder)
     for messages in (ASKED, TALK, SYSTEM):
         if template == GEMMA and messages == SYSTEM:
             continue
@@ -111,19 +111,19 @@ def test_where_the_template_comes_from(tmp_path):
     folder = public.write(tmp_path / "model", "byte level")
     expected = "<|from|>user\nHi<|to|>\n<|from|>assistant\n"
     messages = [{"role": "user", "content": "Hi"}]
-    model = tokenizer.load(folder)
+    model = tokenizers.load(folder)
     assert model.chat(messages) == expected
     assert model.encode(expected)[:1] == model.encode("<|from|>")  # markers are read as the special tokens they are
     config = json.loads((folder / "tokenizer_config.json").read_text())
     several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": several}))
-    assert tokenizer.load(folder).chat(messages) == "yes"
+    assert tokenizers.load(folder).chat(messages) == "yes"
     (folder / "chat_template.jinja").write_text("{{ eos_token }}{{ unk_token }}")  # a file goes before the field
-    assert tokenizer.load(folder).chat(messages) == "<|to|>"
+    assert tokenizers.load(folder).chat(messages) == "<|to|>"
     (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": None}))
     with pytest.raises(ValueError, match="no chat template"):
-        tokenizer.load(folder).chat(messages)
+        tokenizers.load(folder).chat(messages)
 
 
 def test_the_date_may_be_asked_for():

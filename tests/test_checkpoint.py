@@ -14,7 +14,8 @@ import numpy as np
 import optax
 import pytest
 
-from rljax import checkpoint, types
+from rljax import types
+from rljax.run import checkpoints
 
 # Tensorstore's threads may still answer to an event loop that orbax closed after the first error.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -29,7 +30,7 @@ def make_state(step, rows=8):
     params = {"policy": {"w": w, "scale": jnp.full((3,), step, jnp.bfloat16)}, "value": {"nan": nan}}
     return types.TrainState(
         step=jnp.int32(step),
-        draw=jnp.int32(10 * step),
+        cursor=jnp.int32(10 * step),
         params=params,
         opt_state=(optax.chain(optax.clip(1.0), optax.adam(1e-3)).init(params), ()),
         algorithm=((), {"ema": jnp.float32(0.5), "none": None}, (jnp.array([True, False]),)),
@@ -60,7 +61,7 @@ def same(left, right):
 
 
 def write(directory, steps, **options):
-    with checkpoint.Checkpointer(directory, **{"max_to_keep": 9, **options}) as saver:
+    with checkpoints.Checkpointer(directory, **{"max_to_keep": 9, **options}) as saver:
         for step in steps:
             saver.save(step, make_state(step), {"step": step})
 
@@ -72,12 +73,12 @@ def listing(directory):
 
 def test_everything_comes_back_bit_for_bit_in_its_structure(tmp_path):
     state, extras = make_state(3), {"config": {"a": [1, 2.5, None]}, "tokenizer": "AAE="}
-    with checkpoint.Checkpointer(tmp_path / "run", max_to_keep=2) as saver:
+    with checkpoints.Checkpointer(tmp_path / "run", max_to_keep=2) as saver:
         assert saver.latest_step() is None
         assert saver.save(3, state, extras)
         saver.wait()
         assert saver.all_steps() == [3]
-    reader = checkpoint.Checkpointer(tmp_path / "run")
+    reader = checkpoints.Checkpointer(tmp_path / "run")
     restored, got, step = reader.restore(abstract(state))
     same(restored, state)
     assert (got, step) == (extras, 3)
@@ -91,20 +92,20 @@ def test_everything_comes_back_bit_for_bit_in_its_structure(tmp_path):
 def test_a_relative_directory_is_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("run", [1])
-    assert checkpoint.Checkpointer(tmp_path / "run").all_steps() == [1]
+    assert checkpoints.Checkpointer(tmp_path / "run").all_steps() == [1]
 
 
 def test_the_state_may_be_donated_once_save_returns(tmp_path):
     double = jax.jit(lambda s: jax.tree.map(lambda x: x + x, s), donate_argnums=0)
     state = {"w": jnp.arange(200_000, dtype=jnp.float32)}
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
         for step in (1, 2, 3):  # after k doublings the state is 2^k i
             state = double(state)
             saver.save(step, state, {})
         state = double(state)
     like = {"w": jax.ShapeDtypeStruct((200_000,), jnp.float32)}
     for step in (1, 2, 3):
-        restored, _, _ = checkpoint.Checkpointer(tmp_path).restore(like, step)
+        restored, _, _ = checkpoints.Checkpointer(tmp_path).restore(like, step)
         np.testing.assert_array_equal(np.asarray(restored["w"]), np.arange(200_000, dtype=np.float32) * 2**step)
 
 
@@ -117,17 +118,17 @@ def test_other_shardings_one_device_to_eight_and_back(tmp_path):
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(("fsdp",) if split else ())))
 
     state = make_state(1)
-    with checkpoint.Checkpointer(tmp_path / "one") as saver:
+    with checkpoints.Checkpointer(tmp_path / "one") as saver:
         saver.save(1, state, {})
     like = abstract(state, spread).replace(step=jax.ShapeDtypeStruct((), jnp.int32))
-    wide, _, _ = checkpoint.Checkpointer(tmp_path / "one").restore(like)
+    wide, _, _ = checkpoints.Checkpointer(tmp_path / "one").restore(like)
     assert len(wide.params["policy"]["w"].sharding.device_set) == 8
     assert wide.params["policy"]["w"].addressable_shards[0].data.shape == (1, 4)
     same(wide, state)
     assert len(wide.step.sharding.device_set) == 8  # no sharding given: beside the others
-    with checkpoint.Checkpointer(tmp_path / "eight") as saver:
+    with checkpoints.Checkpointer(tmp_path / "eight") as saver:
         saver.save(2, wide, {})
-    back, _, _ = checkpoint.Checkpointer(tmp_path / "eight").restore(abstract(state))
+    back, _, _ = checkpoints.Checkpointer(tmp_path / "eight").restore(abstract(state))
     assert len(back.params["policy"]["w"].sharding.device_set) == 1
     same(back, state)
 
@@ -135,30 +136,30 @@ def test_other_shardings_one_device_to_eight_and_back(tmp_path):
 def test_keeps_the_newest_and_the_best(tmp_path):
     accuracy = {2: 0.5, 3: 0.9, 5: 0.9, 6: 0.1, 8: float("nan")}  # the later of two equals is the best
     for steps in ((1, 2, 3, 4), (5, 6, 7, 8)):  # the second writer must find the first one's scores
-        with checkpoint.Checkpointer(tmp_path, max_to_keep=2) as saver:
+        with checkpoints.Checkpointer(tmp_path, max_to_keep=2) as saver:
             if saver.all_steps():
                 saver.restore(abstract(make_state(4)))
             for step in steps:
                 metrics = {"accuracy": accuracy[step]} if step in accuracy else None
                 assert saver.save(step, make_state(step), {}, metrics=metrics)
         expected = [3, 4] if steps[0] == 1 else [5, 7, 8]
-        assert checkpoint.Checkpointer(tmp_path).all_steps() == expected
-    assert checkpoint.Checkpointer(tmp_path).best_step() == 5
+        assert checkpoints.Checkpointer(tmp_path).all_steps() == expected
+    assert checkpoints.Checkpointer(tmp_path).best_step() == 5
 
 
 def test_best_survives_a_restart(tmp_path):
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=1) as saver:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=1) as saver:
         saver.save(1, make_state(1), {}, metrics={"accuracy": 0.7})
         saver.save(2, make_state(2), {}, metrics={"accuracy": 0.3})
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=1) as saver:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=1) as saver:
         saver.restore(abstract(make_state(2)))
         for step in (3, 4):
             saver.save(step, make_state(step), {}, metrics={"accuracy": 0.2})
-    assert checkpoint.Checkpointer(tmp_path).all_steps() == [1, 4]
+    assert checkpoints.Checkpointer(tmp_path).all_steps() == [1, 4]
 
 
 def test_save_interval_force_and_saving_twice(tmp_path):
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=9, save_interval=2) as saver:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=9, save_interval=2) as saver:
         done = [saver.save(step, make_state(step), {}) for step in (1, 2, 3)]
         done += [saver.save(3, make_state(3), {}, force=True), saver.save(3, make_state(3), {}, force=True)]
         assert done == [False, True, False, True, False]
@@ -221,8 +222,8 @@ def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_p
     write(tmp_path, [10, 20, 30])
     fault(tmp_path / "30")
     damaged = sorted(path.name for path in (tmp_path / "30").rglob("*"))
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=2) as saver:
-        with pytest.warns(checkpoint.CheckpointWarning) as caught:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=2) as saver:
+        with pytest.warns(checkpoints.CheckpointWarning) as caught:
             state, extras, step = saver.restore(abstract(make_state(0)))
         assert len(caught) == 1
         text = str(caught[0].message)
@@ -233,24 +234,24 @@ def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_p
         saver.save(25, make_state(25), {"step": 25})
         saver.save(30, make_state(30), {"step": 30})
     assert sorted(path.name for path in (tmp_path / "corrupt-30").rglob("*")) == damaged
-    reader = checkpoint.Checkpointer(tmp_path)
+    reader = checkpoints.Checkpointer(tmp_path)
     assert reader.all_steps() == [25, 30]
     same(reader.restore(abstract(make_state(0)))[0], make_state(30))
 
 
 def test_corrupt_twice_keeps_both_aside(tmp_path):
     for _ in range(2):
-        with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+        with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
             if saver.all_steps():
                 flip_a_bit(tmp_path / "2")
-                with pytest.warns(checkpoint.CheckpointWarning):
+                with pytest.warns(checkpoints.CheckpointWarning):
                     saver.restore(abstract(make_state(0)))
             else:
                 saver.save(1, make_state(1), {})
             saver.save(2, make_state(2), {})
     flip_a_bit(tmp_path / "2")
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
-        with pytest.warns(checkpoint.CheckpointWarning):
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
+        with pytest.warns(checkpoints.CheckpointWarning):
             saver.restore(abstract(make_state(0)))
         saver.save(2, make_state(2), {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "corrupt-2", "corrupt-2-again"]
@@ -258,12 +259,12 @@ def test_corrupt_twice_keeps_both_aside(tmp_path):
 
 def test_going_back_on_purpose_sets_the_later_ones_aside(tmp_path):
     write(tmp_path, [1, 2, 3])
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=2) as saver:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=2) as saver:
         assert saver.restore(abstract(make_state(0)), step=1)[2] == 1
         saver.save(2, make_state(2), {"again": True})
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["1", "2", "superseded-2", "superseded-3"]
-    assert checkpoint.Checkpointer(tmp_path).read_extras() == {"again": True}
+    assert checkpoints.Checkpointer(tmp_path).read_extras() == {"again": True}
 
 
 def test_none_readable_is_an_error_that_lists_them_and_deletes_nothing(tmp_path):
@@ -271,26 +272,26 @@ def test_none_readable_is_an_error_that_lists_them_and_deletes_nothing(tmp_path)
     flip_a_bit(tmp_path / "1")
     delete_record(tmp_path / "2")
     before = listing(tmp_path)
-    with pytest.raises(checkpoint.CheckpointError, match=r"(?s)nothing was deleted.*step 2: .*step 1: .*digest"):
-        checkpoint.Checkpointer(tmp_path).restore(abstract(make_state(0)))
-    with pytest.raises(checkpoint.CheckpointError, match="step 2"):
-        checkpoint.Checkpointer(tmp_path).read_extras(2)
-    with pytest.warns(checkpoint.CheckpointWarning, match=r"step 2.*step 1"):
-        assert checkpoint.Checkpointer(tmp_path).read_extras() == {"step": 1}
+    with pytest.raises(checkpoints.CheckpointError, match=r"(?s)nothing was deleted.*step 2: .*step 1: .*digest"):
+        checkpoints.Checkpointer(tmp_path).restore(abstract(make_state(0)))
+    with pytest.raises(checkpoints.CheckpointError, match="step 2"):
+        checkpoints.Checkpointer(tmp_path).read_extras(2)
+    with pytest.warns(checkpoints.CheckpointWarning, match=r"step 2.*step 1"):
+        assert checkpoints.Checkpointer(tmp_path).read_extras() == {"step": 1}
     assert listing(tmp_path) == before
 
 
 def test_a_step_asked_for_does_not_fall_back(tmp_path):
     write(tmp_path, [1, 2])
     flip_a_bit(tmp_path / "2")
-    with pytest.raises(checkpoint.CheckpointError, match="step 2"):
-        checkpoint.Checkpointer(tmp_path).restore(abstract(make_state(0)), step=2)
+    with pytest.raises(checkpoints.CheckpointError, match="step 2"):
+        checkpoints.Checkpointer(tmp_path).restore(abstract(make_state(0)), step=2)
     with pytest.raises(FileNotFoundError, match=r"got 7.*\[1, 2\]"):
-        checkpoint.Checkpointer(tmp_path).restore(abstract(make_state(0)), step=7)
+        checkpoints.Checkpointer(tmp_path).restore(abstract(make_state(0)), step=7)
 
 
 def test_readers_create_and_delete_nothing(tmp_path):
-    reader = checkpoint.Checkpointer(tmp_path / "absent")
+    reader = checkpoints.Checkpointer(tmp_path / "absent")
     assert reader.all_steps() == [] and reader.latest_step() is None and reader.best_step() is None
     for read in (reader.read_extras, lambda: reader.restore(abstract(make_state(0)))):
         with pytest.raises(FileNotFoundError, match="absent"):
@@ -300,7 +301,7 @@ def test_readers_create_and_delete_nothing(tmp_path):
     write(tmp_path / "run", [1, 2, 3])
     (tmp_path / "run" / "4.orbax-checkpoint-tmp").mkdir()  # a save another process has under way
     before = listing(tmp_path)
-    with checkpoint.Checkpointer(tmp_path / "run", max_to_keep=1) as reader:
+    with checkpoints.Checkpointer(tmp_path / "run", max_to_keep=1) as reader:
         reader.restore(abstract(make_state(0)))
         reader.restore_params(abstract(make_state(0).params))
         assert (reader.read_extras(), reader.all_steps(), reader.best_step()) == ({"step": 3}, [1, 2, 3], None)
@@ -309,12 +310,12 @@ def test_readers_create_and_delete_nothing(tmp_path):
 
 def test_like_may_depend_on_the_extras(tmp_path):
     """A run with phases has another state in each; the extras say which, also after a fallback."""
-    with checkpoint.Checkpointer(tmp_path, max_to_keep=9) as saver:
+    with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
         saver.save(1, make_state(1, rows=8), {"rows": 8})
         saver.save(2, make_state(2, rows=16), {"rows": 16})
     flip_a_bit(tmp_path / "2")
-    reader = checkpoint.Checkpointer(tmp_path)
-    with pytest.warns(checkpoint.CheckpointWarning, match="step 2"):
+    reader = checkpoints.Checkpointer(tmp_path)
+    with pytest.warns(checkpoints.CheckpointWarning, match="step 2"):
         state, _, _ = reader.restore(lambda extras: abstract(make_state(0, rows=extras["rows"])))
     same(state, make_state(1, rows=8))
 
@@ -327,14 +328,14 @@ def test_like_may_depend_on_the_extras(tmp_path):
 
 def test_another_state_is_a_mismatch_not_a_corruption(tmp_path):
     write(tmp_path, [1, 2])
-    reader = checkpoint.Checkpointer(tmp_path)
+    reader = checkpoints.Checkpointer(tmp_path)
     with pytest.raises(ValueError, match=r"like: .*step 2(?s:.)*params/policy/w: saved .*8, 4.*wanted .*9, 4"):
         reader.restore(abstract(make_state(0, rows=9)))
     state = abstract(make_state(0))
     with pytest.raises(ValueError, match="reference: not saved"):
         reader.restore(state.replace(reference=jax.ShapeDtypeStruct((), jnp.float32)))
     with pytest.raises(ValueError, match=r"draw: saved .*int32.* wanted .*uint32"):
-        reader.restore(state.replace(draw=jax.ShapeDtypeStruct((), jnp.uint32)))
+        reader.restore(state.replace(cursor=jax.ShapeDtypeStruct((), jnp.uint32)))
     with pytest.raises(ValueError, match=r"pool/token: saved .* not wanted"):
         reader.restore(state.replace(pool={name: state.pool[name] for name in ("empty", "noise")}))
 
@@ -342,23 +343,23 @@ def test_another_state_is_a_mismatch_not_a_corruption(tmp_path):
 def test_bad_arguments_are_refused(tmp_path):
     for options in ({"max_to_keep": 0}, {"save_interval": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(options))}: got 0"):
-            checkpoint.Checkpointer(tmp_path, **options)
-    saver, state = checkpoint.Checkpointer(tmp_path / "run"), make_state(1)
+            checkpoints.Checkpointer(tmp_path, **options)
+    saver, state = checkpoints.Checkpointer(tmp_path / "run"), make_state(1)
     with pytest.raises(ValueError, match="extras: "):
         saver.save(1, state, {"tokenizer": b"raw"})
     with pytest.raises(ValueError, match=r"metrics: got \['reward'\], must hold 'accuracy'"):
         saver.save(1, state, {}, metrics={"reward": 1.0})
     with pytest.raises(ValueError, match=r"state: draw is 7"):
-        saver.save(1, state.replace(draw=7), {})
+        saver.save(1, state.replace(cursor=7), {})
     with pytest.raises(ValueError, match=r"state: draw is a typed key"):
-        saver.save(1, state.replace(draw=jax.random.key(0)), {})
+        saver.save(1, state.replace(cursor=jax.random.key(0)), {})
     assert not (tmp_path / "run").exists()
     saver.save(5, state, {})
     with pytest.raises(ValueError, match="step: got 4, must be above 5"):
         saver.save(4, state, {})
     saver.close()
     with pytest.raises(ValueError, match=r"step: got 2, but .* has steps \[5\]"):
-        checkpoint.Checkpointer(tmp_path / "run").save(2, state, {})
+        checkpoints.Checkpointer(tmp_path / "run").save(2, state, {})
 
 
 def test_digest_sees_bits_places_and_every_dtype():
@@ -372,16 +373,16 @@ def test_digest_sees_bits_places_and_every_dtype():
     }
     for name, value in values.items():
         value = np.asarray(value)
-        first = checkpoint._digest_by_name({"x": value})
+        first = checkpoints._digest_by_name({"x": value})
         swapped = np.ascontiguousarray(value[::-1])
-        assert checkpoint._digest_by_name({"x": swapped}) != first, name
+        assert checkpoints._digest_by_name({"x": swapped}) != first, name
         for byte in range(value.nbytes if name != "bool" else 0):
             changed = bytearray(value.tobytes())
             changed[byte] ^= 1
             other = np.frombuffer(bytes(changed), value.dtype).reshape(value.shape)
-            assert checkpoint._digest_by_name({"x": other}) != first, (name, byte)
-    zeros = checkpoint._digest_by_name({"x": np.zeros(2, np.float32)})
-    assert checkpoint._digest_by_name({"x": np.array([0.0, -0.0], np.float32)}) != zeros
+            assert checkpoints._digest_by_name({"x": other}) != first, (name, byte)
+    zeros = checkpoints._digest_by_name({"x": np.zeros(2, np.float32)})
+    assert checkpoints._digest_by_name({"x": np.array([0.0, -0.0], np.float32)}) != zeros
 
 
 WRITER = """
@@ -404,7 +405,7 @@ with checkpoint.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
 def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
     rng = np.random.default_rng(0)
     like = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
-    root = pathlib.Path(checkpoint.__file__).parents[1]
+    root = pathlib.Path(checkpoints.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     reached = 0
     for _ in range(3):
@@ -418,7 +419,7 @@ def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        reader = checkpoint.Checkpointer(tmp_path)
+        reader = checkpoints.Checkpointer(tmp_path)
         for step in reader.all_steps():
             state, extras, _ = reader.restore(like, step)
             assert extras == {"step": step} and int(state["step"]) == step

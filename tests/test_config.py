@@ -9,20 +9,23 @@ import sys
 import jax
 import pytest
 
-from rljax import algorithms, parse, program, seams, tasks, transforms, types
-from rljax import config as configs
+from rljax import algorithms, environments, transforms, types
+from rljax.algorithms import seams
+from rljax.config import files, resolve, schema
+from rljax.language import parse
+from rljax.run import programs
 from tests import batch, tiny
 
 CONFIGS = sorted(p.stem for p in (pathlib.Path(__file__).parent.parent / "configs").glob("*.py") if p.stem[0] != "_")
 
 
-def resolve(**fields):
-    return configs.resolve(tiny.config(**fields))
+def resolved(**fields):
+    return resolve.resolve(tiny.config(**fields))
 
 
 def main(**fields):
     """Return the algorithm of the main phase."""
-    return resolve(**fields).phases[-1].algorithm
+    return resolved(**fields).phases[-1].algorithm
 
 
 def loss_of(**fields):
@@ -101,7 +104,7 @@ BAD = [
     ({"seam__source": "none"}, r"config\.seam\.source='none': exactly one piece, got 0"),
     ({"seam__reduce": "+ sum_over_tokens()"}, r"exactly one piece, got 2"),
     ({"seam__penalty": "rljax.transforms.weight.by_sign()"}, r"by_sign\(.*\) belongs to seam 'weight'"),
-    ({"seam__penalty": "rljax.parse.nearest('a', ())"}, "is not a piece"),
+    ({"seam__penalty": "rljax.language.parse.nearest('a', ())"}, "is not a piece"),
     ({"seam__penalty": "chain()"}, r"config\.seam\.penalty: chain\(\): .*at least one piece"),
     (
         {"seam__penalty": "where('right', kl(), entropy())"},
@@ -118,7 +121,7 @@ BAD = [
 )
 def test_bad_input_names_the_field_and_what_is_valid(fields, message):
     with pytest.raises(ValueError, match=message):
-        resolve(**fields)
+        resolved(**fields)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +154,13 @@ def test_bad_input_names_the_field_and_what_is_valid(fields, message):
 )
 def test_text_that_is_not_a_call_of_known_names_is_refused(text):
     with pytest.raises(ValueError, match=r"config\.algorithm"):
-        resolve(algorithm=text)
+        resolved(algorithm=text)
 
 
 def test_a_refused_call_was_not_made(tmp_path):
     for text in (f"os.mkdir({str(tmp_path / 'made')!r})", f"__import__('os').mkdir({str(tmp_path / 'made')!r})"):
         with pytest.raises(ValueError, match=r"config\.algorithm"):
-            resolve(algorithm=text)
+            resolved(algorithm=text)
     assert not (tmp_path / "made").exists()
 
 
@@ -173,39 +176,39 @@ def test_an_unknown_field_anywhere_is_refused(path, field, hint):
     with target.unlocked():
         target[field] = 1
     with pytest.raises(ValueError, match=rf"config\.{'.'.join((*path, field))}: unknown field\. Did you mean '{hint}'"):
-        configs.resolve(config)
+        resolve.resolve(config)
     with pytest.raises(ValueError, match=r"phase: unknown field 'step'. Did you mean 'steps'"):
-        configs.phase(step=1)
+        schema.phase(step=1)
 
 
 @pytest.mark.parametrize("value", ["a", 2.5, True, None])
 def test_a_field_of_the_wrong_type_is_refused(value):
     config = tiny.config()
-    config.phase.main = configs.ConfigDict({**config.phase.main.to_dict(), "steps": value})
+    config.phase.main = schema.ConfigDict({**config.phase.main.to_dict(), "steps": value})
     with pytest.raises(ValueError, match=rf"config\.phase\.main\.steps={value!r}: must be of type int"):
-        configs.resolve(config)
+        resolve.resolve(config)
 
 
 def test_pieces_that_need_a_whole_group_are_not_split():
     prepare = types.PrepareTransform(lambda rollout, scores, state, key: (rollout, state))
-    loss = types.LossTransform(lambda loss, rollout, scores, state, key: loss, needs=types.Needs(block="group"))
+    loss = types.LossTransform(lambda loss, rollout, scores, state, key: loss, needs=types.Needs(whole="group"))
     algorithm = types.Algorithm((types.Objective(loss=(loss,), reduce=prepare),))
     config = tiny.config(learner__microbatches=16)  # 8 prompts * 4 samples
     with pytest.raises(
         ValueError, match=r"= 16 \(phase 'main'\): must divide 8 prompts \* 4 .*without cutting a group"
     ):
-        configs._split(config, algorithm, 8, 4, "main")
+        resolve._split(config, algorithm, 8, 4, "main")
     config.learner.microbatches = 8
-    configs._split(config, algorithm, 8, 4, "main")
+    resolve._split(config, algorithm, 8, 4, "main")
 
 
 def test_rows_that_do_not_divide_over_the_mesh_are_refused():
     config = tiny.config(phases=("main",), batch__prompts=3, batch__samples=2)
     with pytest.raises(ValueError, match=r"config\.batch\.prompts \* samples \(phase 'main'\)=6: .*divisible by 8"):
-        program.build(config, devices=jax.devices())
+        programs.build(config, devices=jax.devices())
     config.mesh.update({"data": 3})
     with pytest.raises(ValueError, match=r"mesh data=3.* does not fit 8 devices"):
-        program.build(config, devices=jax.devices())
+        programs.build(config, devices=jax.devices())
 
 
 # --- calls --------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ def test_calls_fill_in_defaults_and_nest():
     nested = main(algorithm="grpo(kl=linear(0.1, 0.0, steps=10))")
     assert "kl=linear(start=0.1, end=0.0, steps=10)" in nested.spec
     assert (
-        main(algorithm="dapo(overlong=(8, 2))").rollout[0].spec
+        main(algorithm="dapo(overlong=(8, 2))").transforms[0].spec
         == "overlong(limit=8, cache=2, factor=1.0, beyond='hold')"
     )
 
@@ -257,7 +260,7 @@ def test_what_is_printed_of_a_recipe_builds_it_again(name):
     again = seams.algorithm(built.spec, "test")
     assert again.spec == built.spec
     assert algorithms.describe(again) == algorithms.describe(built)
-    for piece in (*built.rollout, *(p for o in built.objectives for p in (*o.prepare, *o.loss, o.reduce))):
+    for piece in (*built.transforms, *(p for o in built.objectives for p in (*o.prepare, *o.loss, o.reduce))):
         assert seams._edit(piece.seam, piece.spec, ())[0].spec == piece.spec
 
 
@@ -302,8 +305,8 @@ def test_a_seam_keeps_replaces_appends_and_removes():
     assert loss_of(algorithm="grpo()", seam__penalty="none") == [RATIO, CLIP]
     assert loss_of(seam__penalty="entropy() | kl(coefficient=0.04)") == [RATIO, CLIP, entropy, k3]
     a = main(seam__advantage="+ whiten()", seam__reward="affine(2.0)", seam__reduce="sum_over_tokens()")
-    assert [p.seam for p in a.rollout] == ["reward", "advantage", "advantage", "advantage"]
-    assert a.rollout[-1].spec == "whiten(epsilon=1e-08, key='batch')"
+    assert [p.seam for p in a.transforms] == ["reward", "advantage", "advantage", "advantage"]
+    assert a.transforms[-1].spec == "whiten(epsilon=1e-08, key='batch')"
     assert a.objectives[0].reduce.spec == "sum_over_tokens(divisor=1.0)"
     assert main(seam__source="dynamic(3)").source.oversample == 3
     prepared = main(seam__prepare="keep('wrong') | drop_truncated()").objectives[0].prepare
@@ -323,7 +326,7 @@ def test_pieces_of_no_seam_and_the_order_of_a_recipe_survive_an_edit():
 
     plain = algorithms.reinforce()
     mine = algorithms.compose(
-        reward=[*plain.rollout],
+        reward=[*plain.transforms],
         advantage=[unseamed("own")],
         loss=plain.objectives[0].loss,
         reduce=plain.objectives[0].reduce,
@@ -331,7 +334,7 @@ def test_pieces_of_no_seam_and_the_order_of_a_recipe_survive_an_edit():
     fields = dict.fromkeys(transforms.SEAMS, "")
     assert seams.edited(mine, fields) == mine
     edited = seams.edited(mine, {**fields, "reward": "affine()", "advantage": "leave_one_out()"})
-    assert [p.spec.partition("(")[0] for p in edited.rollout] == ["affine", "leave_one_out", "own"]
+    assert [p.spec.partition("(")[0] for p in edited.transforms] == ["affine", "leave_one_out", "own"]
 
 
 def test_pieces_nest_reductions_schedules_branches_and_chains():
@@ -341,11 +344,11 @@ def test_pieces_nest_reductions_schedules_branches_and_chains():
     spec = "where('wrong', chain(entropy(coefficient=0.1, reduce=None, only=None), " + spec + "), " + spec + ")"
     assert loss_of(seam__penalty=spec)[-1] == spec
     piece = main(seam__penalty=spec).objectives[0].loss[-1]
-    assert piece.needs == types.Needs(entropy=True, reference=True) and len(piece.prepare) == 2
+    assert piece.needs == types.Needs(entropy=True, reference=True) and len(piece.statistics) == 2
 
 
 def test_a_phase_with_its_own_algorithm_ignores_the_seams():
-    phases = resolve(seam__penalty="entropy()").phases
+    phases = resolved(seam__penalty="entropy()").phases
     assert [p.spec for p in phases[0].algorithm.objectives[0].loss] == ["likelihood()"]
     assert phases[1].algorithm.objectives[0].loss[-1].seam == "penalty"
 
@@ -354,33 +357,33 @@ def test_a_phase_with_its_own_algorithm_ignores_the_seams():
 
 
 def test_phases_follow_one_another():
-    resolved = resolve(phase__warm__steps=3, phase__main__steps=5)
-    assert [(p.name, p.first, p.last, p.prompts, p.samples) for p in resolved.phases] == [
+    run = resolved(phase__warm__steps=3, phase__main__steps=5)
+    assert [(p.name, p.first, p.last, p.prompts, p.samples) for p in run.phases] == [
         ("warm", 0, 3, 16, 1),  # demonstrations: one of each prompt
         ("main", 3, 8, 8, 4),
     ]
-    assert resolved.steps == 8
-    assert [resolved.phase_of(s).name for s in (0, 2, 3, 7, 8)] == ["warm", "warm", "main", "main", "main"]
+    assert run.steps == 8
+    assert [run.phase_of(s).name for s in (0, 2, 3, 7, 8)] == ["warm", "warm", "main", "main", "main"]
 
 
 def test_rescoring_is_on_only_where_something_was_filtered():
-    assert not resolve(sampler__rescore="kept").rescore
-    assert resolve(sampler__rescore="kept", sampler__top_p=0.9).rescore
-    assert not resolve(sampler__top_p=0.9).rescore
+    assert not resolved(sampler__rescore="kept").rescore
+    assert resolved(sampler__rescore="kept", sampler__top_p=0.9).rescore
+    assert not resolved(sampler__top_p=0.9).rescore
 
 
 def test_override_sets_fields_and_arguments():
     config = tiny.config("grpo")
-    configs.override(config, "algorithm.kl", 0.5)
-    configs.override(config, "algorithm.high", 0.28)
-    configs.override(config, "algorithm.kl", 0.25)
+    files.override(config, "algorithm.kl", 0.5)
+    files.override(config, "algorithm.high", 0.28)
+    files.override(config, "algorithm.kl", 0.25)
     assert config.algorithm == "grpo(high=0.28, kl=0.25)"
-    configs.override(config, "phase.main.optimizer.learning_rate", 0.01)
+    files.override(config, "phase.main.optimizer.learning_rate", 0.01)
     assert config.phase.main.optimizer == "adamw(weight_decay=0.0, learning_rate=0.01)"
-    configs.override(config, "model.width", 64)
-    configs.override(config, "sampler.temperature", 2)  # a whole number where a float stands
+    files.override(config, "model.width", 64)
+    files.override(config, "sampler.temperature", 2)  # a whole number where a float stands
     assert config.model.width == 64 and config.sampler.temperature == 2.0
-    configs.resolve(config)
+    resolve.resolve(config)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +404,7 @@ def test_override_refuses_what_is_not_there(field, value, message):
     config = tiny.config()
     config.task = "arithmetic(2)"
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        configs.override(config, field, value)
+        files.override(config, field, value)
 
 
 def test_with_argument_replaces_appends_and_keeps_the_rest():
@@ -415,23 +418,23 @@ def test_with_argument_replaces_appends_and_keeps_the_rest():
 def test_a_config_survives_json():
     config = tiny.config("ppo()", seam__penalty="+ kl('k1')", mesh__fsdp=2, sampler__top_p=0.9)
     config.phase.main.steps = 77
-    again = configs.from_dict(json.loads(config.to_json()))
-    assert configs.differences(config, again) == []
+    again = files.from_dict(json.loads(config.to_json()))
+    assert files.differences(config, again) == []
     assert again.phases == ("warm", "main") and again.phase.main.steps == 77
     again.model.width = 8
     del again.phase["warm"]
-    lines = configs.differences(config, again)
+    lines = files.differences(config, again)
     assert "config.model.width: 32 -> 8" in lines and "config.phase.warm.steps: 2 -> None" in lines
-    assert configs.from_dict({"seed": 3}).seed == 3  # what an older run did not store gets its default
-    assert configs.differences(configs.from_dict({}), configs.default()) == []
+    assert files.from_dict({"seed": 3}).seed == 3  # what an older run did not store gets its default
+    assert files.differences(files.from_dict({}), schema.default()) == []
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shipped_configs_resolve(name):
     for argument in ("", "quick"):
-        config = configs.load(name, argument)
+        config = files.load(name, argument)
         try:
-            configs.resolve(config)
+            resolve.resolve(config)
         except ValueError as error:
             if name not in ("gsm8k", "pretrained") or "is not a folder" not in str(error):
                 raise
@@ -439,26 +442,27 @@ def test_shipped_configs_resolve(name):
 
 
 def test_shipped_configs_are_found_by_name_and_path(tmp_path):
-    assert configs.find("quickstart").endswith("quickstart.py")
-    assert configs.find("configs/quickstart.py").endswith("quickstart.py")
+    assert files.find("quickstart").endswith("quickstart.py")
+    assert files.find("configs/quickstart.py").endswith("quickstart.py")
     with pytest.raises(
         ValueError, match=r"config 'quickstrat': no such file.*Did you mean 'quickstart'\? Valid: .*quickstart"
     ):
-        configs.find("quickstrat")
+        files.find("quickstrat")
     with pytest.raises(ValueError, match="only variant is 'quick'"):
-        configs.load("quickstart", "slow")
+        files.load("quickstart", "slow")
     own = tmp_path / "own.py"
     own.write_text("from rljax import config\n\ndef get_config(arg=''):\n    return config.default()\n")
-    assert configs.differences(configs.load(str(own)), configs.default()) == []
+    assert files.differences(files.load(str(own)), schema.default()) == []
 
 
 def test_every_task_of_the_table_can_be_imported():
-    for name in tasks.TASKS:
-        assert callable(parse.lookup(name, tasks.TASKS, "task"))
+    for name in environments.TASKS:
+        assert callable(parse.lookup(name, environments.TASKS, "task"))
 
 
 def test_resolving_starts_no_device():
-    code = "from rljax import config; config.resolve(config.default()); print('resolved'); import jax; jax.devices()"
+    code = "from rljax.config import resolve, schema; resolve.resolve(schema.default()); print('resolved')"
+    code += "; import jax; jax.devices()"
     env = {**os.environ, "JAX_PLATFORMS": "nowhere"}
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert ran.stdout == "resolved\n" and "nowhere" in ran.stderr  # what asks for a device fails, after resolving

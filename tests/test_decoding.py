@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import models, sampling, sharding, types
-from rljax.models import packing
-from rljax.models import score as scoring
+from rljax import models, sampling, types
+from rljax.models import packing, scoring
 from rljax.sampling import decode
+from rljax.training import sharding
 
 ARCHITECTURE = models.Architecture(vocabulary=37, layers=2, width=16, heads=4, kv_heads=2, hidden=16, tied=False)
 ONE_LAYER = {"layers": 1}  # where only the loop is in question: each stage compiles the model again
@@ -82,7 +82,7 @@ def same(found: sampling.Sample, expected: sampling.Sample):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
     for name in NEAR:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-5, err_msg=name)
-    assert found.turns == expected.turns
+    assert found.steps == expected.steps
 
 
 # --- the same draws -----------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def same(found: sampling.Sample, expected: sampling.Sample):
 def test_rows_of_the_plain_run_end_at_very_different_times():
     plain = drawn(build(**ONE_LAYER))
     end = plain.mask.sum(axis=1)
-    assert plain.turns == LENGTH and plain.slots == LENGTH * len(end)
+    assert plain.steps == LENGTH and plain.slots == LENGTH * len(end)
     assert end.min() <= 2 and end.max() == LENGTH and len(np.unique(end)) >= 5 and end.mean() < 0.7 * LENGTH
     assert set(plain.finish) == {types.Finish.STOP, types.Finish.LENGTH}
     np.testing.assert_array_equal(plain.finish == types.Finish.STOP, np.isin(plain.token, STOP).any(axis=1))
@@ -136,7 +136,7 @@ def test_rows_over_eight_devices_are_compacted_and_draw_the_same():
     found = jax.device_get(run(params, prompts, keys))
     same(found, drawn(build(**ONE_LAYER), EIGHT, 2))
     replayed(found, 2, 8, 2)
-    assert found.slots < 16 * found.turns  # it did shrink
+    assert found.slots < 16 * found.steps  # it did shrink
 
 
 # --- the work ---------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def replayed(sample: sampling.Sample, compact: int, prompts: int, samples: int):
             now += 1
         slots += shapes[now][0] * shapes[now][1]
         turns += 1
-    assert (sample.turns, sample.slots) == (turns, slots)
+    assert (sample.steps, sample.slots) == (turns, slots)
 
 
 def test_compaction_saves_the_slots_of_rows_that_ended():

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from rljax import algorithms, losses
+from rljax import algorithms
+from rljax.algorithms import interpreter
 from rljax.transforms import advantage, prepare, ratio, reduce, schedule, surrogate, weight
 from tests import batch
 from tests.batch import B, T
@@ -32,7 +33,7 @@ FRESH = with_(D, proximal=D["logp"], behaviour=D["logp"])
 SAME = with_(D, behaviour=D["proximal"])
 OWN = with_(D, on_policy=np.ones(B))
 MIXED = with_(D, reward=np.where(np.arange(B) == 9, 1, D["reward"]))
-PLAIN = with_(SAME, rollout=np.arange(B), turn=np.zeros((B, T), int), agent=np.zeros(B, int), finish=np.ones(B, int))
+PLAIN = with_(SAME, episode=np.arange(B), turn=np.zeros((B, T), int), agent=np.zeros(B, int), finish=np.ones(B, int))
 SHORT = with_(D, mask=D["mask"] * (np.arange(T) == 0))
 FOURS = with_(D, group=np.arange(B) // 4, valid=np.ones(B), mask=np.ones((B, T)))
 PAID = with_(PLAIN, token_reward=np.zeros((B, T)))
@@ -189,17 +190,17 @@ def test_signs_of_reward_and_of_advantage_differ_where_a_right_row_is_below_its_
     @jax.jit
     def run(states, r, s):
         def of(a, state):
-            r2, inner = losses.transform(a, r, state, KEY)
-            rows, inner = losses.prepare(a.objectives[0], r2, s, inner["objectives"][0], KEY)
-            return jax.grad(lambda x: losses.loss(a.objectives[0], rows, s.replace(logp=x), inner, KEY)[0])(s.logp)
+            r2, inner = interpreter.transform(a, r, state, KEY)
+            rows, inner = interpreter.prepare_minibatch(a.objectives[0], r2, s, inner["objectives"][0], KEY)
+            return jax.grad(lambda x: interpreter.loss(a.objectives[0], rows, s.replace(logp=x), inner, KEY)[0])(s.logp)
 
         return [of(a, state) for a, state in zip((*both, plain), states, strict=True)]
 
-    states = [losses.init(a) for a in (*both, plain)]
+    states = [interpreter.init(a) for a in (*both, plain)]
     above, right = np.isin(np.arange(B), (0, 3, 10, 11))[:, None], np.isin(np.arange(B), (0, 1, 3, 11))[:, None]
     for step in range(4):
         by_advantage, by_reward, unweighted = run(states, *batch.records(d))
         high = (1.0, 2.0, 3.0, 3.0)[step]
         close(by_advantage, unweighted * np.where(above, high, 0.5))
         close(by_reward, unweighted * np.where(right, high, 0.5))
-        states = [losses.observe(a, state, {}) for a, state in zip((*both, plain), states, strict=True)]
+        states = [interpreter.observe(a, state, {}) for a, state in zip((*both, plain), states, strict=True)]

@@ -6,17 +6,17 @@ import pytest
 
 import rljax
 from rljax import algorithms
-from rljax import config as configs
+from rljax.config import files, resolve
 from tests import batch
 
 PIECES = "experiments.example_pieces.pieces"
 
 
 def resolved(**fields):
-    c = configs.load("quickstart", "quick")
+    c = files.load("quickstart", "quick")
     for field, value in fields.items():
-        configs.override(c, field.replace("__", "."), value)
-    return configs.resolve(c).phases[-1].algorithm
+        files.override(c, field.replace("__", "."), value)
+    return resolve.resolve(c).phases[-1].algorithm
 
 
 def value_and_gradient(algorithm):

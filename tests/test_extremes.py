@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax import algorithms, losses
+from rljax import algorithms
+from rljax.algorithms import interpreter
 from tests import batch
 from tests import test_algorithms as battery
 from tests.batch import B, T
@@ -81,7 +82,7 @@ def program(family, paid):
     def run(rollout, scores):
         def total(s, name):
             found = [
-                losses.loss(o, rows, s, inner, battery.KEY)
+                interpreter.loss(o, rows, s, inner, battery.KEY)
                 for o, rows, inner in battery.prepared(battery.recipe(name), rollout, s)
             ]
             return sum(value for value, _ in found), found

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from rljax import config as configs
-from rljax import models, sampling, sharding, types
-from rljax import plan as plans
-from rljax import program as programs
-from rljax.data import tokenizer
-from rljax.models import families, gated, tensors, weights
+from rljax import models, sampling, types
+from rljax.config import resolve, schema
+from rljax.data import tokenizers
+from rljax.models import gated
+from rljax.models.checkpoints import families, tensors, weights
+from rljax.run import programs
+from rljax.training import plans, sharding
 from tests import tiny
 from tests.reference import families as reference
 
@@ -178,7 +179,7 @@ def test_a_critic_reads_the_trunk_and_a_reward_model_its_head(tmp_path):
 
 def test_a_run_starts_from_a_folder(folder):
     config = tiny.config("grpo(kl=0.1)", phases=("main",), model__weights=folder("gemma3"))
-    program = programs.build(config, tokenizer.train(configs.resolve(config).task.corpus()), jax.devices()[:1])
+    program = programs.build(config, tokenizers.train(resolve.resolve(config).task.corpus()), jax.devices()[:1])
     assert program.policy.architecture.window == 5 and program.policy.architecture.vocabulary == 40
     step = program.steps[0]
     given = program.initial()
@@ -254,10 +255,10 @@ def test_an_architecture_that_no_family_can_say():
 
 
 def test_the_embedding_must_hold_the_tokenizer(folder):
-    config = configs.complete(configs.default())
+    config = resolve.complete(schema.default())
     config.model.vocabulary = 40
     with pytest.raises(ValueError, match=r"config\.model\.vocabulary=40 .*41 ids"):
-        configs.architecture(config, 41)
+        resolve.architecture(config, 41)
 
 
 # --- beside transformers itself -------------------------------------------------------------------------

@@ -11,11 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from rljax import tasks, types
-from rljax.data import gsm8k_builder
-from rljax.data import tokenizer as tokenizers
-from rljax.rewards import mathematics, pool
-from rljax.tasks import HostTask, gsm8k
+from rljax import environments, types
+from rljax.data import gsm8k_builder, tokenizers
+from rljax.environments import HostTask, gsm8k
+from rljax.environments.verifiers import mathematics, pool
 from tests import test_public_tokenizer as public
 
 REAL = pathlib.Path(__file__).parents[1] / ".." / "shared" / "data" / "gsm8k"
@@ -278,7 +277,7 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     tokenizer = tokenizers.train(["Question: How far?\nAnswer: #### 27"], model_type="char")
     token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
     assert tokenizer.decode(token[0]) == " #### 27"
-    assert task.reference(0, "heldout") == "27"
+    assert task.target(0, "heldout") == "27"
     with pytest.raises(ValueError, match="'train'; it has heldout"):
         task.size("train")
 
@@ -322,7 +321,7 @@ def test_math(tmp_path):
     ]
     for name in ("train.jsonl", "test.jsonl"):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
-    task: Any = tasks.lookup("math")(tmp_path, 128, 64, cache=tmp_path / "cache")
+    task: Any = environments.lookup("math")(tmp_path, 128, 64, cache=tmp_path / "cache")
     bound = task.bind(tokenizers.make("bytes", ()))
     assert [bound.reference(i, "train") for i in range(2)] == ["\\frac{x}{2}", "2"]
     assert bound.text(1, "train") == "Question: $1+1$?\nPut the final answer in \\boxed{}.\nAnswer:"
@@ -333,7 +332,7 @@ def test_math(tmp_path):
         assert bound.reward(rows[row]["solution"], bound.reference(1 - row, "train"))["outcome"] == "wrong"
     (tmp_path / "train.jsonl").write_text('{"problem": "One?", "solution": "1"}')
     with pytest.raises(ValueError, match=r"line 1: 'solution' has no final answer after '\\\\boxed'"):
-        tasks.lookup("math")(tmp_path)
+        environments.lookup("math")(tmp_path)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")

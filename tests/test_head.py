@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from rljax import models, types
-from rljax.models import head
-from rljax.models import score as scoring
+from rljax.models import head, scoring
 from tests import jaxprs
 
 V, D, SHAPE = 40, 6, (2, 5)

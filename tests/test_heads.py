@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import losses, models, seams, types
-from rljax import plan as plans
+from rljax import models, types
+from rljax.algorithms import interpreter, seams
+from rljax.training import plans
 from tests import tiny
 
 WEIGHT = 0.3
@@ -69,10 +70,10 @@ def test_the_critics_term_is_weighed():
     scores = types.Scores(logp=draw(), value=draw())
     found = []
     for algorithm in (plain, joined):
-        state = losses.init(algorithm)
+        state = interpreter.init(algorithm)
         for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-            ready, inner = losses.prepare(o, rows, None, inner, jax.random.key(0))
-            found.append(losses.loss(o, ready, scores, inner, jax.random.key(0))[0])
+            ready, inner = interpreter.prepare_minibatch(o, rows, None, inner, jax.random.key(0))
+            found.append(interpreter.loss(o, ready, scores, inner, jax.random.key(0))[0])
     policy, value, both = found
     np.testing.assert_allclose(both, policy + WEIGHT * value, rtol=1e-6)
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import collect, evaluate, loop, metrics, types
-from rljax import config as configs
-from rljax import program as programs
+from rljax import types
+from rljax.config import files
+from rljax.run import evaluate, host_rollouts, loop, metrics, programs
 
 ROOT = pathlib.Path(__file__).parent.parent
 ONE = jax.devices()[:1]
@@ -88,14 +88,14 @@ def moods(folder, tmp_path, monkeypatch):
 
 def config(folder, **fields):
     """Return the shipped config in its quick variant on the small problems, with one worker."""
-    c = configs.load(str(ROOT / "configs" / "gsm8k.py"), "quick")
+    c = files.load(str(ROOT / "configs" / "gsm8k.py"), "quick")
     c.task = f"judges_of_test_host_path.questions(path={str(folder)!r})"
     c.phase.warm.steps, c.phase.main.steps = WARM, LAST - WARM
     c.checkpoint.every = 5
     c.log.rollouts = 1
     c.verifier.workers = 1
     for name, value in fields.items():
-        configs.override(c, name.replace("__", "."), value)
+        files.override(c, name.replace("__", "."), value)
     return c
 
 
@@ -155,23 +155,24 @@ def test_chunks_change_no_row(folder, moods):
     p = program(folder)
     step = p.steps[1]
     state = p.steps[0].begin(None, p.key)
-    with collect.verifiers(p) as workers:
+    with host_rollouts.verifiers(p) as workers:
         one, two = (
-            collect.rollout(p, step, state, workers, collect.Journal(None, 0), chunks=chunks) for chunks in (1, 2)
+            host_rollouts.rollout(p, step, state, workers, host_rollouts.Journal(None, 0), chunks=chunks)
+            for chunks in (1, 2)
         )
     assert calls(moods) == 2 * ROWS
     np.testing.assert_array_equal(one.action.token, two.action.token)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), one, two)
-    np.testing.assert_array_equal(two.rollout, np.arange(ROWS))
+    np.testing.assert_array_equal(two.episode, np.arange(ROWS))
     np.testing.assert_array_equal(two.group, np.repeat(np.arange(8), 4))
-    completions = collect.texts(p, *jax.device_get((two.action.token, two.mask)))
+    completions = host_rollouts.texts(p, *jax.device_get((two.action.token, two.mask)))
     np.testing.assert_array_equal(two.reward, [lucky(text) for text in completions])
 
 
 def test_demonstrations_end_where_the_budget_lets_them(folder):
     p = program(folder)
     state = p.steps[0].begin(None, p.key)
-    rows = collect.rollout(p, p.steps[0], state, None, collect.Journal(None, 0), chunks=2)
+    rows = host_rollouts.rollout(p, p.steps[0], state, None, host_rollouts.Journal(None, 0), chunks=2)
     length = rows.mask.sum(axis=1).astype(int)
     last = rows.action.token[np.arange(16), length - 1]
     for index, n, token in zip(rows.index, length, last, strict=True):
@@ -187,13 +188,15 @@ def test_demonstrations_end_where_the_budget_lets_them(folder):
 
 def test_crashed_rows_are_invalid_counted_and_told(folder, moods):
     (moods / "touchy").touch()
-    with pytest.warns(collect.VerifierWarning, match=r"(?s)crashed on \d+ of 32 rows of step [12].*no such answer"):
+    with pytest.warns(
+        host_rollouts.VerifierWarning, match=r"(?s)crashed on \d+ of 32 rows of step [12].*no such answer"
+    ):
         result = train(config(folder, phases=("main",), phase__main__steps=2, phase__main__evaluate=""))
     p = result.program
     step, state = p.steps[0], p.steps[0].begin(None, p.key)
-    with collect.verifiers(p) as workers, pytest.warns(collect.VerifierWarning):
-        rows = collect.rollout(p, step, state, workers, collect.Journal(None, 0), chunks=2)
-    completions = collect.texts(p, *jax.device_get((rows.action.token, rows.mask)))
+    with host_rollouts.verifiers(p) as workers, pytest.warns(host_rollouts.VerifierWarning):
+        rows = host_rollouts.rollout(p, step, state, workers, host_rollouts.Journal(None, 0), chunks=2)
+    completions = host_rollouts.texts(p, *jax.device_get((rows.action.token, rows.mask)))
     crashed = np.array([zlib.crc32(text.encode()) % 3 == 0 for text in completions])
     assert 0 < crashed.sum() < ROWS
     np.testing.assert_array_equal(rows.valid, ~crashed)
@@ -279,15 +282,15 @@ def test_time_outs_are_replayed_as_they_happened(folder, moods, tmp_path):
 def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
     def completions(token):
         rows = np.arange(2), np.arange(2), np.full((2, 3), token, np.int32), np.ones((2, 3))
-        return collect.digest([collect.Rows(*rows)])
+        return host_rollouts.digest([host_rollouts.Rows(*rows)])
 
     path = tmp_path / "verdicts.jsonl"
     verdict = types.Verdict(reward=np.float32([0.1, 1]), outcome=np.int32([3, 1]), parts={"format": np.float32([0, 1])})
-    journal = collect.Journal(metrics.StepLog(path), 0)
+    journal = host_rollouts.Journal(metrics.StepLog(path), 0)
     for step in (1, 2, 3):
         assert journal.replay(step, completions(step)) is None
         journal.record(step, completions(step), verdict)
-    again = collect.Journal(metrics.StepLog(path), 1)
+    again = host_rollouts.Journal(metrics.StepLog(path), 1)
     assert again.replay(1, completions(1)) is None  # the checkpoint has it already
     found = again.replay(2, completions(2))
     jax.tree.map(np.testing.assert_array_equal, found, verdict)
@@ -295,7 +298,7 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
     assert again.replay(3, completions(9)) is None  # the same step of another run
     again.record(3, completions(9), verdict)
     assert [r["step"] for r in read(tmp_path, "verdicts")] == [1, 2, 3]
-    resumed = collect.Journal(metrics.StepLog(path), 2)
+    resumed = host_rollouts.Journal(metrics.StepLog(path), 2)
     assert resumed.replay(3, completions(9)) is not None
 
 
@@ -303,7 +306,18 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
 
 
 def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moods):
-    command = [sys.executable, "-m", "rljax.evaluate", "--workdir", str(whole[0]), "--prompts", "4", "--samples", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "rljax",
+        "evaluate",
+        "--workdir",
+        str(whole[0]),
+        "--prompts",
+        "4",
+        "--samples",
+        "2",
+    ]
     path = os.pathsep.join((str(ROOT), str(folder)))
     done = subprocess.run(
         command,
@@ -322,15 +336,15 @@ def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moo
 
 
 def test_a_path_that_is_not_there_is_named():
-    c = configs.load(str(ROOT / "configs" / "gsm8k.py"))
-    configs.override(c, "task.path", "nowhere")
+    c = files.load(str(ROOT / "configs" / "gsm8k.py"))
+    files.override(c, "task.path", "nowhere")
     with pytest.raises((FileNotFoundError, ValueError), match=r"path='nowhere'.*train\.jsonl, test\.jsonl"):
         programs.build(c)
 
 
 def test_the_shipped_config_says_what_it_runs():
-    c = configs.load(str(ROOT / "configs" / "gsm8k.py"))
+    c = files.load(str(ROOT / "configs" / "gsm8k.py"))
     assert (c.tokenizer.kind, c.tokenizer.vocabulary) == ("bpe", 1024)
     assert c.phases == ("warm", "main") and c.phase.warm.algorithm == "sft()" and c.algorithm.startswith("grpo(")
     with pytest.raises(ValueError, match="only variant is 'quick'"):
-        configs.load(str(ROOT / "configs" / "gsm8k.py"), "fast")
+        files.load(str(ROOT / "configs" / "gsm8k.py"), "fast")

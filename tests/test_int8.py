@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import plan as plans
 from rljax import types
 from rljax.models import transformer
 from rljax.models.architecture import MATRICES
+from rljax.training import plans
 from tests import tiny
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from experiments.kl_estimators import study
-from rljax import config as configs
-from rljax import ops, types
-from rljax.transforms import penalty, reduce, schedule
+from rljax import types
+from rljax.config import files, resolve
+from rljax.transforms import ops, penalty, reduce, schedule
 
 LEVELS, ZERO = study.LEVELS, 1e-9  # the study remembers what it has measured
 
@@ -192,8 +192,8 @@ def test_the_page_holds_what_is_measured():
 
 def test_the_page_has_configs_that_resolve():
     for line in [x for x in study.PAGE.read_text().splitlines() if x.startswith("--config")]:
-        config = configs.load("quickstart", "quick")
+        config = files.load("quickstart", "quick")
         for flag in shlex.split(line):
             field, value = flag.removeprefix("--config.").split("=", 1)
-            configs.override(config, field, value)
-        configs.resolve(config)
+            files.override(config, field, value)
+        resolve.resolve(config)

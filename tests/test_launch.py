@@ -680,7 +680,7 @@ def test_a_slurm_job_runs_requeues_and_ends(cloud):
 
 def test_a_slurm_array_runs_a_sweep(cloud):
     slurm(cloud, 0, "sweep.py", "--config", "x", SLURM_ARRAY_TASK_ID="3")
-    assert cloud.arguments() == [["rljax.sweep", "--index", "3", "sweep.py", "--config", "x"]]
+    assert cloud.arguments() == [["rljax", "sweep", "--index", "3", "sweep.py", "--config", "x"]]
 
 
 def test_slurm_passes_its_signal_on_and_waits_for_the_save(cloud):

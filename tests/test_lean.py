@@ -9,8 +9,10 @@ import optax
 import optax.contrib
 import pytest
 
-from rljax import checkpoint, models, optimizer, sharding
-from rljax import config as configs
+from rljax import models
+from rljax.config import resolve
+from rljax.run import checkpoints
+from rljax.training import optimizers, sharding
 from tests import test_adapters, tiny
 
 MODEL = models.build(models.Architecture(vocabulary=16, layers=2, width=16, heads=2, kv_heads=2, hidden=24))
@@ -22,7 +24,7 @@ MODEL = models.build(models.Architecture(vocabulary=16, layers=2, width=16, head
 def test_the_expectation_of_a_rounded_number_is_the_number():
     draws = 1 << 14
     x = jnp.asarray([1.001, -1.001, 3.14159, -1e-5, 6.1e30, 0.3, 1 + 2**-8], jnp.float32)
-    found = jax.jit(optimizer.rounded)(jnp.broadcast_to(x, (draws, len(x))), jax.random.key(0))
+    found = jax.jit(optimizers.rounded)(jnp.broadcast_to(x, (draws, len(x))), jax.random.key(0))
     found = np.asarray(found, np.float64)
     x = np.asarray(x, np.float64)
     for i, (value, column) in enumerate(zip(x, found.T, strict=True)):
@@ -36,21 +38,21 @@ def test_the_expectation_of_a_rounded_number_is_the_number():
 def test_numbers_that_bfloat16_holds_are_left():
     held = jnp.asarray([0.0, -0.0, 1.0, -3.5, 2.0**-120, jnp.inf, -jnp.inf], jnp.float32)
     for seed in range(4):
-        np.testing.assert_array_equal(optimizer.rounded(held, jax.random.key(seed)).astype(jnp.float32), held)
+        np.testing.assert_array_equal(optimizers.rounded(held, jax.random.key(seed)).astype(jnp.float32), held)
     nan = jax.lax.bitcast_convert_type(jnp.full(64, 0x7FFFFFFF, jnp.uint32), jnp.float32)
-    assert jnp.isnan(optimizer.rounded(nan, jax.random.key(0))).all()
+    assert jnp.isnan(optimizers.rounded(nan, jax.random.key(0))).all()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def descend(stochastic, steps):
     """Descend from 1 along a constant slope, in steps of 2^-12: a sixteenth of half the distance to the neighbour."""
-    tx = optimizer.build([optax.sgd(2.0**-12)], clip_norm=0, warmup=0)
+    tx = optimizers.build([optax.sgd(2.0**-12)], clip_norm=0, warmup=0)
     params = {"w": jnp.ones(512, jnp.bfloat16), "wide": jnp.ones(2)}
 
     def turn(carry, i):
         key = jax.random.fold_in(jax.random.key(0), i) if stochastic else None
         gradient = jax.tree.map(jnp.ones_like, carry[0])
-        return optimizer.apply(tx, gradient, jnp.zeros(()), *carry, key)[:2], None
+        return optimizers.apply(tx, gradient, jnp.zeros(()), *carry, key)[:2], None
 
     (params, _), _ = jax.lax.scan(turn, (params, tx.init(params)), jnp.arange(steps))
     return params
@@ -71,7 +73,7 @@ def test_small_updates_are_lost_to_nearest_rounding_and_counted_by_stochastic():
 def test_moments_are_float32_unless_the_optimizer_says_otherwise():
     params = {"w": jnp.ones((4, 4), jnp.bfloat16)}
     for call, mu in (("adamw(0.1)", "float32"), ("adamw(0.1, mu_dtype='bfloat16')", "bfloat16")):
-        state = configs._optimizer(call, "test", 1.0, 2).init(params)
+        state = resolve._optimizer(call, "test", 1.0, 2).init(params)
         assert (str(optax.tree.get(state, "mu")["w"].dtype), str(optax.tree.get(state, "nu")["w"].dtype)) == (
             mu,
             "float32",
@@ -93,7 +95,7 @@ def test_moments_are_float32_unless_the_optimizer_says_otherwise():
 )
 def test_what_rounds_nothing_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        configs.resolve(tiny.config(**fields))
+        resolve.resolve(tiny.config(**fields))
 
 
 # --- optimizers that hold less ------------------------------------------------------------------------
@@ -102,12 +104,12 @@ def test_what_rounds_nothing_is_refused(fields, message):
 def one_update(call, params, gradient):
     """Return what a config's optimizer adds in its first step, and its state, on a mesh of eight devices."""
     mesh = sharding.make_mesh({"fsdp": 8})
-    tx = configs._optimizer(call, "test", 0.0, 0)
+    tx = resolve._optimizer(call, "test", 0.0, 0)
     laid = sharding.param_sharding(mesh, MODEL.axes, params)
-    layout = optimizer.shardings(tx, jax.eval_shape(lambda: params), laid, sharding.replicated(mesh))
+    layout = optimizers.shardings(tx, jax.eval_shape(lambda: params), laid, sharding.replicated(mesh))
     state = jax.jit(tx.init, out_shardings=layout)(jax.device_put(params, laid))
     step = jax.jit(
-        lambda g, p, s: optimizer.apply(tx, g, jnp.zeros(()), p, s), out_shardings=(laid, layout, None, None)
+        lambda g, p, s: optimizers.apply(tx, g, jnp.zeros(()), p, s), out_shardings=(laid, layout, None, None)
     )
     new, state, _, finite = step(gradient, jax.device_put(params, laid), state)
     assert finite and all(np.isfinite(x).all() for x in jax.tree.leaves(new))
@@ -190,18 +192,18 @@ def test_bfloat16_parameters_train_with_float32_moments():
 
 def test_offloaded_state_waits_in_the_hosts_memory_and_changes_nothing(tmp_path):
     kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
-    if optimizer.HOST not in kinds:
+    if optimizers.HOST not in kinds:
         pytest.skip(f"this backend has {kinds}")
     step, _, state = trained(True)
-    assert {x.sharding.memory_kind for x in jax.tree.leaves(state.opt_state)} == {optimizer.HOST}
-    assert optimizer.HOST not in {x.sharding.memory_kind for x in jax.tree.leaves(state.params)}
+    assert {x.sharding.memory_kind for x in jax.tree.leaves(state.opt_state)} == {optimizers.HOST}
+    assert optimizers.HOST not in {x.sharding.memory_kind for x in jax.tree.leaves(state.params)}
     _, _, plain = trained(False)
     test_adapters.equal((state.params, state.opt_state), (plain.params, plain.opt_state))
-    with checkpoint.Checkpointer(tmp_path / "run") as saver:
+    with checkpoints.Checkpointer(tmp_path / "run") as saver:
         saver.save(2, state, {})
-    restored, _, _ = checkpoint.Checkpointer(tmp_path / "run").restore(step.shape)
+    restored, _, _ = checkpoints.Checkpointer(tmp_path / "run").restore(step.shape)
     test_adapters.equal(restored, state)
-    assert {x.sharding.memory_kind for x in jax.tree.leaves(restored.opt_state)} == {optimizer.HOST}
+    assert {x.sharding.memory_kind for x in jax.tree.leaves(restored.opt_state)} == {optimizers.HOST}
 
 
 def test_a_memory_that_is_not_there_is_named():

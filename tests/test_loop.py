@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax import checkpoint, evaluate, loop, sample
-from rljax import config as configs
+from rljax.config import files, schema
+from rljax.run import checkpoints, evaluate, loop, sample
 from tests import tiny
 
 ONE = jax.devices()[:1]
@@ -110,7 +110,7 @@ def test_killed_twice_and_resumed_it_ends_bit_for_bit_the_same(finished, tmp_pat
     for lines in (12, 90):
         code, output = stop_at(lines, signal.SIGKILL, tmp_path, *arguments)
         assert code == -signal.SIGKILL, output
-    assert checkpoint.Checkpointer(tmp_path / "checkpoints").latest_step() < 200
+    assert checkpoints.Checkpointer(tmp_path / "checkpoints").latest_step() < 200
     done = run(*arguments)
     assert done.returncode == 0, done.stdout
     same(whole, tmp_path)
@@ -122,7 +122,7 @@ def test_sigterm_saves_and_exits_with_the_resumable_code(finished, tmp_path):
     code, output = stop_at(40, signal.SIGTERM, tmp_path, *arguments)
     assert code == loop.RESUMABLE == 75
     assert "To resume, run the same command again" in output and str(config) in output
-    saved = checkpoint.Checkpointer(tmp_path / "checkpoints").latest_step()
+    saved = checkpoints.Checkpointer(tmp_path / "checkpoints").latest_step()
     assert saved == max(json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open())
     done = run(*arguments)
     assert done.returncode == 0, done.stdout
@@ -152,7 +152,7 @@ def test_a_finished_run_says_so_again_and_changes_nothing(finished):
 
 def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, tmp_path):
     _, whole, _ = finished
-    config = configs.from_dict(json.loads((whole / "config.json").read_text()))
+    config = files.from_dict(json.loads((whole / "config.json").read_text()))
     config.phase.main.steps = 171
     config.algorithm = "rloo()"
     with pytest.raises(ValueError, match="another config") as error:
@@ -227,7 +227,7 @@ def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path)
 def test_phases_hand_over_parameters_and_references():
     config = tiny.config("grpo()")
     config.phases = ("warm", "main", "again")
-    config.phase.again = configs.phase(steps=1, reference="keep", reset_optimizer=False, warmup=1)
+    config.phase.again = schema.phase(steps=1, reference="keep", reset_optimizer=False, warmup=1)
     result = loop.train(config, progress=False, devices=ONE)
     assert int(result.state.step) == 5
     reference, policy = result.state.reference["embedding"], result.params["embedding"]

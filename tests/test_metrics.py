@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import rich.console
 from tensorboardX.proto import event_pb2
 
-from rljax import metrics, plots, progress
+from rljax.run import metrics, plots, progress
 
 
 def read_events(directory):
@@ -275,20 +277,20 @@ def test_rollouts_are_shown_with_their_scores_and_cannot_command_the_terminal(tm
     assert "5+5=" not in shown(tmp_path, count=1)
 
 
-def test_the_command_shows_rollouts_and_explains_what_is_missing(tmp_path, capsys):
+def test_the_command_shows_rollouts_and_explains_what_is_missing(tmp_path):
     logger = metrics.Logger(tmp_path, tensorboard=False)
     logger.rollouts(ROLLOUTS)
     logger.close()
-    metrics.main([str(tmp_path), "--step", "4", "--count", "1"])
-    assert "step 4: 1 of 1" in capsys.readouterr().out
-    for arguments, message in (
-        ([str(tmp_path), "--step", "5"], r"step: got 5, rollouts were dumped at steps \[4, 8\]"),
-        ([str(tmp_path / "absent")], r"no rollouts in .*absent"),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            metrics.main(arguments)
-        assert stop.value.code == 2
-        assert re.search(message, capsys.readouterr().err)
+    shown = command(tmp_path, "--step", "4", "--count", "1")
+    assert "step 4: 1 of 1" in shown.stdout
+    missing = command(tmp_path, "--step", "5")
+    assert missing.returncode == 1 and "step: got 5, rollouts were dumped at steps [4, 8]" in missing.stderr
+    assert re.search(r"no rollouts in .*absent", command(tmp_path / "absent").stderr)
+
+
+def command(*arguments):
+    words = [sys.executable, "-m", "rljax", "metrics", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 HISTORY = [

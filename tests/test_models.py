@@ -130,7 +130,7 @@ def test_cached_decode_equals_full_forward(block, scan):
 
     @jax.jit
     def decode(params):
-        weights = model.prepare(params)
+        weights = model.decode_params(params)
         hidden, cache = model.prefill(weights, jnp.asarray(text), prompt, 2, 6, block)  # a column more than needed
 
         def body(i, carry):

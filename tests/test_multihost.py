@@ -13,7 +13,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from rljax import checkpoint, distributed, loop
+from rljax.host import processes
+from rljax.run import checkpoints, loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
@@ -47,7 +48,7 @@ def get_config(arg=""):
     config.task = f"task_of_test_multihost.questions(path={{str(pathlib.Path(__file__).parent)!r}})"
     config.phase.main = configs.phase(steps={STEPS}, optimizer="sgd(learning_rate=1.0)", warmup=0, evaluate="result")
     config.model.update({{"remat": "none", "layers": 1}})
-    config.sampler.block = 0
+    config.sampler.cache_block = 0
     config.learner.clip_norm = 0.0
     config.verifier.update({{"workers": 1, "chunks": 2, "timeout": 60.0}})
     config.checkpoint.every, config.log.every = 5, 1
@@ -142,17 +143,15 @@ def whole(folder):
 def layouts(folder, whole):
     """Return what tests/process.py found in 1, 2 and 4 processes, all with four devices and the same rows."""
     found = {}
-    for processes, devices, mesh in ((1, 4, "4x1"), (2, 2, "4x1"), (4, 1, "2x2")):
-        name = f"check{processes}"
-        with Group(
-            folder, name, (str(ROOT / "tests" / "process.py"), str(folder), name, mesh), processes, devices
-        ) as g:
-            assert g.wait() == [0] * processes, g.said()
-        found[processes] = dict(np.load(folder / f"{name}.npz"))
-        if processes == 1:
+    for count, devices, mesh in ((1, 4, "4x1"), (2, 2, "4x1"), (4, 1, "2x2")):
+        name = f"check{count}"
+        with Group(folder, name, (str(ROOT / "tests" / "process.py"), str(folder), name, mesh), count, devices) as g:
+            assert g.wait() == [0] * count, g.said()
+        found[count] = dict(np.load(folder / f"{name}.npz"))
+        if count == 1:
             (folder / f"{name}.npz").rename(folder / "fixed.npz")
-        facts = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(processes)]
-        assert facts == [{"process": i, "processes": processes, "devices": devices} for i in range(processes)]
+        facts = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(count)]
+        assert facts == [{"process": i, "count": count, "devices": devices} for i in range(count)]
     return found
 
 
@@ -162,7 +161,7 @@ def part(found, prefix):
 
 def saved(workdir, step):
     """Read a checkpoint's arrays as they lie on disk."""
-    leaves = checkpoint.Checkpointer(workdir / "checkpoints")._read_record(step)["leaves"]
+    leaves = checkpoints.Checkpointer(workdir / "checkpoints")._read_record(step)["leaves"]
     stored = {name: 0 for name, (shape, _, _) in leaves.items() if 0 not in shape}
     arguments = ocp.args.PyTreeRestore(stored, {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in stored})
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(
@@ -173,22 +172,22 @@ def saved(workdir, step):
 # --- the same numbers ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, processes):
-    one, more = layouts[1], layouts[processes]
+@pytest.mark.parametrize("count", [2, 4])
+def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, count):
+    one, more = layouts[1], layouts[count]
     gradient = {
         count: {n: value - found[n.replace("after", "before")] for n, value in part(found, "after/").items()}
-        for count, found in ((1, one), (processes, more))  # plain SGD with a rate of 1: what changed is the gradient
+        for count, found in ((1, one), (count, more))  # plain SGD with a rate of 1: what changed is the gradient
     }
     assert max(np.abs(g).max() for g in gradient[1].values()) > 0.01
     for name, value in gradient[1].items():
-        np.testing.assert_allclose(gradient[processes][name], value, rtol=0, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(gradient[count][name], value, rtol=0, atol=1e-6, err_msg=name)
     for name, value in part(one, "metric/").items():
         np.testing.assert_allclose(more[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_two_processes_sample_and_judge_what_one_does(folder, layouts):
-    for name in ("rows/action/token", "rows/mask", "rows/reward", "rows/outcome", "rows/parts/wanted", "rows/rollout"):
+    for name in ("rows/action/token", "rows/mask", "rows/reward", "rows/outcome", "rows/parts/wanted", "rows/episode"):
         np.testing.assert_array_equal(layouts[2][name], layouts[1][name], err_msg=name)
     assert set(layouts[1]["rows/reward"]) == {0.0, 1.0}
     for name, calls in (("check1-0", 32), ("check2-0", 16), ("check2-1", 16)):
@@ -197,9 +196,9 @@ def test_two_processes_sample_and_judge_what_one_does(folder, layouts):
 
 def test_a_checkpoint_of_two_processes_is_read_by_one_and_by_four_on_another_mesh(whole, layouts):
     there = saved(whole[0], STEPS)
-    for processes in (1, 2, 4):
-        assert int(layouts[processes]["step"]) == STEPS
-        found = part(layouts[processes], "restored/")
+    for count in (1, 2, 4):
+        assert int(layouts[count]["step"]) == STEPS
+        found = part(layouts[count], "restored/")
         for name, value in there.items():
             np.testing.assert_array_equal(found[f"restored/{name}"], value, err_msg=name)
 
@@ -226,7 +225,7 @@ def test_stopped_and_killed_it_ends_bit_for_bit_as_if_nothing_had_been(folder, w
         group.send_at(2, signal.SIGTERM, 1, workdir)  # to the one that writes nothing
         assert group.wait() == [loop.RESUMABLE] * 2, group.said()
     assert "To resume, run the same command again" in group.said()[0]
-    stopped = checkpoint.Checkpointer(workdir / "checkpoints").latest_step()
+    stopped = checkpoints.Checkpointer(workdir / "checkpoints").latest_step()
     assert stopped == (workdir / "metrics.jsonl").read_bytes().count(b"\n") < STEPS
 
     with run(folder, "cut") as group:
@@ -270,7 +269,7 @@ def test_stopped_and_killed_it_ends_bit_for_bit_as_if_nothing_had_been(folder, w
     ],
 )
 def test_where_the_other_processes_are(environment, given, found):
-    answer = distributed.arguments(environment, *given)
+    answer = processes.arguments(environment, *given)
     if answer:
         assert answer.pop("cluster_detection_method") == "deactivate"  # no other cluster is looked for
     assert answer == found
@@ -279,7 +278,7 @@ def test_where_the_other_processes_are(environment, given, found):
 def test_the_tasks_of_a_slurm_step_are_processes():
     step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "TPU_SKIP_MDS_QUERY": "1"}
     batch_script = {**step, "SLURM_NTASKS": "4"}
-    assert distributed.arguments(batch_script, None, None, None) is None
+    assert processes.arguments(batch_script, None, None, None) is None
     in_step = {
         **batch_script,
         "SLURM_STEP_NODELIST": "n[1-2]",
@@ -287,10 +286,10 @@ def test_the_tasks_of_a_slurm_step_are_processes():
         "SLURM_STEP_NUM_NODES": "2",
     }
     found = {"num_processes": 4, "cluster_detection_method": "slurm"}
-    assert distributed.arguments(in_step, None, None, None) == found
+    assert processes.arguments(in_step, None, None, None) == found
     one_a_node = {**in_step, "SLURM_STEP_NUM_TASKS": "2"}
-    assert distributed.arguments(one_a_node, None, None, None) == {**found, "num_processes": 2, "local_device_ids": []}
-    assert distributed.arguments({**in_step, "SLURM_STEP_NUM_TASKS": "1"}, None, None, None) is None
+    assert processes.arguments(one_a_node, None, None, None) == {**found, "num_processes": 2, "local_device_ids": []}
+    assert processes.arguments({**in_step, "SLURM_STEP_NUM_TASKS": "1"}, None, None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -305,6 +304,6 @@ def test_the_tasks_of_a_slurm_step_are_processes():
 )
 def test_mistakes_name_the_flag_and_the_variable(given, words):
     with pytest.raises(ValueError, match=words):
-        distributed.arguments({}, *given)
+        processes.arguments({}, *given)
     with pytest.raises(ValueError, match="RLJAX_NUM_PROCESSES='two': must be a whole number"):
-        distributed.arguments({"RLJAX_NUM_PROCESSES": "two"}, None, None, None)
+        processes.arguments({"RLJAX_NUM_PROCESSES": "two"}, None, None, None)

@@ -14,7 +14,7 @@ import jax
 import pytest
 
 import rljax
-from rljax import config as configs
+from rljax.config import resolve
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHIPPED = sorted(p.stem for p in (ROOT / "configs").glob("*.py") if p.stem != "__init__")
@@ -99,7 +99,7 @@ def test_a_shipped_config_says_its_command_and_has_a_quick_variant(name, tmp_pat
 @pytest.mark.parametrize("name", sorted({"quickstart", "countdown"} & set(SHIPPED)))
 def test_a_config_that_makes_its_own_data_resolves(name):
     for argument in ("", "quick"):
-        assert configs.resolve(rljax.get_config(name, argument)).steps > 0
+        assert resolve.resolve(rljax.get_config(name, argument)).steps > 0
 
 
 @pytest.mark.full

@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import config as configs
 from rljax import models, types
-from rljax import rollout as rollouts
-from rljax import update as updates
-from rljax.models import packing
-from rljax.models import score as scoring
+from rljax.config import resolve
+from rljax.models import packing, scoring
+from rljax.training import rollouts, updates
 from tests import tiny
 
 # --- where completions go ---------------------------------------------------------------------------------
@@ -343,9 +341,9 @@ def test_the_config_reaches_the_plan():
 )
 def test_lanes_that_do_not_fit_are_refused(algorithm, fields, message):
     with pytest.raises(ValueError, match=message):
-        configs.resolve(tiny.config(algorithm, **fields))
+        resolve.resolve(tiny.config(algorithm, **fields))
 
 
 def test_demonstrations_take_no_notice_of_lanes():
     config = tiny.config("sft()", phases=("main",), learner__lanes=4, learner__share_prompt=False)
-    assert configs.resolve(config).phases[0].algorithm.source.origin == "demonstrations"
+    assert resolve.resolve(config).phases[0].algorithm.source.origin == "demonstrations"

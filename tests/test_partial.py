@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import config as configs
-from rljax import plan as plans
-from rljax import rollout as rollouts
-from rljax import sampling, seams, types
+from rljax import sampling, types
+from rljax.algorithms import seams
+from rljax.config import resolve
+from rljax.training import plans, rollouts
 from rljax.transforms import source
 from tests import test_sampling as samplers
 from tests import tiny
@@ -25,7 +25,7 @@ FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
 # --- the sampler: a cut changes nothing -----------------------------------------------------------------
 
 
-def segment(model, settings, **options):
+def continued(model, settings, **options):
     options = {"pad": 0, "processors": sampling.build(**settings), **options}
     return jax.jit(functools.partial(sampling.resume, model, **options))
 
@@ -35,23 +35,23 @@ TEXTS = {TOY: ((1, 2, 2), (0,), (2, 1)), TRANSFORMER: samplers.TEXTS}
 
 
 @pytest.mark.parametrize(
-    ("model", "filtered", "turns", "compact"),
+    ("model", "filtered", "segment", "compact"),
     [(TOY, False, 1, 0), (TOY, True, 2, 2), (TOY, True, 9, 0), (TRANSFORMER, False, 4, 0), (TRANSFORMER, True, 2, 1)],
 )
-def test_a_rollout_cut_anywhere_is_the_rollout_uncut(model, filtered, turns, compact):
+def test_a_rollout_cut_anywhere_is_the_rollout_uncut(model, filtered, segment, compact):
     prompts, keys = samplers.prompts_of(*TEXTS[model], width=5), samplers.keys_for(3, 3)
     params = jnp.asarray(samplers.TABLE, jnp.float32) if model is TOY else samplers.parameters()
     settings = samplers.FILTERED | {"top_k": 2 if model is TOY else 20} if filtered else samplers.OFF
     shape = samplers.SHAPE | {"stop": (0,) if model is TOY else samplers.SHAPE["stop"]}
     whole = samplers.draw(params, prompts, keys, settings, model=model, **shape)
     assert len(set(whole.mask.sum(axis=1))) > 2 and set(whole.finish) == {types.Finish.STOP, types.Finish.LENGTH}
-    run = segment(model, settings, turns=turns, stop=shape["stop"], compact=compact)
+    run = continued(model, settings, segment=segment, stop=shape["stop"], compact=compact)
     cut = jax.tree.map(lambda x: jnp.full_like(x, 1), whole)  # what stands in fresh rows must not matter
-    for number in range(-(-6 // turns)):
+    for number in range(-(-6 // segment)):
         before = 0 if number == 0 else cut.mask.sum(axis=1)
         assert number == 0 or np.any(cut.finish == types.Finish.UNFINISHED)
         cut = run(params, prompts, keys, cut, jnp.full(whole.finish.shape, number == 0))
-        assert (cut.mask.sum(axis=1) - before).max() <= turns
+        assert (cut.mask.sum(axis=1) - before).max() <= segment
     for name in ("token", "mask", "finish", "kept"):
         jax.tree.map(np.testing.assert_array_equal, getattr(cut, name), getattr(whole, name))
     for name in FLOATS:
@@ -61,10 +61,10 @@ def test_a_rollout_cut_anywhere_is_the_rollout_uncut(model, filtered, turns, com
 def test_rows_that_have_ended_stay_as_they_are():
     prompts, keys = samplers.prompts_of(*TEXTS[TOY], width=3), samplers.keys_for(3, 3)
     whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=3)
-    run = segment(TOY, samplers.OFF, turns=2, stop=())
+    run = continued(TOY, samplers.OFF, segment=2, stop=())
     again = run(-jnp.asarray(samplers.TABLE), prompts, keys, whole, jnp.zeros(9, bool))
-    assert again.turns == 1  # nobody was decoded
-    jax.tree.map(np.testing.assert_array_equal, dataclasses.replace(again, turns=whole.turns, slots=whole.slots), whole)
+    assert again.steps == 1  # nobody was decoded
+    jax.tree.map(np.testing.assert_array_equal, dataclasses.replace(again, steps=whole.steps, slots=whole.slots), whole)
 
 
 def test_resume_refuses_wrong_counts():
@@ -72,9 +72,9 @@ def test_resume_refuses_wrong_counts():
     whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=2)
     run = functools.partial(sampling.resume, samplers.TOY, samplers.TABLE, prompts, stop=(), pad=0)
     with pytest.raises(ValueError, match=r"keys of shape \(1,\): expected at least 1, and \(2,\)"):
-        run(keys[:1], whole, jnp.ones(2, bool), turns=1, processors=sampling.build())
-    with pytest.raises(ValueError, match="turns = 0"):
-        run(keys, whole, jnp.ones(2, bool), turns=0, processors=sampling.build())
+        run(keys[:1], whole, jnp.ones(2, bool), segment=1, processors=sampling.build())
+    with pytest.raises(ValueError, match="segment = 0"):
+        run(keys, whole, jnp.ones(2, bool), segment=0, processors=sampling.build())
 
 
 # --- the source: which groups are trained on -------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_complete_groups_alone_are_taken_oldest_first():
     rollout = types.Rollout(
         mask=jnp.ones((rows, 3)), reward=jnp.arange(rows) * 1.0, group=group, finish=finish, parts={"a": group * 1.0}
     )
-    piece = source.partial(turns=3)
+    piece = source.partial(segment=3)
     pool = piece.init(rollout)
     assert pool["free"].all()
     for count, taken in ((4, [10, 11, 0, 1]), (10, [10, 11, 0, 1, 8, 9, 4, 5])):
@@ -98,14 +98,14 @@ def test_complete_groups_alone_are_taken_oldest_first():
         assert chosen.valid.tolist() == [1] * there + [0] * (count - there)
         assert np.all(chosen.mask[:there] == 1) and np.all(chosen.mask[there:] == 0)
         assert sorted(taken) == np.flatnonzero(after["free"]).tolist()
-        np.testing.assert_array_equal(after["rollout"].group, group)
+        np.testing.assert_array_equal(after["rows"].group, group)
 
 
 # --- the step ---------------------------------------------------------------------------------------------
 
 
-def program(turns=2, oversample=2, **fields):
-    fields = {"task": LONG, "seam__source": f"partial(turns={turns}, oversample={oversample})"} | fields
+def program(segment=2, oversample=2, **fields):
+    fields = {"task": LONG, "seam__source": f"partial(segment={segment}, oversample={oversample})"} | fields
     return tiny.program("nsr()", **fields)
 
 
@@ -118,7 +118,7 @@ def run(steps=6):
     for _ in range(steps):
         before = jax.device_get(state)
         state, metrics = step.fused(state, made.key)
-        found.append((before, *jax.device_get((state.pool["rollout"], metrics))))
+        found.append((before, *jax.device_get((state.pool["rows"], metrics))))
     found.append((jax.device_get(state), None, None))
     return made, found
 
@@ -153,10 +153,10 @@ def test_each_token_is_stamped_with_the_version_that_wrote_it():
         assert np.all(np.diff(np.where(rows.mask > 0, rows.version, number), axis=1) >= 0)
         written = rows.mask * (rows.version == number)
         assert written.sum(axis=1).max() <= 2 and rows.version[rows.mask > 0].max() == number
-        kept = (before.pool["rollout"].mask > 0) & ~before.pool["free"][:, None]
+        kept = (before.pool["rows"].mask > 0) & ~before.pool["free"][:, None]
         np.testing.assert_array_equal((rows.mask > 0) & (written == 0), kept)
         for name in (*FLOATS, "version"):
-            was, now = getattr(before.pool["rollout"], name), getattr(rows, name)
+            was, now = getattr(before.pool["rows"], name), getattr(rows, name)
             np.testing.assert_array_equal(now[kept], was[kept])
         # each version's own parameters, and no other's, give what it said of its tokens
         for version in range(number + 1):
@@ -175,19 +175,19 @@ def test_no_prompt_is_lost_or_drawn_twice():
         groups = rows.group[::4]
         assert np.all(rows.group.reshape(-1, 4) == groups[:, None]) and len(set(groups.tolist())) == 16
         free = before.pool["free"][::4]
-        assert after.draw - before.draw == free.sum()
-        assert sorted(groups[free].tolist()) == list(range(before.draw, after.draw))
-        np.testing.assert_array_equal(groups[~free], before.pool["rollout"].group[::4][~free])
+        assert after.cursor - before.cursor == free.sum()
+        assert sorted(groups[free].tolist()) == list(range(before.cursor, after.cursor))
+        np.testing.assert_array_equal(groups[~free], before.pool["rows"].group[::4][~free])
         done = after.pool["free"][::4]
         assert done.sum() * 4 == metrics["valid_rows"] <= 32
         ended = np.all(rows.finish.reshape(-1, 4) != types.Finish.UNFINISHED, axis=1)
         assert sorted(groups[done]) == sorted(groups[ended])[:8]
         trained += groups[done].tolist()
     flying = found[-2][1].group[::4][~found[-1][0].pool["free"][::4]].tolist()
-    assert sorted(trained + flying) == list(range(found[-1][0].draw)) and len(trained) > 16
+    assert sorted(trained + flying) == list(range(found[-1][0].cursor)) and len(trained) > 16
     # prompt by prompt the order of a plain source
     zero = jnp.zeros((), jnp.int32)
-    index = np.concatenate([rollouts.draw(plan, zero + 16 * i, made.key)[1] for i in range(6)])
+    index = np.concatenate([rollouts.next_prompts(plan, zero + 16 * i, made.key)[1] for i in range(6)])
     for _, rows, _ in found[:-1]:
         np.testing.assert_array_equal(rows.index, index[rows.group])
 
@@ -198,13 +198,13 @@ def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
     state = step.begin(None, made.key)
     frozen, plain, compared = jax.device_get(state.params), {}, 0
     for number in range(5):
-        position, index = step.draw(state, made.key)
+        position, index = step.next_prompts(state, made.key)
         prompts = step.plan.task.prompts(index, "train")
         drawn = jax.device_get(step.sample(frozen["policy"], state.step, position, prompts, made.key))
-        before = int(state.draw)
+        before = int(state.cursor)
         state, _ = step.fused(state.replace(params=jax.device_put(frozen, step.sharding.params)), made.key)
-        plain |= {p: drawn.action.token[drawn.group == p] for p in range(before, int(state.draw))}
-        rows = jax.device_get(state.pool["rollout"])
+        plain |= {p: drawn.action.token[drawn.group == p] for p in range(before, int(state.cursor))}
+        rows = jax.device_get(state.pool["rows"])
         for group in set(rows.group[(rows.version[:, 0] > 0) & (rows.finish != types.Finish.UNFINISHED)].tolist()):
             ended = rows.finish[rows.group == group] != types.Finish.UNFINISHED
             np.testing.assert_array_equal(rows.action.token[rows.group == group][ended], plain[group][ended])
@@ -214,14 +214,14 @@ def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
 
 def test_rows_given_all_their_tokens_at_once_are_those_of_the_plain_source():
     states = []
-    for made in (program(turns=64, oversample=1), program(seam__source="task()")):
+    for made in (program(segment=64, oversample=1), program(seam__source="task()")):
         (step,) = made.steps
         state = step.begin(None, made.key)
         for _ in range(2):
             state, metrics = step.fused(state, made.key)
         states.append(jax.device_get((state, metrics)))
     (segments, metrics), (plain, others) = states
-    assert segments.draw == plain.draw == 16
+    assert segments.cursor == plain.cursor == 16
     np.testing.assert_array_equal(metrics["rows"].action.token, others["rows"].action.token)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), segments.params, plain.params)
     np.testing.assert_allclose([metrics["loss"], metrics["age"]], [others["loss"], 0], atol=1e-5)
@@ -230,5 +230,7 @@ def test_rows_given_all_their_tokens_at_once_are_those_of_the_plain_source():
 def test_the_source_is_refused_where_the_host_judges():
     algorithm = seams.edited(seams.algorithm("nsr()", "test"), program().config.seam)
     host = standard.SimpleNamespace(host=True, name="judged", parts=())
-    with pytest.raises(ValueError, match=r"partial\(turns=2, oversample=2\) carries rows over .*'judged' is scored on"):
-        configs._inputs(algorithm, host, "main")
+    with pytest.raises(
+        ValueError, match=r"partial\(segment=2, oversample=2\) carries rows over .*'judged' is scored on"
+    ):
+        resolve._inputs(algorithm, host, "main")

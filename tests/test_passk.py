@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rljax import passk
+from rljax.run import passk
 
 
 def by_enumeration(correct, samples, k, quantifier):

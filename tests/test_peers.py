@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax import seams, transforms, types
-from rljax.algorithms import like
+from rljax import transforms, types
+from rljax.algorithms import like, seams
 
 PEERS = json.loads((pathlib.Path(__file__).parent / "reference" / "peers.json").read_text())
 CASES = PEERS["cases"]
@@ -58,7 +58,7 @@ def ours(kind, text, inputs):
     def objective(x):
         policy = types.Scores(logp=-x if kind == "aggregate" else x, entropy=A["entropy"])
         scores = types.Scores(value=x) if kind == "value_loss" else policy
-        return rljax.objective(dataclasses.replace(built, rollout=()), rows, scores)[0]
+        return rljax.objective(dataclasses.replace(built, transforms=()), rows, scores)[0]
 
     value, gradient = jax.value_and_grad(objective)(start)
     gradient = np.asarray(gradient)[TOKENS]

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rljax import config as configs
-from rljax import loop, profile, transforms, types
+from rljax import transforms, types
+from rljax.config import resolve
+from rljax.host import profiles
+from rljax.run import loop
 from tests import tiny
 
 ONE = jax.devices()[:1]
@@ -47,7 +49,7 @@ def short(**fields):
     ],
 )
 def test_steps_are_read(text, expected):
-    assert list(profile.steps(text, last=20)) == expected
+    assert list(profiles.steps(text, last=20)) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,12 +65,12 @@ def test_steps_are_read(text, expected):
 )
 def test_what_is_no_step_is_refused(text, said):
     with pytest.raises(ValueError, match=f"config.profile={text!r}.*{re.escape(said)}"):
-        profile.steps(text, last=20)
+        profiles.steps(text, last=20)
 
 
 def test_a_config_is_checked_against_the_run():
     with pytest.raises(ValueError, match=r"config\.profile='steps 4-5'.*1 to 4"):
-        configs.resolve(tiny.config(profile="steps 4-5"))
+        resolve.resolve(tiny.config(profile="steps 4-5"))
 
 
 # --- traces --------------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ class Watched:
 
 def test_only_traced_steps_are_waited_for(tmp_path):
     given, made = Watched(), Watched()
-    tracer = profile.Tracer(range(5, 7), tmp_path)
+    tracer = profiles.Tracer(range(5, 7), tmp_path)
     waits = []
     for number in range(4, 9):
         assert tracer.step(number, lambda x: (x, made)[1], given) is made
@@ -125,12 +127,12 @@ def test_only_traced_steps_are_waited_for(tmp_path):
 
 
 def test_a_resumed_or_broken_off_run_traces_what_it_makes(tmp_path):
-    tracer = profile.Tracer(range(2, 9), tmp_path)
+    tracer = profiles.Tracer(range(2, 9), tmp_path)
     tracer.step(4, jnp.sin, 1.0)  # resumed after step 3
     tracer.close()  # stopped after step 4
     tracer.close()
     assert events(tmp_path)[1] == [4]
-    profile.Tracer(range(1, 3), None).step(1, jnp.sin, 1.0)  # no work directory, no trace
+    profiles.Tracer(range(1, 3), None).step(1, jnp.sin, 1.0)  # no work directory, no trace
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ def test_a_resumed_or_broken_off_run_traces_what_it_makes(tmp_path):
 
 def test_exhausted_memory_is_explained(tmp_path):
     known = [jnp.zeros((1237, 11)) for _ in range(3)]  # 54,428 bytes each; nobody else makes arrays of this shape
-    with pytest.raises(profile.OutOfMemory) as caught, profile.explain_out_of_memory(tmp_path, lambda: "step 3"):
+    with pytest.raises(profiles.OutOfMemory) as caught, profiles.explain_out_of_memory(tmp_path, lambda: "step 3"):
         jnp.zeros((1 << 45,)).block_until_ready()
     told = str(caught.value)
     file = tmp_path / "profile" / "memory-step-3.prof"
@@ -146,26 +148,26 @@ def test_exhausted_memory_is_explained(tmp_path):
     assert f"Memory profile: {file}." in told
     assert b"space" in gzip.decompress(file.read_bytes())  # what pprof reads: a table of strings and counts
     assert isinstance(caught.value.__cause__, jax.errors.JaxRuntimeError)
-    assert "3 x float32[1237,11] 0.1 MiB" in profile.live_arrays(1000) and len(known) == 3
+    assert "3 x float32[1237,11] 0.1 MiB" in profiles.live_arrays(1000) and len(known) == 3
 
 
 def test_bytes_are_those_of_one_device():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     split = jax.device_put(jnp.zeros((1 << 20, 3)), jax.sharding.NamedSharding(mesh, jax.P("x")))
-    assert "1 x float32[1048576,3] 1.5 MiB" in profile.live_arrays(1000)
+    assert "1 x float32[1048576,3] 1.5 MiB" in profiles.live_arrays(1000)
     split.delete()
 
 
 def test_other_errors_pass():
-    with pytest.raises(jax.errors.JaxRuntimeError), profile.explain_out_of_memory(None, lambda: "step 1"):
+    with pytest.raises(jax.errors.JaxRuntimeError), profiles.explain_out_of_memory(None, lambda: "step 1"):
         jax.jit(lambda x: jax.pure_callback(lambda y: 1 / 0, x, x))(jnp.float32(1)).block_until_ready()
-    with pytest.raises(KeyError), profile.explain_out_of_memory(None, lambda: "step 1"):
+    with pytest.raises(KeyError), profiles.explain_out_of_memory(None, lambda: "step 1"):
         raise KeyError("RESOURCE_EXHAUSTED")
 
 
 def test_a_run_that_exhausts_memory_says_what_fills_it(tmp_path):
     config = short(seam__advantage="+ tests.test_profile.devour()")
-    with pytest.raises(profile.OutOfMemory, match=r"out of memory in step 1: .*memory-step-1\.prof\. Largest"):
+    with pytest.raises(profiles.OutOfMemory, match=r"out of memory in step 1: .*memory-step-1\.prof\. Largest"):
         loop.train(config, tmp_path, progress=False, devices=ONE)
     assert (tmp_path / "profile" / "memory-step-1.prof").stat().st_size > 0
 
@@ -174,7 +176,7 @@ def test_a_run_that_exhausts_memory_says_what_fills_it(tmp_path):
 
 
 def test_the_clock_counts_every_moment_once():
-    clock = profile.Clock()
+    clock = profiles.Clock()
     began = time.perf_counter()
     with clock.spent("outer"):
         time.sleep(0.02)

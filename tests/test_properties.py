@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rljax import algorithms, sharding, types
+from rljax import algorithms, types
+from rljax.training import sharding
 from rljax.transforms import reduce, surrogate
 from tests import batch
 from tests import test_algorithms as battery
@@ -144,12 +145,12 @@ def alone():
     found = {}
     for built in BUILT.values():
         o, token = built.objectives[0], "token_reward" if built.spec.partition("(")[0] in batch.PAID_AT_TOKENS else ""
-        pieces = (*built.rollout, *o.prepare, *(p for p in o.loss if p.prepare or p.needs.block == "group"))
+        pieces = (*built.transforms, *o.prepare, *(p for p in o.loss if p.statistics or p.needs.whole == "group"))
         own = [p for p in o.loss if any(q.seam == "reduce" for q in p.prepare)]  # a mean of its own
         if not own and not any(called(p) in OF_THE_BATCH for p in (*pieces, *o.loss)):
             summing = types.Objective(loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare)
             key = " ".join([token, *(p.spec for p in pieces)])
-            found[key] = types.Algorithm((summing,), built.rollout), bool(token)
+            found[key] = types.Algorithm((summing,), built.transforms), bool(token)
     return found
 
 
@@ -181,7 +182,7 @@ def test_groups_in_one_batch_do_not_see_each_other(part):
 def on_devices(names):
     """Return the gradients of recipes on one device and with the rows over eight."""
     twice = [batch.arrays(seed, "mars") for seed in (0, 1)]
-    twice[1] |= {"group": twice[1]["group"] + 20, "rollout": twice[1]["rollout"] + 20}
+    twice[1] |= {"group": twice[1]["group"] + 20, "episode": twice[1]["episode"] + 20}
     twice[1]["extra"]["node"] = twice[1]["extra"]["node"] + 500
     records = batch.records(jax.tree.map(lambda *x: np.concatenate(x), *twice))
     mesh = sharding.make_mesh({"data": 2, "fsdp": 4})

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tokenizers as library
 
-from rljax import program as programs
-from rljax.data import raw_bytes, tokenizer
+from rljax.data import raw_bytes, tokenizers
+from rljax.run import programs
 from tests import tiny
 
 CORPUS = ("the cat sat on the mat. The cat ran!\n\n", "7 * 8 = 56, and 1 + 2 = 3; don't", "été, naïve 漢字 🙂") * 3
@@ -101,7 +101,7 @@ KINDS = pytest.mark.parametrize("kind", ["byte level", "fallback"])
 
 
 def test_special_tokens_come_from_the_files(folders):
-    model = tokenizer.load(folders["byte level"])
+    model = tokenizers.load(folders["byte level"])
     end, sent, to = (model.encode(text) for text in SPECIAL)
     assert [len(x) for x in (end, sent, to)] == [1, 1, 1]
     assert (model.eos, model.pad, model.bos, model.unk) == (to[0], end[0], None, None)
@@ -112,7 +112,7 @@ def test_special_tokens_come_from_the_files(folders):
     assert model.decode([to[0], *model.encode("a<think>"), end[0], 10**6]) == "a<think>"
     assert model.prompt("the cat") == model.encode("the cat")
 
-    model = tokenizer.load(folders["fallback"])
+    model = tokenizers.load(folders["fallback"])
     assert (model.eos, model.pad, model.bos, model.unk, model.stop) == (2, 2, 1, None, (2,))
     assert model.prompt("the cat") == [1, *model.encode("the cat")]
     assert model.decode([1, *model.encode("the cat"), 2]) == "the cat"
@@ -133,7 +133,7 @@ def test_stop_tokens_and_padding(folders, tmp_path, files, stop, pad):
     (copy / "config.json").unlink()
     for name, content in files.items():
         (copy / name).write_text(json.dumps(content))
-    model = tokenizer.load(copy)
+    model = tokenizers.load(copy)
     assert (model.eos, model.stop, model.pad) == (2, stop, pad)
 
 
@@ -144,7 +144,7 @@ def test_how_a_context_starts(folders, tmp_path, explicit, start):
     (copy / "tokenizer_config.json").write_text(
         json.dumps(config | ({} if explicit is None else {"add_bos_token": explicit}))
     )
-    model = tokenizer.load(copy)
+    model = tokenizers.load(copy)
     assert model.prompt("cat") == [*start, *model.encode("cat")]
 
 
@@ -163,7 +163,7 @@ def test_ids_of_a_vocabulary_small_enough_to_read(tmp_path):
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 8}')
-    model = tokenizer.load(tmp_path / "tokenizer.json")  # the file itself, the others beside it
+    model = tokenizers.load(tmp_path / "tokenizer.json")  # the file itself, the others beside it
     assert model.encode("hi hi oé</s>") == [4, 5, 3, 2, 6, 7, 8]
     assert model.decode([4, 5, 3, 2, 6, 7, 8]) == "hi hi oé"
     assert model.pieces() == [b"h", b"i", b"o", b" ", b"hi", b" hi", b"\xc3", b"\xa9", None]
@@ -174,7 +174,7 @@ def test_ids_of_a_vocabulary_small_enough_to_read(tmp_path):
 
 
 def models(folders):
-    return [tokenizer.load(folder) for folder in folders.values()] + [raw_bytes.Bytes()]
+    return [tokenizers.load(folder) for folder in folders.values()] + [raw_bytes.Bytes()]
 
 
 def test_texts_come_back(folders):
@@ -201,18 +201,18 @@ def test_pieces_are_the_bytes_of_the_text(folders):
 def test_equal_hashable_and_picklable_by_their_bytes(folders):
     for model in models(folders):
         model.encode("the")  # what is cached does not travel
-        for copy in (tokenizer.load(model.serialized), pickle.loads(pickle.dumps(model))):
+        for copy in (tokenizers.load(model.serialized), pickle.loads(pickle.dumps(model))):
             assert copy == model and hash(copy) == hash(model) and copy.stop == model.stop
             assert copy.encode(TEXTS[0]) == model.encode(TEXTS[0])
     bpe, other, _ = models(folders)
-    assert bpe != other and tokenizer.load(folders["byte level"]) == bpe
+    assert bpe != other and tokenizers.load(folders["byte level"]) == bpe
 
 
 def test_a_work_directory_may_be_the_tokenizer(folders, tmp_path):
     for model in models(folders):
         (tmp_path / "tokenizer.model").write_bytes(model.serialized)
         (tmp_path / "config.json").write_text("{}")
-        assert tokenizer.load(tmp_path) == model
+        assert tokenizers.load(tmp_path) == model
 
 
 def test_bytes():
@@ -243,13 +243,13 @@ def test_a_config_takes_bytes_or_a_folder(folders, tmp_path):
 def test_folders_without_a_tokenizer(tmp_path):
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(ValueError, match=r"holds no tokenizer\.json, but vocab\.json; save one"):
-        tokenizer.load(tmp_path)
+        tokenizers.load(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"")
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"name tokenizer\.model itself"):
-        tokenizer.load(tmp_path)
+        tokenizers.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="no file or folder"):
-        tokenizer.load(tmp_path / "no")
+        tokenizers.load(tmp_path / "no")
 
 
 @pytest.mark.parametrize(
@@ -274,16 +274,16 @@ def test_bad_files(folders, tmp_path, name, content, words):
     (copy / "config.json").unlink()
     (copy / name).write_text(content)
     with pytest.raises(ValueError, match=words):
-        tokenizer.load(copy)
+        tokenizers.load(copy)
 
 
 def test_bad_bytes(folders):
-    whole = tokenizer.load(folders["fallback"]).serialized
+    whole = tokenizers.load(folders["fallback"]).serialized
     with pytest.raises(ValueError, match="damaged archive"):
-        tokenizer.load(whole[:-40])
+        tokenizers.load(whole[:-40])
     for content in (b"nonsense", b""):
         with pytest.raises(ValueError, match="not a SentencePiece model"):
-            tokenizer.load(content)
+            tokenizers.load(content)
 
 
 def test_a_decoder_that_does_not_write_token_by_token(tmp_path):
@@ -291,7 +291,7 @@ def test_a_decoder_that_does_not_write_token_by_token(tmp_path):
     content = json.loads((copy / "tokenizer.json").read_text())
     content["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     (copy / "tokenizer.json").write_text(json.dumps(content))
-    model = tokenizer.load(copy)
+    model = tokenizers.load(copy)
     with pytest.raises(ValueError, match="decoder WordPiece does not write token by token"):
         model.pieces()
 
@@ -303,7 +303,7 @@ def test_a_decoder_that_does_not_write_token_by_token(tmp_path):
 def test_ids_and_texts_are_those_of_transformers(folders, kind):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folders[kind])
-    ours = tokenizer.load(folders[kind])
+    ours = tokenizers.load(folders[kind])
     assert (ours.eos, ours.bos) == (theirs.eos_token_id, theirs.bos_token_id)
     assert theirs.pad_token_id in (ours.pad, None) and ours.vocabulary == len(theirs)
     rng = np.random.default_rng(0)

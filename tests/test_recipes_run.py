@@ -75,5 +75,5 @@ def test_a_coefficient_in_the_reward_follows_the_kl():
     apart = jax.tree.map(lambda x: x * 1.5, state.reference)  # else the reference is the policy, and their KL is 0
     state, metrics = step.update(state.replace(reference=apart), step.rollout(state, program.key), program.key)
     assert metrics["kl"] > 0.0012  # a fifth above the target and more: the coefficient rises by the most it may
-    beta = jax.tree.leaves(state.algorithm["rollout"])[0]
+    beta = jax.tree.leaves(state.algorithm["transforms"])[0]
     np.testing.assert_allclose(beta, 0.1 * (1 + 0.2 * 32 / 100), rtol=1e-5)

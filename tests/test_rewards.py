@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rljax import types
-from rljax.rewards import mathematics, pool
+from rljax.environments.verifiers import mathematics, pool
 
 # Workers import this from a file: a test module would bring jax along.
 MODULE = """
@@ -133,7 +133,7 @@ def test_numeric_answer_refuses_a_reference_it_cannot_read():
 
 
 def test_workers_code_imports_no_jax():
-    code = "import sys, rljax.rewards.mathematics, rljax.rewards.worker; sys.exit('jax' in sys.modules)"
+    code = "import sys; from rljax.environments.verifiers import mathematics, worker; sys.exit('jax' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -319,9 +319,9 @@ def test_arguments_are_checked(judge):
         with pytest.raises(ValueError, match=field):
             verifiers()
     with pool.Verifiers(judge, workers=1) as verifiers:
-        with pytest.raises(ValueError, match="2 texts and 1 references"):
+        with pytest.raises(ValueError, match="2 texts and 1 targets"):
             verifiers.submit(["number 1", "number 2"], [None])
-        with pytest.raises(ValueError, match=r"references\[1\] of type function"):
+        with pytest.raises(ValueError, match=r"targets\[1\] of type function"):
             verifiers.submit(["number 1", "number 2"], [None, lambda: None])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rljax import models, sampling, types
-from rljax.models import score
+from rljax.models import scoring
 
 STOP = 0
 PAD = 2
@@ -40,7 +40,7 @@ class Memory(typing.NamedTuple):
 class Toy(typing.NamedTuple):
     """A policy as functions."""
 
-    prepare: typing.Callable
+    decode_params: typing.Callable
     prefill: typing.Callable
     extend: typing.Callable
     select: typing.Callable
@@ -254,7 +254,7 @@ def test_the_loop_ends_when_every_row_has(texts, stop, turns, ends):
         length=3 if turns == 3 else 40,
     )
     jax.effects_barrier()
-    assert sample.turns == turns
+    assert sample.steps == turns
     assert calls == [2] * (turns - 1)  # nothing after the last token
     np.testing.assert_array_equal(sample.mask.sum(axis=1), ends)
     for row, end in enumerate(ends):
@@ -300,14 +300,14 @@ def test_a_vmapped_loop_has_one_predicate_and_the_same_draws():
 
     def run(table):
         sample = generate(table, prompts, keys, processors=sampling.build(top_k=2), axis_name="sweep")
-        return dataclasses.replace(sample, turns=None), sample.turns
+        return dataclasses.replace(sample, steps=None), sample.steps
 
     # out_axes None is refused where turns differ from member to member.
     swept, turns = jax.jit(jax.vmap(run, axis_name="sweep", out_axes=(0, None)))(tables)
     each = [draw(table, prompts, keys, OFF | {"top_k": 2}, samples=3, length=5) for table in tables]
-    assert turns == max(sample.turns for sample in each)
+    assert turns == max(sample.steps for sample in each)
     together = jax.tree.map(
-        lambda *members: np.stack(members), *(dataclasses.replace(sample, turns=None) for sample in each)
+        lambda *members: np.stack(members), *(dataclasses.replace(sample, steps=None) for sample in each)
     )
     jax.tree.map(np.testing.assert_array_equal, swept, together)
 
@@ -360,7 +360,7 @@ def test_reported_numbers_are_those_of_the_whole_sequence_read_at_once():
     hidden = jax.jit(TRANSFORMER.apply)(parameters(), token, mask)
     logits = np.asarray(TRANSFORMER.logits(parameters(), hidden[:, 4:-1]), np.float64) / FILTERED["temperature"]
     raw = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
-    kept = np.asarray(score.unpack_bits(jnp.asarray(sample.kept), 37))
+    kept = np.asarray(scoring.unpack_bits(jnp.asarray(sample.kept), 37))
     behaviour = raw - np.log((np.exp(raw) * kept).sum(axis=2, keepdims=True))
     drawn = np.arange(37) == sample.token[:, :, None]
     assert kept[drawn].all()
@@ -374,7 +374,7 @@ def test_reported_numbers_are_those_of_the_whole_sequence_read_at_once():
     rows = types.Rollout(
         mask=sample.mask, reward=jnp.zeros(9), group=jnp.arange(9) // 3, context=context, action=action
     )
-    run = functools.partial(score.score, TRANSFORMER, needs=types.Needs(entropy=True), temperature=0.7, kept=True)
+    run = functools.partial(scoring.score, TRANSFORMER, needs=types.Needs(entropy=True), temperature=0.7, kept=True)
     scores = jax.jit(run)(parameters(), rows)
     np.testing.assert_allclose(sample.behaviour_logp, scores.logp, atol=1e-5)
     np.testing.assert_allclose(sample.raw_logp, scores.raw_logp, atol=1e-5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rljax import models, types
-from rljax.models import score as scoring
+from rljax.models import scoring
 from tests import jaxprs
 
 SMALL = models.Architecture(vocabulary=37, layers=1, width=8, heads=2, kv_heads=1, hidden=12, norm_epsilon=1e-3)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from rljax import models, sharding, types
-from rljax import program as programs
-from rljax.models import score as scoring
-from rljax.sharding import __main__ as page
+from rljax import models, types
+from rljax.models import scoring
+from rljax.run import programs
+from rljax.run import sharding as page
+from rljax.training import sharding
 from tests import tiny
 
 ARCHITECTURE = models.Architecture(
@@ -180,14 +181,14 @@ def test_the_page_counts_what_lies_on_a_device():
     program = tiny.program("ppo(kl=0.1)", mesh__data=2, mesh__fsdp=2, mesh__tensor=1, mesh__expert=2)
     step = program.steps[-1]
     state = step.begin(None, program.key, None)
-    rows = page.rows(step.shape, {module: program.model(module).axes for module in state.params})
+    rows = sharding.rows(step.shape, {module: program.model(module).axes for module in state.params})
     first = jax.devices()[0]
     for row, leaf in zip(rows, jax.tree.leaves(state), strict=True):
         (shard,) = [s for s in leaf.addressable_shards if s.device == first]
         assert row.bytes == shard.data.nbytes
         same = sum(s.index == shard.index for s in leaf.addressable_shards)
         assert same == np.prod([program.mesh.shape[axis] for axis in row.copied])
-        assert bool(row.copied) == bool(page.why(row))
+        assert bool(row.copied) == bool(sharding.why(row))
     text = page.page(program)
     assert all(row.name in text for row in rows)
     assert "fsdp, expert split expert or width, and it has none: (layers, None)" in text
@@ -199,7 +200,7 @@ def test_rollouts_of_resident_weights_are_the_same():
         "model__kv_heads": 4,
         "model__scan": True,
         "model__vocabulary": 32,
-        "sampler__block": 2,
+        "sampler__cache_block": 2,
     }
     one = tiny.program(**fields)
     many = tiny.program(

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import rollout as rollouts
-from rljax import step as steps
 from rljax import types
+from rljax.training import rollouts, steps
 from tests import tiny
 
 
@@ -48,7 +47,7 @@ def test_fused_equals_rollout_then_update():
     fused, fused_metrics = step.fused(copy(state), program.key)
     split, metrics = step.update(copy(state), step.rollout(state, program.key), program.key)
     close(fused.params, split.params)
-    assert int(fused.draw) == 8 and int(fused.step) == 1
+    assert int(fused.cursor) == 8 and int(fused.step) == 1
     fused_metrics.pop("rows"), metrics.pop("rows")
     close(fused_metrics, metrics)
 
@@ -116,7 +115,7 @@ def test_a_non_finite_update_is_skipped_and_counted():
     state, metrics = step.update(state, poisoned, program.key)
     jax.tree.map(np.testing.assert_array_equal, before.params, jax.device_get(state.params))
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, jax.device_get(state.opt_state))
-    assert (int(state.skipped), int(state.skipped_total), int(state.step), int(state.draw)) == (1, 1, 1, 8)
+    assert (int(state.skipped), int(state.skipped_total), int(state.step), int(state.cursor)) == (1, 1, 1, 8)
     assert metrics["skipped"] == 1
     state, _ = step.update(state, rollout, program.key)
     assert (int(state.skipped), int(state.skipped_total)) == (0, 1)
@@ -176,11 +175,11 @@ def test_replay_mixes_rows_of_the_step_before():
     program = tiny.program("nsr()", seam__source="replay(0.5)")
     step, state = start(program)
     state, first = step.fused(state, program.key)
-    before = jax.device_get(state.pool["rollout"])
+    before = jax.device_get(state.pool["rows"])
     fresh = jax.device_get(step.rollout(state, program.key))
     state, second = step.fused(state, program.key)
     source = step.plan.algorithm.source
-    mixed, _ = source.select(fresh, {"rollout": before, "filled": jnp.ones((), bool)}, 32, program.key)
+    mixed, _ = source.select(fresh, {"rows": before, "filled": jnp.ones((), bool)}, 32, program.key)
     np.testing.assert_array_equal(
         mixed.action.token, np.concatenate([fresh.action.token[:16], before.action.token[16:]])
     )
@@ -192,7 +191,7 @@ def test_replay_mixes_rows_of_the_step_before():
 
 def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
     program, state, metrics = run("dapo(oversample=3)", steps=1)
-    assert int(state.draw) == 24
+    assert int(state.cursor) == 24
     step, fresh = start(program)
     source = program.steps[0].plan.algorithm.source
     rollout = step.rollout(fresh, program.key)

@@ -142,14 +142,16 @@ def test_completions_end_where_the_text_first_holds_a_string(compact):
         assert cut.finish[row] == (plain.finish[row] if end is None else types.Finish.STOP)
         np.testing.assert_allclose(cut.raw_logp[row, :count], plain.raw_logp[row, :count], atol=1e-6)
     assert 4 < ended < 24
-    assert cut.turns == cut.mask.sum(axis=1).max()
+    assert cut.steps == cut.mask.sum(axis=1).max()
 
 
 def test_a_string_may_straddle_a_cut():
     turns = 2
     whole = sampled(STRINGS)
     table = stopping.build(STRINGS, vocabulary().pieces(), 300)
-    resume = jax.jit(functools.partial(sampling.resume, samplers.TOY, turns=turns, strings=table, compact=1, **OPTIONS))
+    resume = jax.jit(
+        functools.partial(sampling.resume, samplers.TOY, segment=turns, strings=table, compact=1, **OPTIONS)
+    )
     cut = jax.tree.map(jnp.zeros_like, whole)
     for number in range(-(-LENGTH // turns)):
         cut = resume(policy(), PROMPTS, KEYS, cut, jnp.full((24,), number == 0))

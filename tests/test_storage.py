@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from rljax import checkpoint, evaluate, loop, metrics, storage, workdir
-from rljax import config as configs
-from rljax.data import gsm8k_builder, tokenizer
+from rljax.config import files, schema
+from rljax.data import gsm8k_builder, storage, tokenizers
+from rljax.host import workdirs
 from rljax.models import architecture as architectures
-from rljax.models import weights
+from rljax.models.checkpoints import weights
+from rljax.run import checkpoints, evaluate, loop, metrics
 from tests import flaky
 
 pytest.importorskip("gcp_storage_emulator")
@@ -270,7 +271,7 @@ def same(left, right):
 
 
 def write(directory, steps, **options):
-    with checkpoint.Checkpointer(directory, **{"max_to_keep": 9, **options}) as saver:
+    with checkpoints.Checkpointer(directory, **{"max_to_keep": 9, **options}) as saver:
         for step in steps:
             saver.save(step, make(step), {"step": step})
 
@@ -288,7 +289,7 @@ def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quic
         flaky.Fault("forget", "POST.*survives/2/commit_success.*upload_id"),
         flaky.Fault("refuse", "DELETE.*survives/1/commit_success"),
     )
-    with checkpoint.Checkpointer(directory, max_to_keep=1) as saver:
+    with checkpoints.Checkpointer(directory, max_to_keep=1) as saver:
         saver.restore(LIKE)
         saver.save(2, make(2), {"step": 2})
     assert [fault.hits for fault in store.faults] == [1] * 8, store.faults
@@ -299,7 +300,7 @@ def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quic
         flaky.Fault("cut", "GET.*download.*survives/2/record/metadata"),
         flaky.Fault("429", "GET.*/o.*prefix=survives/&"),
     )
-    state, extras, step = checkpoint.Checkpointer(directory).restore(LIKE)
+    state, extras, step = checkpoints.Checkpointer(directory).restore(LIKE)
     assert [fault.hits for fault in store.faults] == [1] * 4, store.faults
     assert (extras, step) == ({"step": 2}, 2)
     same(state, make(2))
@@ -307,7 +308,7 @@ def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quic
 
 def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
     directory = f"{BUCKET}/keeps"
-    with checkpoint.Checkpointer(directory, max_to_keep=1) as saver:
+    with checkpoints.Checkpointer(directory, max_to_keep=1) as saver:
         for step, accuracy in ((1, 0.9), (2, 0.1), (3, 0.2)):
             saver.save(step, make(step), {}, {"accuracy": accuracy})
     assert saver.all_steps() == [1, 3] and saver.best_step() == 1
@@ -318,26 +319,26 @@ def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
     bits[len(bits) // 2] ^= 0x10
     storage.write(largest, bytes(bits))
     damaged = content(store, "keeps/3")
-    with checkpoint.Checkpointer(directory, max_to_keep=1) as saver:
-        with pytest.warns(checkpoint.CheckpointWarning, match="step 3.*step 1"):
+    with checkpoints.Checkpointer(directory, max_to_keep=1) as saver:
+        with pytest.warns(checkpoints.CheckpointWarning, match="step 3.*step 1"):
             state, _, _ = saver.restore(LIKE)
         same(state, make(1))
         saver.save(3, make(3), {})
     assert content(store, "keeps/corrupt-3") == damaged
     assert saver.all_steps() == [1, 3]
-    with checkpoint.Checkpointer(directory, max_to_keep=1) as saver:  # what lies aside is no half-written save
+    with checkpoints.Checkpointer(directory, max_to_keep=1) as saver:  # what lies aside is no half-written save
         same(saver.restore(LIKE)[0], make(3))
         saver.save(4, make(4), {})
     assert content(store, "keeps/corrupt-3") == damaged and saver.all_steps() == [1, 4]
 
 
-@pytest.mark.parametrize(("kind", "error"), [("403", checkpoint.CheckpointError), ("503", storage.Unavailable)])
+@pytest.mark.parametrize(("kind", "error"), [("403", checkpoints.CheckpointError), ("503", storage.Unavailable)])
 def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_others(store, kind, error, quick):
     quick(max_retries=2)
     directory = f"{BUCKET}/down-{kind}"
     write(directory, [2])
     store.plan(flaky.Fault(kind, f"POST.*down-{kind}/3/state/(d|ocdbt)", 10**6))
-    saver = checkpoint.Checkpointer(directory)
+    saver = checkpoints.Checkpointer(directory)
     saver.restore(LIKE)
     with pytest.raises(error, match=rf"step 3 in {directory} was not written .*those before it stand") as caught:
         saver.save(3, make(3), {})
@@ -347,8 +348,8 @@ def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_o
     store.plan()
     half = content(store, f"down-{kind}/3")
     assert half and storage.COMMITTED not in half
-    assert checkpoint.Checkpointer(directory).all_steps() == [2]
-    with checkpoint.Checkpointer(directory) as saver:
+    assert checkpoints.Checkpointer(directory).all_steps() == [2]
+    with checkpoints.Checkpointer(directory) as saver:
         state, _, step = saver.restore(LIKE)
         assert step == 2
         same(state, make(2))
@@ -362,9 +363,9 @@ def test_a_store_that_does_not_answer_is_no_reason_to_fall_back(store, quick):
     write(f"{BUCKET}/mute", [1, 2])
     store.plan(flaky.Fault("503", "GET.*mute/2/state/(d|ocdbt)", 10**6))
     with pytest.raises(storage.Unavailable):
-        checkpoint.Checkpointer(f"{BUCKET}/mute").restore(LIKE)
+        checkpoints.Checkpointer(f"{BUCKET}/mute").restore(LIKE)
     store.plan()
-    assert checkpoint.Checkpointer(f"{BUCKET}/mute").restore(LIKE)[2] == 2
+    assert checkpoints.Checkpointer(f"{BUCKET}/mute").restore(LIKE)[2] == 2
 
 
 # --- work directories --------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def test_a_store_that_does_not_answer_is_no_reason_to_fall_back(store, quick):
 
 def test_the_logs_of_a_remote_work_directory_are_mirrored(store, tmp_path):
     place, events = f"{BUCKET}/mirrored", "tensorboard/events"
-    directory = workdir.WorkDirectory(place, seconds=0.05)
+    directory = workdirs.WorkDirectory(place, seconds=0.05)
     directory.open()
     log = metrics.StepLog(directory.logs / "metrics.jsonl")
     store.plan(flaky.Fault("403", "POST.*mirrored/metrics"))
@@ -400,7 +401,7 @@ def test_the_logs_of_a_remote_work_directory_are_mirrored(store, tmp_path):
 
 def test_a_log_left_here_counts_where_the_remote_one_is_its_beginning(store):
     def open_(place):
-        directory = workdir.WorkDirectory(place)
+        directory = workdirs.WorkDirectory(place)
         directory.open()
         directory.close()
         return directory
@@ -444,7 +445,7 @@ def runs(store, tmp_path_factory):
     """Return (an undisturbed run's local folder, the place of one that was killed and resumed through failures)."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "tiny_config.py").write_text(CONFIG)
-    config = configs.load(str(folder / "tiny_config.py"), "")
+    config = files.load(str(folder / "tiny_config.py"), "")
     place = f"{BUCKET}/runs/killed"
     store.plan(flaky.Fault("hold", "POST.*runs/killed/checkpoints/4/state/d/"))
     process = command("", "--config", str(folder / "tiny_config.py"), "--workdir", place)
@@ -455,7 +456,7 @@ def runs(store, tmp_path_factory):
     assert process.returncode == -signal.SIGKILL, output
     half = content(store, "runs/killed/checkpoints/4")
     assert half and storage.COMMITTED not in half
-    assert checkpoint.Checkpointer(f"{place}/checkpoints").all_steps() == [2]
+    assert checkpoints.Checkpointer(f"{place}/checkpoints").all_steps() == [2]
     logged = storage.read(f"{place}/metrics.jsonl").splitlines()
     assert [json.loads(line)["step"] for line in logged][:4] == [1, 2, 3, 4]  # there before its checkpoint
     store.plan(
@@ -498,7 +499,7 @@ def test_what_reads_a_work_directory_reads_a_remote_one(runs):
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
     with pytest.raises(ValueError, match=r"gs://no-such-bucket/run: cannot be written to \(no such bucket\)"):
-        loop.train(configs.default(), "gs://no-such-bucket/run", progress=False, devices=ONE)
+        loop.train(schema.default(), "gs://no-such-bucket/run", progress=False, devices=ONE)
 
 
 # --- data and weights --------------------------------------------------------------------------------
@@ -565,12 +566,12 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     store.plan(flaky.Fault("cut", "GET.*download.*weights/model-00002", 1, 2))  # after size and header
     same(weights.load(folder, architecture), params)
     assert [fault.hits for fault in store.faults] == [1]
-    made = tokenizer.make("char", ["some text"])
+    made = tokenizers.make("char", ["some text"])
     storage.write(f"{BUCKET}/words/tokenizer.model", made.serialized)
     store.plan(flaky.Fault("cut", "GET.*download.*words/"))
-    assert tokenizer.load(f"{BUCKET}/words") == made == tokenizer.load(f"{BUCKET}/words/tokenizer.model")
+    assert tokenizers.load(f"{BUCKET}/words") == made == tokenizers.load(f"{BUCKET}/words/tokenizer.model")
     with pytest.raises(FileNotFoundError, match=r"gs://.*nothing"):
-        tokenizer.load(f"{BUCKET}/nothing")
+        tokenizers.load(f"{BUCKET}/nothing")
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_one(unreachable):

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from rljax import config as configs
-from rljax import parse, sweep
+from rljax.config import files
+from rljax.language import parse
+from rljax.run import sweep
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEAD = "from rljax import sweep\n\ndef get_sweep():\n    return "
@@ -57,7 +58,7 @@ def test_lists_that_do_not_fit_are_refused():
 
 
 def test_names_tell_runs_apart_and_are_plain():
-    base = configs.load("quickstart", "quick")
+    base = files.load("quickstart", "quick")
     runs = sweep.grid({"algorithm": ["grpo(kl=0.0)", "grpo( kl = 0.01 )"], "phase.main.steps": [3, 4], "seed": [0]})
     names = [run.name for run in sweep.expand(runs, base)]
     assert names == [f"algorithm=grpo-kl-{k},steps={s},seed=0" for k in ("0.0", "0.01") for s in (3, 4)]
@@ -70,7 +71,7 @@ def test_names_tell_runs_apart_and_are_plain():
 
 
 def test_values_whose_names_are_the_same_get_names_of_their_own():
-    base = configs.load("quickstart", "quick")
+    base = files.load("quickstart", "quick")
     runs = sweep.expand([{"name": "a b"}, {"name": "a/b"}, {"name": "c"}], base)
     assert len({run.name for run in runs}) == 3 and runs[2].name == "name=c"
     assert all(re.fullmatch(r"name=a-b-[0-9a-f]{6}", run.name) for run in runs[:2])
@@ -81,16 +82,16 @@ def test_values_survive_shell_and_set(write, name):
     file = write(f"[{{'name': {name!r}, 'sampler.stop': ('a', 'b c'), 'algorithm.kl': 0.5, 'batch.samples': 4}}]")
     _, (words,) = sweep.commands(line(file))
     assert shlex.split(shlex.join(words)) == words
-    config = configs.load("quickstart", "quick")
+    config = files.load("quickstart", "quick")
     sets = [after for word, after in itertools.pairwise(words) if word == "--set"]
     for edit in sets:  # what python -m rljax does with them
-        configs.override(config, *parse.setting(edit))
+        files.override(config, *parse.setting(edit))
     assert (config.name, config.sampler.stop, config.batch.samples) == (name, ("a", "b c"), 4)
     assert config.algorithm == "grpo(kl=0.5)"
 
 
 def test_a_call_is_set_before_its_arguments():
-    base = configs.load("quickstart", "quick")
+    base = files.load("quickstart", "quick")
     (run,) = sweep.expand([{"algorithm.positive": 0.5, "algorithm": "w_reinforce()"}], base)
     assert run.settings == ("algorithm=w_reinforce()", "algorithm.positive=0.5")
 
@@ -159,7 +160,7 @@ def test_the_command_prints_counts_and_runs(write, tmp_path):
 
     def run(*more):
         given = {**os.environ, "PYTHONPATH": str(ROOT)}
-        start = [sys.executable, "-m", "rljax.sweep", *words, *more]
+        start = [sys.executable, "-m", "rljax", "sweep", *words, *more]
         return subprocess.run(start, env=given, capture_output=True, text=True, timeout=120, cwd=tmp_path)
 
     printed = run().stdout.splitlines()
@@ -168,7 +169,7 @@ def test_the_command_prints_counts_and_runs(write, tmp_path):
     wrong = run("--count", "--config.batch.samples=0")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: run 0 (seed=0): config.batch.samples=0")
     (tmp_path / "study" / "seed=1").mkdir(parents=True)
-    (tmp_path / "study" / "seed=1" / "config.json").write_text(configs.load("countdown").to_json())
+    (tmp_path / "study" / "seed=1" / "config.json").write_text(files.load("countdown").to_json())
     refused = run("--index", "1")  # the run itself finds that its work directory is another's
     assert refused.returncode == 2 and "seed=1 holds a run of another config" in refused.stderr
 

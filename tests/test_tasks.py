@@ -7,8 +7,8 @@ import numpy as np
 import on_device
 import pytest
 
-from rljax import tasks, types
-from rljax.data import tokenizer as tokenizers
+from rljax import environments, types
+from rljax.data import tokenizers
 
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE
 
@@ -21,16 +21,16 @@ def evaluate_arithmetic(prompt):
 
 
 def test_lookup_names_the_choices_and_the_nearest():
-    assert tasks.lookup("arithmetic")().name == "arithmetic"
+    assert environments.lookup("arithmetic")().name == "arithmetic"
     with pytest.raises(
         ValueError, match=r"'contdown'; there are arithmetic, countdown, gsm8k, math; nearest: 'countdown'"
     ):
-        tasks.lookup("contdown")
+        environments.lookup("contdown")
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "countdown"])
 def test_a_tokenizer_trained_on_the_corpus_suffices(name):
-    task = tasks.lookup(name)()
+    task = environments.lookup(name)()
     lines = list(task.corpus())
     assert lines == list(task.corpus()) and len(lines) == 1025
     assert lines[1].startswith(task.text(0, "train"))
@@ -50,7 +50,7 @@ def test_arithmetic_splits_are_disjoint_and_together_everything():
     assert set(train) | set(held) == {f"{a}{o}{b}=" for a in range(10) for b in range(10) for o in "+-"}
     assert [task.text(3, "train"), task.text(3, "heldout")] == [train[3], held[3]]
     # the operators' order in the setting says nothing about the problems
-    swapped = tasks.lookup("arithmetic")(digits=1, operators="-+", working=False, heldout=0.25)
+    swapped = environments.lookup("arithmetic")(digits=1, operators="-+", working=False, heldout=0.25)
     assert swapped.bind(task.tokenizer) == task
 
 
@@ -189,7 +189,7 @@ def test_only_the_final_answer_counts():
 
 
 def test_pieces_of_several_characters_are_no_answer():
-    task = tasks.lookup("arithmetic")(digits=1)
+    task = environments.lookup("arithmetic")(digits=1)
     task = task.bind(tokenizers.train(["12 12 12 12", "0123456789+=;"], vocabulary=20, model_type="bpe"))
     index = next(i for i in range(90) if evaluate_arithmetic(task.text(i, "train")) == 12)
     ids = range(task.tokenizer.vocabulary)
@@ -232,12 +232,12 @@ def test_pieces_of_several_characters_are_no_answer():
 )
 def test_settings_out_of_range(name, settings, words):
     with pytest.raises(ValueError, match=words):
-        tasks.lookup(name)(**settings)
+        environments.lookup(name)(**settings)
 
 
 @pytest.mark.parametrize(("name", "missing"), [("arithmetic", ";"), ("countdown", ":>")])
 def test_binding(name, missing):
-    task = tasks.lookup(name)()
+    task = environments.lookup(name)()
     with pytest.raises(ValueError, match=f"no one-character tokens for '{missing}', which task '{name}'"):
         task.bind(tokenizers.train(["0123456789+-*= ()"]))
     with pytest.raises(ValueError, match=r"call task.bind\(tokenizer\) first"):

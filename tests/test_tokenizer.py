@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from rljax.data import shuffle, tokenizer
+from rljax.data import shuffle, tokenizers
 
 CORPUS = ("the cat sat on the mat\n\nthe cat  ran", " lead and trail ", "7*8=56\tand 1+2=3\n", "é漢")
 TEXTS = ("the cat", " a  d ", "\na\n\n t", "   ", "7\t8", "é漢", "", "\n", "cat\n")
@@ -20,7 +20,7 @@ TEXTS = ("the cat", " a  d ", "\na\n\n t", "   ", "7\t8", "é漢", "", "\n", "ca
 
 @pytest.mark.parametrize(("model_type", "vocabulary"), [("char", None), ("bpe", 48), ("unigram", 48)])
 def test_round_trip(model_type, vocabulary):
-    model = tokenizer.train(CORPUS, vocabulary=vocabulary, model_type=model_type)
+    model = tokenizers.train(CORPUS, vocabulary=vocabulary, model_type=model_type)
     for text in TEXTS:
         assert model.decode(model.encode(text)) == text
         assert model.unk not in model.encode(text)
@@ -30,7 +30,7 @@ def test_round_trip(model_type, vocabulary):
 
 
 def test_char_vocabulary_is_what_the_corpus_needs():
-    model = tokenizer.train(["ab a", "c\n"])
+    model = tokenizers.train(["ab a", "c\n"])
     # pad, bos, eos, unk, newline, space, a, b, c
     assert (model.pad, model.bos, model.eos, model.unk, model.vocabulary) == (0, 1, 2, 3, 9)
     table = model.characters()
@@ -41,7 +41,7 @@ def test_char_vocabulary_is_what_the_corpus_needs():
 
 
 def test_characters_are_zero_for_longer_pieces():
-    model = tokenizer.train(CORPUS, vocabulary=48, model_type="bpe")
+    model = tokenizers.train(CORPUS, vocabulary=48, model_type="bpe")
     table, ids = model.characters(), model.encode("the")
     assert len(ids) < 3
     assert all(table[i] == 0 for i in ids if len(model.decode([i])) > 1)
@@ -53,20 +53,20 @@ def test_training_is_deterministic_and_quiet(capfd):
         "import sys; from rljax.data import tokenizer as t;"
         "sys.stdout.buffer.write(t.train(eval(sys.argv[1]), vocabulary=48, model_type='unigram').serialized)"
     )
-    here = tokenizer.train(CORPUS, vocabulary=48, model_type="unigram")
+    here = tokenizers.train(CORPUS, vocabulary=48, model_type="unigram")
     there = subprocess.run([sys.executable, "-c", program, repr(CORPUS)], capture_output=True, check=True)
     assert there.stdout == here.serialized and there.stderr == b""
     assert capfd.readouterr() == ("", "")
 
 
 def test_load_and_pickle(tmp_path):
-    model = tokenizer.train(CORPUS)
+    model = tokenizers.train(CORPUS)
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model.serialized)
-    for copy in (tokenizer.load(path), tokenizer.load(model.serialized), pickle.loads(pickle.dumps(model))):
+    for copy in (tokenizers.load(path), tokenizers.load(model.serialized), pickle.loads(pickle.dumps(model))):
         assert copy == model and hash(copy) == hash(model) and copy.encode("the cat") == model.encode("the cat")
     with pytest.raises(ValueError, match="not a SentencePiece model"):
-        tokenizer.load(b"nonsense")
+        tokenizers.load(b"nonsense")
 
 
 def test_a_model_of_others_may_lack_padding_and_write_bytes():
@@ -84,7 +84,7 @@ def test_a_model_of_others_may_lack_padding_and_write_bytes():
         pad_id=-1,
         minloglevel=3,
     )
-    model = tokenizer.load(written.getvalue())
+    model = tokenizers.load(written.getvalue())
     assert (model.pad, model.bos, model.eos, model.unk, model.stop) == (2, 1, 2, None, (2,))
     for text in ("the cat", "é漢\n\t🙂", "zebra"):
         ids = model.encode(text)
@@ -109,7 +109,7 @@ def test_a_model_of_others_may_lack_padding_and_write_bytes():
 )
 def test_bad_input(corpus, given, words):
     with pytest.raises(ValueError, match=words):
-        tokenizer.train(corpus, **given)
+        tokenizers.train(corpus, **given)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 15, 16, 17, 63, 64, 65, 1000, 1023, 1024, 1025])

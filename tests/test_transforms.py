@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms, losses, ops, seams, transforms, types
+from rljax import algorithms, transforms, types
+from rljax.algorithms import interpreter, seams
 from rljax.transforms import (
     advantage,
     after,
+    ops,
     penalty,
     prepare,
     ratio,
@@ -71,9 +73,9 @@ def test_needs_of_two_are_their_union():
     union = types.Needs(entropy=True, value=True, divergence=frozenset({"js", "reverse_kl"}), block="rollout")
     assert a | b == b | a == union
     assert types.Needs() | a == a
-    blocks = ("row", "rollout", "group")
+    blocks = ("row", "episode", "group")
     for x, y in itertools.product(blocks, blocks):
-        assert (types.Needs(block=x) | types.Needs(block=y)).block == max(x, y, key=blocks.index)
+        assert (types.Needs(whole=x) | types.Needs(whole=y)).block == max(x, y, key=blocks.index)
 
 
 def counter(name, needs=types.Needs()):
@@ -113,7 +115,7 @@ def test_a_chain_is_of_one_kind():
 def test_a_chain_of_loss_pieces_gathers_what_they_prepare():
     own = penalty.entropy(reduce=reduce.sum_over_tokens())
     chain = transforms.chain(weight.fresh(), own, penalty.kl())
-    assert [p.seam for p in chain.prepare] == ["", "reduce"]
+    assert [p.seam for p in chain.statistics] == ["", "reduce"]
 
 
 def test_stateless_lifts_a_function_of_the_records():
@@ -227,15 +229,15 @@ def test_what_a_piece_prepares_sees_the_same_moving_number():
             return loss.replace(terms={**loss.terms, "offset": r.extra["offset"] + size})
 
         piece = transforms.stateless(types.LossTransform, term)
-        return dataclasses.replace(piece, prepare=(transforms.stateless(types.PrepareTransform, write),))
+        return dataclasses.replace(piece, statistics=(transforms.stateless(types.PrepareTransform, write),))
 
     algorithm = algorithms.compose(loss=[offset(UP)], reduce=reduce.sum_over_tokens())
-    (o,), state, r = algorithm.objectives, losses.init(algorithm), record([[1, 1]], (0.0,), (0,))
+    (o,), state, r = algorithm.objectives, interpreter.init(algorithm), record([[1, 1]], (0.0,), (0,))
     totals = []
     for _ in range(3):
-        prepared, inner = losses.prepare(o, r, None, state["objectives"][0], KEY)
-        totals.append(float(losses.loss(o, prepared, types.Scores(), inner, KEY)[0]))
-        state = losses.observe(algorithm, {**state, "objectives": (inner,)}, {})
+        prepared, inner = interpreter.prepare_minibatch(o, r, None, state["objectives"][0], KEY)
+        totals.append(float(interpreter.loss(o, prepared, types.Scores(), inner, KEY)[0]))
+        state = interpreter.observe(algorithm, {**state, "objectives": (inner,)}, {})
     close(totals, [0, 2, 4])  # two tokens, the number counted in both places
 
 
@@ -250,11 +252,11 @@ def test_every_piece_of_an_algorithm_is_observed_once_a_step():
         reduce=reduce.mean_over_tokens(),
         after=[after.ema_reference(schedule.linear(0, 1, 9)), after.reset_reference(2)],
     )
-    state = losses.init(algorithm)
+    state = interpreter.init(algorithm)
     for _ in range(3):
-        state = losses.observe(algorithm, state, {})
+        state = interpreter.observe(algorithm, state, {})
     inner = state["objectives"][0]
-    assert at(state["rollout"][0]) == at(inner["loss"][1]) == at(inner["loss"][2]) == at(inner["prepare"][0]) == 3
+    assert at(state["transforms"][0]) == at(inner["loss"][1]) == at(inner["loss"][2]) == at(inner["prepare"][0]) == 3
     assert at(state["after"][0]) == 3 and at(state["after"][1]) == 0  # counts uses, not observations
 
 
@@ -384,10 +386,10 @@ def test_fresh_drops_stale_tokens_from_the_policy_term_only(lag, kept):
     algorithm = algorithms.compose(
         loss=[surrogate.likelihood(), weight.fresh(lag), penalty.entropy(1.0)], reduce=reduce.sum_over_tokens()
     )
-    (o,), state = algorithm.objectives, losses.init(algorithm)["objectives"][0]
+    (o,), state = algorithm.objectives, interpreter.init(algorithm)["objectives"][0]
     scores = types.Scores(logp=floats([[-1, -2], [-4, -8]]), entropy=jnp.ones((2, 2)))
-    prepared, state = losses.prepare(o, r, scores, state, KEY)
-    _, metrics = losses.loss(o, prepared, scores, state, KEY)
+    prepared, state = interpreter.prepare_minibatch(o, r, scores, state, KEY)
+    _, metrics = interpreter.loss(o, prepared, scores, state, KEY)
     close(metrics["loss/policy"], np.sum(np.array([[1, 2], [4, 8]]) * kept))
     close(metrics["loss/live_entropy"], -4)
 
@@ -413,7 +415,7 @@ def test_reductions_by_hand():
     for name in transforms.pieces("reduce"):
         (piece,) = seams._edit("reduce", f"{name}({batch.ARGUMENTS.get(name, '')})", ())
         ids = jnp.zeros(1, jnp.int32)
-        nothing = coefficient(piece, record([[0, 0]], (0,), (0,), rollout=ids, turn=jnp.zeros((1, 2), jnp.int32)))
+        nothing = coefficient(piece, record([[0, 0]], (0,), (0,), episode=ids, turn=jnp.zeros((1, 2), jnp.int32)))
         np.testing.assert_array_equal(nothing, 0, err_msg=name)
 
 
@@ -429,9 +431,9 @@ def test_a_penalty_may_have_a_reduction_of_its_own():
         ],
         reduce=reduce.mean_over_tokens(),
     )
-    (o,), state = algorithm.objectives, losses.init(algorithm)["objectives"][0]
-    prepared, state = losses.prepare(o, r, scores, state, KEY)
-    value, metrics = losses.loss(o, prepared, scores, state, KEY)
+    (o,), state = algorithm.objectives, interpreter.init(algorithm)["objectives"][0]
+    prepared, state = interpreter.prepare_minibatch(o, r, scores, state, KEY)
+    value, metrics = interpreter.loss(o, prepared, scores, state, KEY)
     close(value, -(3 + 80 + 200 + 200))
     close(metrics["live_entropy"], 2)
 
@@ -597,18 +599,18 @@ def test_a_loss_of_pairs_fits_the_seams():
             term = -jax.nn.log_sigmoid(margin)[:, None] * (r.reward > 0)[:, None] * ops.last_token(r.mask)
             return loss.replace(terms={**loss.terms, "pair": term})
 
-        return transforms.stateless(types.LossTransform, apply, needs=types.Needs(block="group"))
+        return transforms.stateless(types.LossTransform, apply, needs=types.Needs(whole="group"))
 
     algorithm = algorithms.compose(loss=[pairs()], reduce=reduce.sum_over_tokens())
-    assert losses.needs(algorithm).block == "group"
-    (o,), state = algorithm.objectives, losses.init(algorithm)["objectives"][0]
+    assert interpreter.needs(algorithm).block == "group"
+    (o,), state = algorithm.objectives, interpreter.init(algorithm)["objectives"][0]
     r = record([[1, 1], [1, 0], [1, 1], [1, 1]], (1, 0, 0, 1), (4, 4, 6, 6))
     scores = types.Scores(logp=floats([[-1, -1], [-3, 0], [-1, -2], [-2, -2]]))
-    prepared, state = losses.prepare(o, r, scores, state, KEY)
-    whole = losses.loss(o, prepared, scores, state, KEY)[0]
+    prepared, state = interpreter.prepare_minibatch(o, r, scores, state, KEY)
+    whole = interpreter.loss(o, prepared, scores, state, KEY)[0]
     close(whole, np.log1p(np.exp(-1)) + np.log1p(np.exp(1)))  # margins -2 + 3 and -4 + 3
     halves = [jax.tree.map(lambda x, i=i: x[i : i + 2], (prepared, scores)) for i in (0, 2)]
-    close(sum(losses.loss(o, *half, state, KEY)[0] for half in halves), whole)
+    close(sum(interpreter.loss(o, *half, state, KEY)[0] for half in halves), whole)
 
 
 @pytest.mark.parametrize("name", algorithms.TABLE)
@@ -638,7 +640,7 @@ def test_pieces_promote_no_types_silently(seam):
         for name in transforms.pieces(seam):
             (piece,) = seams._edit(seam, f"{name}({batch.ARGUMENTS.get(name, '')})", ())
             if isinstance(piece, types.LossTransform):
-                asked = transforms.chain(*piece.prepare, kind=types.PrepareTransform)
+                asked = transforms.chain(*piece.statistics, kind=types.PrepareTransform)
                 prepared = apply(asked, rollout, scores)
                 out = jax.eval_shape(lambda p=piece, r=prepared: apply(p, before, r, scores))
             else:

@@ -5,26 +5,26 @@ import math
 
 import jax
 
-from rljax import config as configs
-from rljax import program as programs
+from rljax.config import files, schema
+from rljax.run import programs
 
 
 def config(algorithm="grpo(kl=0.0)", **fields):
     """Return a config of 8 prompts x 4 samples and 2 + 2 steps; ``fields`` are dotted, with __ for the dot."""
-    c = configs.default()
+    c = schema.default()
     c.name = "tiny"
     c.task = "arithmetic(operands=2, digits=1, working=False, noise=0.3)"
     c.algorithm = algorithm
     c.model.update({"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 64})
     c.batch.update({"prompts": 8, "samples": 4})
     c.phases = ("warm", "main")
-    c.phase.warm = configs.phase(algorithm="sft()", steps=2, prompts=16, evaluate="base", warmup=1)
-    c.phase.main = configs.phase(steps=2, evaluate="result", warmup=1)
+    c.phase.warm = schema.phase(algorithm="sft()", steps=2, prompts=16, evaluate="base", warmup=1)
+    c.phase.main = schema.phase(steps=2, evaluate="result", warmup=1)
     c.evaluation.update({"prompts": 4, "samples": 4, "final_prompts": 8, "final_samples": 4})
     c.checkpoint.every = 1
     c.log.update({"rollouts": 1, "rollout_rows": 4})
     for name, value in fields.items():
-        configs.override(c, name.replace("__", "."), value)
+        files.override(c, name.replace("__", "."), value)
     return c
 
 

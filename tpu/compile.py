@@ -19,9 +19,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # also where the 
 
 from absl import app, flags, logging
 
-from rljax import config as configs
-from rljax import parse
-from rljax.ahead import page, programs, report, topology
+from rljax.aot import page, programs, report, topology
+from rljax.config import files, schema
+from rljax.language import parse
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", "", "Config file or the name of a shipped one, and its argument after a colon.")
@@ -39,17 +39,17 @@ flags.DEFINE_boolean("page", False, "Write tpu/TOPOLOGIES.md and its figure, eve
 flags.DEFINE_list("rows", [], "page: parts of names of what to compile; the rest is taken from the page's records.")
 
 
-def _config() -> configs.ConfigDict:
+def _config() -> schema.ConfigDict:
     f = FLAGS
     if not f.config:
         raise ValueError("--config: a config file, such as configs/quickstart.py.")
-    config = configs.load(*f.config.split(":", 1))
+    config = files.load(*f.config.split(":", 1))
     last = config.phases[-1]
     for field, value in (("prompts", f.prompts), ("samples", f.samples)):
         if value:
             config.batch[field], config.phase[last][field] = value, 0
     for edit in f.set:
-        configs.override(config, *parse.setting(edit))
+        files.override(config, *parse.setting(edit))
     return config
 
 

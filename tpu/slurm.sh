@@ -20,7 +20,7 @@ set -euo pipefail
 maximum=${RLJAX_MAX_RESTARTS:-100}
 program=("${PYTHON:-python}" -m rljax)
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
-  program=("${PYTHON:-python}" -m rljax.sweep --index "$SLURM_ARRAY_TASK_ID")
+  program=("${PYTHON:-python}" -m rljax sweep --index "$SLURM_ARRAY_TASK_ID")
 fi
 (($#)) || { echo "usage: sbatch tpu/slurm.sh --config CONFIG --workdir DIRECTORY" >&2; exit 2; }
 

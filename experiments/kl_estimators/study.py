@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib import figure
 
-from rljax import ops, types
-from rljax.transforms import advantage, penalty, reduce, reward, surrogate
+from rljax import types
+from rljax.transforms import advantage, ops, penalty, reduce, reward, surrogate
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parents[1] / "rljax" / "transforms" / "KL.md"

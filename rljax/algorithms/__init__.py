@@ -10,7 +10,7 @@
     turns             conversations, agents, rollouts of several rows
 
 A recipe's signature is its schema and the only home of its defaults; what it does not name has the defaults of
-``compose``. ``python -m rljax.algorithms`` prints the table, one recipe, or how two differ; DIFFERENCES.md tells how
+``compose``. ``python -m rljax algorithms`` prints the table, one recipe, or how two differ; DIFFERENCES.md tells how
 public systems set them.
 """
 
@@ -48,13 +48,13 @@ def example(name: str) -> types.Algorithm:
     return TABLE[name](**{p: stand_ins[p] for p in required})
 
 
-def seams(algorithm: types.Algorithm) -> dict[str, tuple[str, ...]]:
+def by_seam(algorithm: types.Algorithm) -> dict[str, tuple[str, ...]]:
     """Return what stands at each seam, in order: calls with every default filled in.
 
     Seams of objectives after the first are named after their module: "value: surrogate".
     """
     first, *others = algorithm.objectives
-    pieces = [algorithm.source, *algorithm.rollout, *first.prepare, *first.loss, first.reduce, *algorithm.after]
+    pieces = [algorithm.source, *algorithm.transforms, *first.prepare, *first.loss, first.reduce, *algorithm.after]
     found: dict[str, tuple[str, ...]] = {}
     for p in pieces:
         found[p.seam] = (*found.get(p.seam, ()), p.spec)
@@ -69,7 +69,7 @@ def seams(algorithm: types.Algorithm) -> dict[str, tuple[str, ...]]:
 def describe(algorithm: types.Algorithm) -> str:
     """Write an algorithm out seam by seam, every default filled in."""
     lines = [algorithm.spec or "algorithm", f"  source     {algorithm.source.spec or 'task()'}"]
-    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.rollout]
+    lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.transforms]
     for o in algorithm.objectives:
         own = {"epochs": o.epochs, "minibatches": o.minibatches, "optimizer": o.optimizer}
         named = [f"{k}={v!r}" for k, v in own.items() if v is not None]

@@ -1,4 +1,4 @@
-"""Print the table, one recipe, or how two differ: ``python -m rljax.algorithms [call [call]]``.
+"""Print the table, one recipe, or how two differ: ``python -m rljax algorithms [call [call]]``.
 
 "Needs" tells what a recipe reads beyond mask, reward, group and log-probs: siblings (groups of at least two), proximal
 (the policy at the start of the update, where there are several steps; fixed_proximal always), live (a pass over the
@@ -9,10 +9,12 @@ whole minibatch before it is split), reference, value, entropy, off_policy (rows
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 
 from rich import box, console, table
 
-from rljax import algorithms, losses, seams, types
+from rljax import algorithms, types
+from rljax.algorithms import interpreter, seams
 
 FLAGS = (
     *("entropy", "square_prob", "value", "reward", "token_reward", "reference", "proximal", "fixed_proximal"),
@@ -22,12 +24,12 @@ FLAGS = (
 
 def _needs(algorithm: types.Algorithm) -> str:
     """Write what the machinery must give: ``types.Needs``, in words."""
-    needs = losses.needs(algorithm)
+    needs = interpreter.needs(algorithm)
     named = [flag for flag in FLAGS if getattr(needs, flag)]
     named += [f"exact {d}" for d in sorted(needs.divergence)]
     named += [f"part {p}" for p in sorted(needs.parts)] + [f"extra {e}" for e in sorted(needs.extra)]
-    if needs.block != "row":
-        named.append(f"whole {needs.block}s")
+    if needs.whole != "row":
+        named.append(f"whole {needs.whole}s")
     return ", ".join(named)
 
 
@@ -61,10 +63,10 @@ def show_table() -> None:
     shown = _columns("algorithm", "paper", "seams", "needs")
     for name in algorithms.TABLE:
         built = algorithms.example(name)
-        found = {seam: specs for seam, specs in algorithms.seams(built).items() if specs != ("task()",)}
+        found = {seam: specs for seam, specs in algorithms.by_seam(built).items() if specs != ("task()",)}
         shown.add_row(name, _paper(name), " · ".join(_pieces(s) for s in found.values()), _needs(built))
     _print(shown)
-    print(f"{len(algorithms.TABLE)} recipes. One in full: python -m rljax.algorithms NAME; what is needed: --help")
+    print(f"{len(algorithms.TABLE)} recipes. One in full: python -m rljax algorithms NAME; what is needed: --help")
 
 
 def _build(call: str) -> types.Algorithm:
@@ -84,7 +86,7 @@ def show(call: str) -> None:
 
 def compare(one: str, other: str) -> None:
     """Print two recipes seam by seam; "=" where they agree."""
-    left, right = (algorithms.seams(_build(call)) for call in (one, other))
+    left, right = (algorithms.by_seam(_build(call)) for call in (one, other))
     shown = _columns("seam", "", one, other)
     for seam in dict.fromkeys([*left, *right]):
         a, b = (" | ".join(s.get(seam, ("none",))) for s in (left, right))
@@ -92,8 +94,9 @@ def compare(one: str, other: str) -> None:
     _print(shown)
 
 
-def main(arguments: list[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Show what the arguments ask for; a mistake is one line on stderr and exit code 2."""
+    arguments = argv[1:]
     if len(arguments) > 2 or any(a.startswith("-") for a in arguments):
         print(__doc__)
         sys.exit(0 if {"-h", "--help"} & {*arguments} else 2)
@@ -105,4 +108,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv)

@@ -64,5 +64,5 @@ def compose(
     """Return an algorithm of one policy objective, and ``others`` such as a critic's."""
     policy = types.Objective(loss=tuple(loss), reduce=reduce, prepare=tuple(prepare))
     return types.Algorithm(
-        objectives=(policy, *others), rollout=(*reward, *advantage), source=source, after=tuple(after)
+        objectives=(policy, *others), transforms=(*reward, *advantage), source=source, after=tuple(after)
     )

@@ -3,18 +3,7 @@
 from typing import Literal
 
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import (
-    advantage,
-    chain,
-    penalty,
-    ratio,
-    reduce,
-    reward,
-    source,
-    surrogate,
-    weight,
-    where,
-)
+from rljax.transforms import advantage, chain, penalty, ratio, reduce, reward, source, surrogate, weight, where
 from rljax.types import Count, Fraction, NonNegative, Positive
 
 

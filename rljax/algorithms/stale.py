@@ -1,16 +1,7 @@
 """Recipes for stale tokens, and for samplers that differ from the trainer."""
 
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import (
-    advantage,
-    penalty,
-    ratio,
-    reduce,
-    schedule,
-    source,
-    surrogate,
-    weight,
-)
+from rljax.transforms import advantage, penalty, ratio, reduce, schedule, source, surrogate, weight
 from rljax.types import Fraction, NonNegative, Positive
 
 

@@ -12,9 +12,9 @@ def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Positive = 
     Delethink (arXiv 2510.06557): statistics and mean over rollouts. One chunk is ``tis`` by row mean.
     """
     return compose(
-        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         loss=[ratio.token(), surrogate.clip(low, high), weight.truncated_importance(cap)],
-        reduce=reduce.mean_over_rollouts(),
+        reduce=reduce.mean_over_episodes(),
     )
 
 
@@ -25,7 +25,7 @@ def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
     MemSearcher (2025). Differs from ``grpo`` by statistics over rollouts.
     """
     return compose(
-        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_rows(),
     )
@@ -35,8 +35,8 @@ def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
 def supo(low: NonNegative = 0.2, high: NonNegative = 0.2):
     """``mem_searcher`` that leaves out rollouts cut by the limit. SUPO (arXiv 2510.06727): summaries as memory."""
     return compose(
-        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
-        prepare=[prepare.drop_truncated("rollout")],
+        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
+        prepare=[prepare.drop_truncated("episode")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_tokens(),
     )
@@ -49,7 +49,7 @@ def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
     WebAgent-R1 (arXiv 2505.16421), M-GRPO. One turn is ``grpo`` without KL.
     """
     return compose(
-        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_turns(),
     )
@@ -62,9 +62,9 @@ def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Positi
     Agent Lightning (arXiv 2508.03680). Differs from ``delethink`` by dividing by rows, so that more rows weigh less.
     """
     return compose(
-        advantage=[advantage.center_by("group", per="rollout"), advantage.scale_by("group", per="rollout")],
+        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         loss=[ratio.token(), surrogate.clip(low, high), weight.truncated_importance(cap)],
-        reduce=reduce.mean_over_rollouts(count="rows"),
+        reduce=reduce.mean_over_episodes(count="rows"),
     )
 
 

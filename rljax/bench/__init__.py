@@ -1,4 +1,4 @@
-"""What things cost on this machine, measured side by side: ``python -m rljax.bench``. See ``SPEED.md``."""
+"""What things cost on this machine, measured side by side: ``python -m rljax bench``. See ``SPEED.md``."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,41 +1,50 @@
-"""Time a step, its parts and its peers: ``python -m rljax.bench``.
+"""Time a step, its parts and its peers: ``python -m rljax bench``.
 
-``python -m rljax.bench choices`` times every choice of the config, ``algebra`` the loss algebra alone.
+``python -m rljax bench choices`` times every choice of the config, ``algebra`` the loss algebra alone.
 """
 
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from absl import app, flags, logging
 
-from rljax import bench
-from rljax import config as configs
+from rljax import __main__, bench
 from rljax.bench import algebra, ceilings, choices, parts, peers, shapes
+from rljax.config import files, schema
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("config", "", "Config, and its argument after a colon. algebra: 'quickstart'; else the default.")
-flags.DEFINE_integer("rounds", 20, "algebra: updates of each. Else: turns about with the peers.", lower_bound=1)
-flags.DEFINE_multi_string("algorithms", [], "algebra: two algorithms in place of the table's extremes.")
-flags.DEFINE_enum("shape", "tiny", list(shapes.SHAPES), "Model.")
-flags.DEFINE_enum("lengths", "fixed", ["fixed", "longtail"], "Every completion full, or a quarter of that on average.")
-flags.DEFINE_integer("prompts", 8, "Prompts of a step.", lower_bound=1)
-flags.DEFINE_integer("samples", 8, "Completions of a prompt.", lower_bound=1)
-flags.DEFINE_integer("prompt_length", 11, "Tokens of a prompt.", lower_bound=1)
-flags.DEFINE_integer("new_tokens", 64, "Tokens of a completion, at most.", lower_bound=1)
-flags.DEFINE_integer("steps", 6, "Steps timed in a row.", lower_bound=1)
-flags.DEFINE_multi_string("set", [], "A field of the config, such as learner.lanes=2.")
-flags.DEFINE_string("figure", "", "choices: a picture to write.")
-flags.DEFINE_multi_string("peer", [], "Script that runs another library on these shapes.")
-flags.DEFINE_multi_string("peer_python", [], "Its interpreter.")
 
 
-def _config() -> configs.ConfigDict:
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_string(
+        "config", "", "Config, and its argument after a colon. algebra: 'quickstart'; else the default."
+    )
+    flags.DEFINE_integer("rounds", 20, "algebra: updates of each. Else: turns about with the peers.", lower_bound=1)
+    flags.DEFINE_multi_string("algorithms", [], "algebra: two algorithms in place of the table's extremes.")
+    flags.DEFINE_enum("shape", "tiny", list(shapes.SHAPES), "Model.")
+    flags.DEFINE_enum(
+        "lengths", "fixed", ["fixed", "longtail"], "Every completion full, or a quarter of that on average."
+    )
+    flags.DEFINE_integer("prompts", 8, "Prompts of a step.", lower_bound=1)
+    flags.DEFINE_integer("samples", 8, "Completions of a prompt.", lower_bound=1)
+    flags.DEFINE_integer("prompt_length", 11, "Tokens of a prompt.", lower_bound=1)
+    flags.DEFINE_integer("new_tokens", 64, "Tokens of a completion, at most.", lower_bound=1)
+    flags.DEFINE_integer("steps", 6, "Steps timed in a row.", lower_bound=1)
+    flags.DEFINE_multi_string("set", [], "A field of the config, such as learner.lanes=2.")
+    flags.DEFINE_string("figure", "", "choices: a picture to write.")
+    flags.DEFINE_multi_string("peer", [], "Script that runs another library on these shapes.")
+    flags.DEFINE_multi_string("peer_python", [], "Its interpreter.")
+
+
+def _config() -> schema.ConfigDict:
     """Return the config of the timed step: on-policy GRPO in one update, AdamW, nothing beside."""
     f = FLAGS
-    config = configs.load(*f.config.split(":", 1)) if f.config else configs.default()
+    config = files.load(*f.config.split(":", 1)) if f.config else schema.default()
     if not f.config:
         config.algorithm = "grpo(kl=0.0)"
         config.phase.main.optimizer = "adamw(learning_rate=1e-4)"
@@ -44,9 +53,9 @@ def _config() -> configs.ConfigDict:
     for edit in f.set:
         field, _, value = edit.partition("=")
         try:
-            configs.override(config, field, json.loads(value))
+            files.override(config, field, json.loads(value))
         except json.JSONDecodeError:
-            configs.override(config, field, value)
+            files.override(config, field, value)
     return config
 
 
@@ -117,7 +126,7 @@ def main(argv: Sequence[str]) -> None:
             found = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
             table = choices.table
         elif argv[1:]:
-            config = configs.load(*(f.config or "quickstart").split(":", 1))
+            config = files.load(*(f.config or "quickstart").split(":", 1))
             found, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
         else:
             peers.check(f.peer, f.peer_python)
@@ -129,4 +138,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    __main__.run("bench", sys.argv[1:])

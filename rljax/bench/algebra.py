@@ -1,4 +1,4 @@
-"""What the loss algebra costs: ``python -m rljax.bench algebra``.
+"""What the loss algebra costs: ``python -m rljax bench algebra``.
 
 It times the update of the longest chain of pieces in the table beside that of the shortest with the same
 needs, on one batch, turn about.
@@ -11,17 +11,18 @@ from typing import Any
 
 import jax
 
-from rljax import algorithms, bench, losses, seams, types
-from rljax import config as configs
-from rljax import program as programs
+from rljax import algorithms, bench, types
+from rljax.algorithms import interpreter, seams
+from rljax.config import resolve, schema
+from rljax.run import programs
 
 
 def pieces(algorithm: types.Algorithm) -> int:
     """Count the pieces of an algorithm."""
-    return sum(len(specs) for specs in algorithms.seams(algorithm).values())
+    return sum(len(specs) for specs in algorithms.by_seam(algorithm).values())
 
 
-def extremes(config: configs.ConfigDict) -> tuple[str, str]:
+def extremes(config: schema.ConfigDict) -> tuple[str, str]:
     """Return the shortest and the longest recipe of equal needs that run on the config's task, furthest apart.
 
     Recipes of one objective and a plain source: what they differ in is the chain alone.
@@ -29,7 +30,7 @@ def extremes(config: configs.ConfigDict) -> tuple[str, str]:
     found: dict[types.Needs, list[tuple[int, str]]] = {}
     for name in algorithms.TABLE:
         algorithm = algorithms.example(name)
-        needs = losses.needs(algorithm)
+        needs = interpreter.needs(algorithm)
         alone = len(algorithm.objectives) == 1 and algorithm.source.spec == "task()" and not algorithm.after
         if alone and runs(config, algorithm.spec):
             found.setdefault(needs, []).append((pieces(algorithm), algorithm.spec))
@@ -37,18 +38,18 @@ def extremes(config: configs.ConfigDict) -> tuple[str, str]:
     return min(chains)[1], max(chains)[1]
 
 
-def runs(config: configs.ConfigDict, call: str) -> bool:
+def runs(config: schema.ConfigDict, call: str) -> bool:
     """Tell whether a config takes an algorithm."""
     config = config.copy_and_resolve_references()
     config.algorithm = call
     try:
-        configs.resolve(config)
+        resolve.resolve(config)
     except ValueError:
         return False
     return True
 
 
-def updater(config: configs.ConfigDict, call: str) -> tuple[Callable[[], None], float]:
+def updater(config: schema.ConfigDict, call: str) -> tuple[Callable[[], None], float]:
     """Return a function that makes one update of the last phase on a fixed rollout, compiled, and its compile time."""
     config = config.copy_and_resolve_references()
     config.algorithm, config.phases = call, config.phases[-1:]
@@ -67,7 +68,7 @@ def updater(config: configs.ConfigDict, call: str) -> tuple[Callable[[], None], 
     return update, time.perf_counter() - start
 
 
-def algebra(config: configs.ConfigDict, rounds: int, calls: Sequence[str] = ()) -> dict[str, Any]:
+def algebra(config: schema.ConfigDict, rounds: int, calls: Sequence[str] = ()) -> dict[str, Any]:
     """Measure the algebra's cost: update times of the shortest and the longest chain, and their ratio.
 
     ``calls``: two algorithms to compare in place of the table's extremes.

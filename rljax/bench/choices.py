@@ -1,4 +1,4 @@
-"""What each choice of the config changes: ``python -m rljax.bench choices`` times them one by one and draws it."""
+"""What each choice of the config changes: ``python -m rljax bench choices`` times them one by one and draws it."""
 
 import pathlib
 import statistics
@@ -9,14 +9,14 @@ from typing import Any
 import jax
 
 from rljax import bench
-from rljax import config as configs
 from rljax.bench import shapes
+from rljax.config import files, schema
 
 # name -> fields changed from the first row, which has everything off
 CHOICES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "cache in blocks": {"sampler.block": 64},
-    "batch shrinks": {"sampler.block": 64, "sampler.compact": 5},
+    "cache in blocks": {"sampler.cache_block": 64},
+    "batch shrinks": {"sampler.cache_block": 64, "sampler.compact": 5},
     "one uniform a token": {"sampler.draw": "inverse"},
     "prompt read once": {"learner.share_prompt": True},
     "attention in blocks": {"model.attention": "blocked"},
@@ -26,7 +26,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "packed rows": {"learner.share_prompt": True, "learner.lanes": 1, "learner.microbatches": 4},
 }
 PLAIN: dict[str, Any] = {
-    "sampler.block": 0,
+    "sampler.cache_block": 0,
     "learner.share_prompt": False,
     "learner.vocabulary": 0,
     "model.attention": "plain",
@@ -34,14 +34,14 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def measure(config: configs.ConfigDict, work: Callable[[configs.ConfigDict], Any], steps: int) -> list[dict[str, Any]]:
+def measure(config: schema.ConfigDict, work: Callable[[schema.ConfigDict], Any], steps: int) -> list[dict[str, Any]]:
     """Time sampling and the update of every choice, one at a time, then all of them together."""
     every = {field: value for edits in CHOICES.values() for field, value in edits.items()}
     found = []
     for name, edits in {**CHOICES, "all of them": every}.items():
         changed = config.copy_and_resolve_references()
         for field, value in {**PLAIN, **edits}.items():
-            configs.override(changed, field, value)
+            files.override(changed, field, value)
         step, key = work(changed), jax.random.key(0, impl="threefry2x32")
         state = step.begin(None, key)
         rows = jax.block_until_ready(step.rollout(state, key))
@@ -92,7 +92,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def choices(config: configs.ConfigDict, shape: str, prompt: int, length: int, steps: int, path: str) -> dict[str, Any]:
+def choices(config: schema.ConfigDict, shape: str, prompt: int, length: int, steps: int, path: str) -> dict[str, Any]:
     """Measure every choice on full and on long-tailed completions; draw them to ``path`` unless it is empty."""
     found: dict[str, Any] = {
         "bench": "choices",

@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 
-from rljax import bench, optimizer, types
-from rljax import plan as plans
-from rljax import step as steps
+from rljax import bench, types
 from rljax.models import adapters
+from rljax.training import optimizers, plans, steps
 
 
 def _weights(plan: plans.Plan) -> int:
@@ -86,7 +85,7 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
     """
     plan, state, key = made.step.plan, made.state, made.key
     model = plan.models["policy"]
-    _, index = made.step.draw(state, key)
+    _, index = made.step.next_prompts(state, key)
     prompts = plan.task.prompts(index, "train")
     compile_s: dict[str, float] = {}
 
@@ -98,7 +97,7 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
         return statistics.median(bench.seconds(run, repeats))
 
     def prefill(params: types.Tree) -> Any:
-        weights = model.prepare(params)
+        weights = model.decode_params(params)
         return model.prefill(
             weights, prompts.token, prompts.mask, plan.samples, plan.task.completion_length, plan.block
         )
@@ -120,7 +119,7 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
     update_s = timed("gradient", update)
     tx, opt_state = plan.optimizers[0], made.state.opt_state[0]
     params = adapters.trained(made.state.params["policy"])
-    apply = jax.jit(lambda g, p, o: optimizer.apply(tx, g, jax.numpy.zeros(()), p, o))
+    apply = jax.jit(lambda g, p, o: optimizers.apply(tx, g, jax.numpy.zeros(()), p, o))
     seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
     seconds["gradient"] = update_s - seconds["optimizer"]
     return _rows(plan, rows, seconds, compile_s)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rljax import bench
-from rljax import plan as plans
+from rljax.training import plans
 
 
 def arguments(plan: plans.Plan, steps: int) -> list[str]:

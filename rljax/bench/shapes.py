@@ -7,11 +7,11 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from rljax import config as configs
-from rljax import models, tasks, types
-from rljax import program as programs
-from rljax import step as steps
-from rljax.data import tokenizer as tokenizers
+from rljax import environments, models, types
+from rljax.config import schema
+from rljax.data import tokenizers
+from rljax.run import programs
+from rljax.training import steps
 
 # name -> (fields of config.model, vocabulary)
 SHAPES: dict[str, tuple[dict[str, Any], int]] = {
@@ -50,34 +50,38 @@ class Filler:
         """Return a copy that knows the vocabulary."""
         return dataclasses.replace(self, vocabulary=tokenizer.vocabulary)
 
-    def size(self, split: tasks.Split) -> int:
+    def size(self, split: environments.Split) -> int:
         """Count prompts."""
         return 1 << 16
 
-    def prompts(self, index: types.Array, split: tasks.Split) -> types.Prompts:
+    def prompts(self, index: types.Array, split: environments.Split) -> types.Prompts:
         """Draw each prompt from its index."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(0), index)
         draw = jax.vmap(lambda key: jax.random.randint(key, (self.prompt_length,), 2, self.vocabulary))
         token = draw(keys)
         return types.Prompts(token=token, mask=jnp.ones(token.shape, jnp.float32), index=index)
 
-    def verify(self, index: types.Array, split: tasks.Split, token: types.Array, mask: types.Array) -> types.Verdict:
+    def verify(
+        self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array
+    ) -> types.Verdict:
         """Judge by token ids."""
         high = jnp.sum(mask * (token >= self.vocabulary // 2), axis=1) / jnp.sum(mask, axis=1)
         outcome = jnp.full(high.shape, int(types.Outcome.CORRECT), jnp.int32)
         return types.Verdict(reward=high, outcome=outcome, parts={})
 
-    def demonstrations(self, index: types.Array, split: tasks.Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
+    def demonstrations(
+        self, index: types.Array, split: environments.Split, key: types.Key
+    ) -> tuple[jax.Array, jax.Array]:
         """Draw completions of full length."""
         shape = (index.shape[0], self.completion_length)
         return jax.random.randint(key, shape, 2, self.vocabulary), jnp.ones(shape, jnp.float32)
 
-    def text(self, index: int, split: tasks.Split) -> str:
+    def text(self, index: int, split: environments.Split) -> str:
         """Name a prompt."""
         return f"prompt {index}"
 
 
-def work(config: configs.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
+def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
     """Return the step of a config's last phase on the model and the token counts asked for.
 
     ``lengths`` "fixed": no token ends a completion. "longtail": so many tokens do that a policy near its start, which

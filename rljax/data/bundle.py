@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from rljax import storage
+from rljax.data import storage
 
 # what is read of a checkpoint's folder; without the first there is no tokenizer
 NAMES = (

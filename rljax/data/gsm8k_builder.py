@@ -20,7 +20,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
-from rljax import data, storage
+from rljax import data
+from rljax.data import storage
 
 _NAME = "question_answer"  # what tfds calls the class below
 _VERSION = "1.0.0"

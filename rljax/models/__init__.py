@@ -12,8 +12,7 @@ import dataclasses
 
 from rljax.models import architecture as architectures
 from rljax.models import cache as caches
-from rljax.models import layout as layouts
-from rljax.models import presets, transformer
+from rljax.models import layouts, presets, transformer
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture
@@ -82,9 +81,9 @@ class Model:
         """
         return transformer.apply_shared(self.architecture, params, prompt, prompt_mask, token, segment, self.layout)
 
-    def prepare(self, params: Tree) -> Tree:
+    def decode_params(self, params: Tree) -> Tree:
         """Return the parameters as ``prefill``, ``extend`` and ``logits`` read them: made once for many tokens."""
-        return caches.prepare(self.architecture, params, self.layout)
+        return caches.decode_params(self.architecture, params, self.layout)
 
     def prefill(
         self, weights: Tree, token: Array, mask: Array, samples: int, columns: int, block: int = 0
@@ -92,7 +91,7 @@ class Model:
         """Read prompts [P, L]; return hidden [P, L, D] and a cache for ``samples`` rows of each prompt.
 
         Args:
-          weights: from ``prepare``.
+          weights: from ``decode_params``.
           token: [P, L] int32.
           mask: [P, L], not 0 on real tokens.
           samples: rows of each prompt; they share its keys.

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models import attention
-from rljax.models.layout import Names
+from rljax.models.layouts import Names
 from rljax.types import Key, Tree
 
 Dtype = Literal["float32", "bfloat16"]
@@ -78,7 +78,7 @@ class Architecture:
     normalise_experts: bool = True  # the chosen experts' probabilities sum to 1
     dtype: Dtype = "float32"  # of activations and matmul operands; reductions are float32
     param_dtype: Dtype = "float32"  # in which parameters are held
-    decode_weights: DecodeWeights = "float"  # "int8": the sampler's matrices, rounded; see ``cache.prepare``
+    decode_weights: DecodeWeights = "float"  # "int8": the sampler's matrices, rounded; see ``cache.decode_params``
     remat: Remat = "none"
     scan: bool = True
     adapter_rank: int = 0  # 0: none; else of the adapters, see ``adapters``

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax import ops
-from rljax.models.layout import WHOLE, Layout, Names
+from rljax.models.layouts import WHOLE, Layout, Names
+from rljax.transforms import ops
 from rljax.types import Array
 
 # Large enough that exp underflows to exactly 0, finite so that a row with nothing to attend to stays finite.

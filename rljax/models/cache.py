@@ -15,11 +15,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax import ops
 from rljax.models import architecture as architectures
 from rljax.models import attention, transformer
 from rljax.models.architecture import MATRICES, Architecture
-from rljax.models.layout import Layout
+from rljax.models.layouts import Layout
+from rljax.transforms import ops
 from rljax.types import Array, Tree
 
 Pair = tuple[Array, Array]
@@ -39,7 +39,7 @@ class Cache:
     stacked: bool = flax.struct.field(pytree_node=False)
 
 
-def prepare(architecture: Architecture, params: Tree, layout: Layout) -> Tree:
+def decode_params(architecture: Architecture, params: Tree, layout: Layout) -> Tree:
     """Return the parameters as decoding reads them: in the compute dtype, in its layout, once for many tokens.
 
     With ``decode_weights`` "int8" the layers' matrices are rounded to 255 steps for each of their outputs, which halves

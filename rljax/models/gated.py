@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models.architecture import Architecture
-from rljax.models.layout import WHOLE, Layout, Names
+from rljax.models.layouts import WHOLE, Layout, Names
 from rljax.types import Array, Tree
 
 

@@ -7,7 +7,7 @@ weights, for a first run, a bench or a compilation without the files.
 from collections.abc import Mapping
 from typing import Any
 
-from rljax.models import families
+from rljax.models.checkpoints import families
 
 _QWEN = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "vocab_size": 151_936}
 _LLAMA3 = {

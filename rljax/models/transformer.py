@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from rljax.models import architecture as architectures
 from rljax.models import attention, gated
 from rljax.models.architecture import Architecture
-from rljax.models.layout import WHOLE, Layout, Names
+from rljax.models.layouts import WHOLE, Layout, Names
 from rljax.types import Array, Tree
 
 Angles = tuple[Array, Array]  # cosine and sine [B, S, 1, K / 2]

@@ -9,10 +9,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, types
-from rljax.models import score
+from rljax import types
+from rljax.models import scoring
 from rljax.sampling import processors as processors_lib
 from rljax.sampling import stopping
+from rljax.transforms import ops
 
 Array = types.Array
 EVERY_TOKEN = 0xFFFFFFFF  # a word of Sample.kept with all bits set
@@ -21,7 +22,7 @@ EVERY_TOKEN = 0xFFFFFFFF  # a word of Sample.kept with all bits set
 class Policy(Protocol):
     """What the sampler asks of a model; ``rljax.models.build`` makes one."""
 
-    def prepare(self, params: types.Tree) -> types.Tree:
+    def decode_params(self, params: types.Tree) -> types.Tree:
         """Return the parameters in the form the other functions read."""
         ...
 
@@ -55,7 +56,7 @@ class Sample:
     entropy: Array  # [B, T] float32, nats, of the tempered unfiltered distribution; 0 after the end
     square_prob: Array  # [B, T] float32, sum over v of p_v^2 of the same; 0 after the end
     finish: Array  # [B] int32, a types.Finish
-    turns: Array  # int32, positions decoded before every row had ended
+    steps: Array  # int32, positions decoded before every row had ended
     slots: Array  # int32, tokens that could have been emitted: rows in the batch, summed over turns
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, packed support drawn from; all bits set after the end
 
@@ -103,7 +104,7 @@ def generate(
     and ``entropy`` are those of temperature 1.
 
     Args:
-        model: gives ``prepare``, ``prefill``, ``extend``, ``select`` and ``logits``.
+        model: gives ``decode_params``, ``prefill``, ``extend``, ``select`` and ``logits``.
         params: the model's parameters.
         prompts: P prompts, left-padded to L; the last position of each is a token.
         keys: [B] typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
@@ -131,7 +132,7 @@ def generate(
     if compact and axis_name is not None:
         raise ValueError(f"generate: compact = {compact}: rows cannot be taken out of a batch inside vmap")
 
-    weights = model.prepare(params)
+    weights = model.decode_params(params)
     # The last token drawn is never fed back, hence one column less than positions.
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), block)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
@@ -150,11 +151,11 @@ def run(
     start: "Flight",
     logits: Array,
     draw: Callable[["Flight", Array], "Flight"],
-    turns: int,
+    steps: int,
     batches: list[tuple[int, int]],
     axis_name: str | None = None,
 ) -> Sample:
-    """Emit from ``logits`` [B, V], then decode until no row is live, at most ``turns`` positions; see ``generate``.
+    """Emit from ``logits`` [B, V], then decode until no row is live, at most ``steps`` positions; see ``generate``.
 
     ``draw(flight, logits)`` emits a position of every live row; ``batches`` comes from ``stages``.
     """
@@ -175,7 +176,7 @@ def run(
             flight = _shrink(model, flight, whole, batch, batches[0])
 
         def unfinished(flight: Flight, batch=batch, following=following) -> Array:
-            stay = some(flight.live) & (flight.sample.turns < turns)
+            stay = some(flight.live) & (flight.sample.steps < steps)
             return stay if following is None else stay & ~_fits(flight.live, batch, following)
 
         flight = jax.lax.while_loop(unfinished, turn, flight)
@@ -222,7 +223,7 @@ def emit(
 ) -> Flight:
     """Draw the next position of every live row; ``before`` (a number, or [b]): those it had when the loop began."""
     live, sample = flight.live, flight.sample
-    drawn = _draw(logits, flight.keys, before + sample.turns, processors, sample.kept is not None)
+    drawn = _draw(logits, flight.keys, before + sample.steps, processors, sample.kept is not None)
     token = jnp.where(live, drawn.token, pad)
     stopped = live & jnp.any(token[:, None] == jnp.asarray(stop, jnp.int32)[None, :], axis=1)
     state = flight.state
@@ -262,7 +263,7 @@ def _shrink(model: Policy, flight: Flight, whole: Sample, batch: tuple[int, int]
 
 def rowwise(sample: Sample) -> dict[str, Array]:
     """Return the fields that have a row each."""
-    names = [f.name for f in dataclasses.fields(sample) if f.name not in ("turns", "slots")]
+    names = [f.name for f in dataclasses.fields(sample) if f.name not in ("steps", "slots")]
     return {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
 
 
@@ -274,7 +275,7 @@ def _gather(whole: Sample, flight: Flight) -> Sample:
     """Write what the rows of a flight have emitted into the whole batch."""
     rows = rowwise(flight.sample)
     put = {name: x.at[flight.row].set(rows[name]) for name, x in rowwise(whole).items()}
-    return dataclasses.replace(whole, turns=flight.sample.turns, slots=flight.sample.slots, **put)
+    return dataclasses.replace(whole, steps=flight.sample.steps, slots=flight.sample.slots, **put)
 
 
 @flax.struct.dataclass
@@ -311,7 +312,7 @@ def _draw(logits: Array, keys: types.Key, position: Array, processors: processor
         raw_logp=_at(raw, token),
         entropy=entropy,
         square_prob=jnp.sum(jnp.exp(2.0 * raw), axis=1),
-        kept=score.pack_bits(filtered > -jnp.inf) if keep else None,
+        kept=scoring.pack_bits(filtered > -jnp.inf) if keep else None,
     )
 
 
@@ -336,17 +337,17 @@ def empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
         entropy=zeros,
         square_prob=zeros,
         finish=jnp.full((rows,), int(types.Finish.LENGTH), jnp.int32),
-        turns=jnp.zeros((), jnp.int32),
+        steps=jnp.zeros((), jnp.int32),
         slots=jnp.zeros((), jnp.int32),
         kept=kept,
     )
 
 
 def _write(sample: Sample, drawn: _Drawn, live: Array) -> Sample:
-    """Write position ``sample.turns``, with nothing but padding in the rows that are not ``live``."""
+    """Write position ``sample.steps``, with nothing but padding in the rows that are not ``live``."""
 
     def put(whole: Array, part: Array) -> Array:
-        return jax.lax.dynamic_update_index_in_dim(whole, part, sample.turns, axis=1)
+        return jax.lax.dynamic_update_index_in_dim(whole, part, sample.steps, axis=1)
 
     kept = sample.kept
     if kept is not None and drawn.kept is not None:
@@ -359,7 +360,7 @@ def _write(sample: Sample, drawn: _Drawn, live: Array) -> Sample:
         raw_logp=put(sample.raw_logp, jnp.where(live, drawn.raw_logp, 0.0)),
         entropy=put(sample.entropy, jnp.where(live, drawn.entropy, 0.0)),
         square_prob=put(sample.square_prob, jnp.where(live, drawn.square_prob, 0.0)),
-        turns=sample.turns + 1,
+        steps=sample.steps + 1,
         slots=sample.slots + live.shape[0],
         kept=kept,
     )

@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, types
+from rljax import types
 from rljax.sampling import decode, stopping
 from rljax.sampling import processors as processors_lib
+from rljax.transforms import ops
 
 Array = types.Array
 
@@ -20,7 +21,7 @@ def resume(
     sample: decode.Sample,
     fresh: Array,
     *,
-    turns: int,
+    segment: int,
     stop: tuple[int, ...],
     pad: int,
     processors: processors_lib.Processors,
@@ -28,7 +29,7 @@ def resume(
     block: int = 0,
     compact: int = 0,
 ) -> decode.Sample:
-    """Continue unfinished completions by at most ``turns`` tokens each.
+    """Continue unfinished completions by at most ``segment`` tokens each.
 
     [prompt | what was emitted] is read again, so the cache is wholly that of ``params``, whoever wrote the tokens.
     Position t of row b is drawn with ``fold_in(keys[b], t)``, as ``generate`` draws it: with the same parameters
@@ -43,7 +44,7 @@ def resume(
         keys: [B] typed keys, those of each row's first segment.
         sample: what the rows hold, [B, T]; rows with ``finish`` UNFINISHED are continued.
         fresh: [B] bool, rows to start anew, whatever ``sample`` holds of them.
-        turns: the most tokens a row gets.
+        segment: the most tokens a row gets.
         stop: token ids that end a completion; may be empty.
         pad: token id written after the end.
         processors: temperature and filter.
@@ -52,16 +53,16 @@ def resume(
         compact: as in ``generate``; rows that have ended are left out from the first token on.
 
     Returns:
-        the sample, rows cut at T with ``finish`` LENGTH, those cut before UNFINISHED; ``turns`` and ``slots`` count
+        the sample, rows cut at T with ``finish`` LENGTH, those cut before UNFINISHED; ``segment`` and ``slots`` count
         this call alone.
 
     Raises:
         ValueError: no turn, or a number of keys other than that of the rows.
     """
     rows, length = sample.token.shape
-    if turns < 1 or keys.shape != (rows,):
-        raise ValueError(f"resume: turns = {turns}, keys of shape {keys.shape}: expected at least 1, and {(rows,)}")
-    turns, samples = min(turns, length), rows // prompts.token.shape[0]
+    if segment < 1 or keys.shape != (rows,):
+        raise ValueError(f"resume: segment = {segment}, keys of shape {keys.shape}: expected at least 1, and {(rows,)}")
+    segment, samples = min(segment, length), rows // prompts.token.shape[0]
     vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
     sample = _renewed(sample, fresh, decode.empty(rows, length, vocabulary, pad))
     done = jnp.sum(sample.mask != 0, axis=1, dtype=jnp.int32)
@@ -69,22 +70,22 @@ def resume(
     def whole(prompt: Array, own: Array) -> Array:
         return jnp.concatenate([ops.repeat(prompt, samples), own], axis=1)
 
-    weights = model.prepare(params)
+    weights = model.decode_params(params)
     token, mask = whole(prompts.token, sample.token), whole(prompts.mask, sample.mask)
-    hidden, cache = model.prefill(weights, token, mask, 1, max(1, turns - 1), block)
+    hidden, cache = model.prefill(weights, token, mask, 1, max(1, segment - 1), block)
     last = prompts.token.shape[1] - 1 + done
     logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
     state = None if strings is None else strings.read(sample.token, done)
-    empty = decode.empty(rows, turns, vocabulary, pad)
+    empty = decode.empty(rows, segment, vocabulary, pad)
     start = decode.Flight(empty, cache, jnp.zeros_like(row), live, keys, row, state)
 
     def draw(flight: decode.Flight, logits: Array) -> decode.Flight:
         before = done[flight.row]
         flight = decode.emit(flight, logits, stop=stop, pad=pad, processors=processors, strings=strings, before=before)
-        return dataclasses.replace(flight, live=flight.live & (before + flight.sample.turns < length))
+        return dataclasses.replace(flight, live=flight.live & (before + flight.sample.steps < length))
 
-    part = decode.run(model, weights, start, logits, draw, turns, decode.stages(rows, 1, compact))
+    part = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, compact))
     return _joined(sample, part, live, done)
 
 
@@ -110,5 +111,5 @@ def _joined(sample: decode.Sample, part: decode.Sample, live: Array, done: Array
     cut = jnp.where(full, int(types.Finish.LENGTH), int(types.Finish.UNFINISHED))
     finish = jnp.where(part.finish == types.Finish.STOP, part.finish, cut)
     return dataclasses.replace(
-        sample, finish=jnp.where(live, finish, sample.finish), turns=part.turns, slots=part.slots, **put
+        sample, finish=jnp.where(live, finish, sample.finish), steps=part.steps, slots=part.slots, **put
     )

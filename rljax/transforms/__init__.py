@@ -33,7 +33,8 @@ import jax
 import jax.numpy as jnp
 from jax import core
 
-from rljax import ops, types
+from rljax import types
+from rljax.transforms import ops
 
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
@@ -104,8 +105,8 @@ def _steered(constructor: Callable[..., Any], arguments: Mapping[str, Any], movi
     steered = steer(lambda p: p)
     if isinstance(built, types.LossTransform):
         # what the piece asks for on the whole minibatch reads the same numbers, from a state of its own
-        own = tuple(steer(lambda p, i=i: p.prepare[i]) for i in range(len(built.prepare)))
-        steered = dataclasses.replace(steered, prepare=own)
+        own = tuple(steer(lambda p, i=i: p.statistics[i]) for i in range(len(built.statistics)))
+        steered = dataclasses.replace(steered, statistics=own)
     return steered
 
 
@@ -114,9 +115,9 @@ def stateless(
     function: Callable[..., Any],
     *,
     needs: types.Needs = types.Needs(),
-    prepare: tuple[types.PrepareTransform, ...] = (),
+    statistics: tuple[types.PrepareTransform, ...] = (),
 ) -> T:
-    """Lift ``function`` of the records alone to a piece of ``kind``: no state, no key. ``prepare``: of a loss piece."""
+    """Lift ``function`` of the records alone to a piece of ``kind``: no state, no key."""
 
     def apply(*args: Any) -> Any:
         *records, state, key = args
@@ -125,7 +126,7 @@ def stateless(
         return out if kind is types.LossTransform else (out, state)
 
     built = kind(apply=apply, needs=needs)
-    return dataclasses.replace(built, prepare=prepare) if isinstance(built, types.LossTransform) else built
+    return dataclasses.replace(built, statistics=statistics) if isinstance(built, types.LossTransform) else built
 
 
 def formula(lift: Callable[[Callable[..., Any], Mapping[str, Any]], Any], records: int) -> Callable[..., Any]:
@@ -178,7 +179,7 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
         spec=f"chain({', '.join(p.spec for p in pieces)})",
     )
     if isinstance(built, types.LossTransform):
-        built = dataclasses.replace(built, prepare=tuple(q for p in pieces for q in getattr(p, "prepare", ())))
+        built = dataclasses.replace(built, statistics=tuple(q for p in pieces for q in getattr(p, "statistics", ())))
     return built
 
 

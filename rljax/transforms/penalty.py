@@ -12,7 +12,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 from rljax.transforms import reduce as reductions
 from rljax.transforms import weight as weights
 
@@ -23,12 +24,12 @@ Correction = Literal["on_policy", "proximal", "behaviour"]
 def _penalty(
     name: str,
     needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs(),
-    prepare: Callable[[Mapping[str, Any]], tuple[types.PrepareTransform, ...]] = lambda arguments: (),
+    statistics: Callable[[Mapping[str, Any]], tuple[types.PrepareTransform, ...]] = lambda arguments: (),
 ):
     """Make a piece of ``function(rollout, scores, *arguments)``: the term to add under ``name``, and its metric.
 
     Penalties of one name and reduction add up. The arguments ``coefficient``, ``only`` and ``reduce`` are seen to here;
-    ``needs`` and ``prepare`` may depend on the arguments.
+    ``needs`` and ``statistics`` may depend on the arguments.
     """
 
     def lift(function, a) -> types.LossTransform:
@@ -45,7 +46,7 @@ def _penalty(
 
         own = () if a["reduce"] is None else (reductions.named(key, a["reduce"]),)
         asked = (needs if isinstance(needs, types.Needs) else needs(a)) | transforms.predicate_needs(a.get("only"))
-        return transforms.stateless(types.LossTransform, apply, needs=asked, prepare=(*prepare(a), *own))
+        return transforms.stateless(types.LossTransform, apply, needs=asked, statistics=(*statistics(a), *own))
 
     return transforms.formula(lift, 2)
 

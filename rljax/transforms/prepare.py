@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 
 
 def statistic(function: Callable[[types.Rollout], types.Rollout], needs: types.Needs = types.Needs()):
@@ -40,7 +41,7 @@ def keep(r, predicate: types.Predicate):
 def drop_truncated(r, key: types.Segment | None = None):
     """Drop the rows that ran into the length limit (the overlong filter of DAPO, arXiv 2503.14476).
 
-    ``key`` "rollout" drops every row of a rollout of which one was cut (SUPO, arXiv 2510.06727).
+    ``key`` "episode" drops every row of a rollout of which one was cut (SUPO, arXiv 2510.06727).
     """
     finish = ops.given(r.finish, "prepare.drop_truncated: the rollout has no finish reason")
     cut = (finish == types.Finish.LENGTH).astype(r.mask.dtype) * ops.valid_rows(r)

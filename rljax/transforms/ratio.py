@@ -10,8 +10,8 @@ against the reference, which is unfiltered.
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
-from rljax.transforms import prepare
+from rljax import transforms, types
+from rljax.transforms import ops, prepare
 
 
 def _difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor):
@@ -118,7 +118,7 @@ def interpolated():
         moved = (1.0 - 1.0 / jnp.maximum(rollout.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
         return written(loss, d - moved).replace(proximal_logp=behaviour + moved)
 
-    return transforms.stateless(types.LossTransform, apply, prepare=(prepare.statistic(age),))
+    return transforms.stateless(types.LossTransform, apply, statistics=(prepare.statistic(age),))
 
 
 @_ratio()

@@ -9,7 +9,8 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 
 
 def _coefficient(rule: Callable[[types.Rollout, types.Array], types.Array], arguments) -> types.PrepareTransform:
@@ -114,17 +115,17 @@ def mean_over_prompts(r, mask):
 
 
 def _rollouts(r: types.Rollout):
-    return ops.given(r.rollout, "reduce: the rollout record has no rollout ids")
+    return ops.given(r.episode, "reduce: the rollout record has no episode ids")
 
 
 @_reduction
-def mean_over_rollouts(r, mask, count: Literal["rollouts", "rows"] = "rollouts"):
+def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes"):
     """Average over rollouts of the token mean over all their rows (Delethink, arXiv 2510.06557).
 
     ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that a
     rollout of many rows weighs less. One row a rollout is ``mean_over_rows``.
     """
-    number = _distinct(_rollouts(r), mask) if count == "rollouts" else _trained_rows(mask)
+    number = _distinct(_rollouts(r), mask) if count == "episodes" else _trained_rows(mask)
     return mask / _tokens_of(_rollouts(r), mask) / number
 
 
@@ -134,7 +135,7 @@ def mean_over_turns(r, mask):
 
     One turn and one row a rollout is ``mean_over_rows``.
     """
-    tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, ("rollout", "turn"))), 1.0)
+    tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, ("episode", "turn"))), 1.0)
     # each token is 1 / tokens of a turn: their sum over the rollout is its number of turns
     return mask / tokens / _tokens_of(_rollouts(r), mask / tokens) / _distinct(_rollouts(r), mask)
 

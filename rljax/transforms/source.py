@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 
 
 @transforms.piece
@@ -63,7 +64,7 @@ def replay(share: types.Fraction = 0.25):
     """
 
     def init(rollout: types.Rollout) -> types.Tree:
-        return {"rollout": rollout.replace(parts={}), "filled": jnp.zeros((), bool)}
+        return {"rows": rollout.replace(parts={}), "filled": jnp.zeros((), bool)}
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         del key
@@ -75,17 +76,17 @@ def replay(share: types.Fraction = 0.25):
         def pick(now: jax.Array, before: jax.Array) -> jax.Array:
             return jnp.where(old.reshape((-1,) + (1,) * (now.ndim - 1)), before, now)
 
-        mixed = jax.tree.map(pick, rollout, pool["rollout"])
+        mixed = jax.tree.map(pick, rollout, pool["rows"])
         fresh = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
         mixed = mixed.replace(on_policy=jnp.where(old, 0.0, fresh), group=place.astype(jnp.int32))
-        return mixed, {"rollout": rollout, "filled": jnp.ones((), bool)}
+        return mixed, {"rows": rollout, "filled": jnp.ones((), bool)}
 
     return types.Source(init=init, select=select, off_policy=True)
 
 
 @transforms.piece
-def partial(turns: types.Count = 64, oversample: types.Count = 2):
-    """Add at most ``turns`` tokens a step to the rows of ``oversample`` times the prompts; train on groups that ended.
+def partial(segment: types.Count = 64, oversample: types.Count = 2):
+    """Add at most ``segment`` tokens a step to ``oversample`` times the prompts' rows; train on groups that ended.
 
     Unfinished rows are carried over and continued by the newer policy, their cache recomputed; ``version`` tells who
     wrote each token, ``behaviour_logp`` what that policy thought. The groups drawn first are taken first and their
@@ -96,7 +97,7 @@ def partial(turns: types.Count = 64, oversample: types.Count = 2):
     """
 
     def init(rollout: types.Rollout) -> types.Tree:
-        return {"rollout": rollout.replace(parts={}), "free": jnp.ones(rollout.reward.shape, bool)}
+        return {"rows": rollout.replace(parts={}), "free": jnp.ones(rollout.reward.shape, bool)}
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         del key
@@ -108,6 +109,6 @@ def partial(turns: types.Count = 64, oversample: types.Count = 2):
         valid = jnp.where(counts, ops.valid_rows(chosen), 0.0)
         chosen = chosen.replace(mask=jnp.where(counts[:, None], chosen.mask, 0.0), valid=valid)
         free = jnp.zeros_like(pool["free"]).at[rows].set(counts)
-        return chosen, {"rollout": rollout.replace(parts={}), "free": free}
+        return chosen, {"rows": rollout.replace(parts={}), "free": free}
 
-    return types.Source(oversample=oversample, turns=turns, init=init, select=select)
+    return types.Source(oversample=oversample, segment=segment, init=init, select=select)

@@ -10,13 +10,13 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
-from rljax.transforms import prepare as prepares
+from rljax import transforms, types
+from rljax.transforms import ops, prepare
 
 PROXIMAL = types.Needs(proximal=True)
 
 
-def _weight(rule, needs: types.Needs = types.Needs(), prepare=()) -> types.LossTransform:
+def _weight(rule, needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
     """Multiply all terms so far by ``rule(loss, rollout, scores)``, [B, T] or [B, 1]."""
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
@@ -24,12 +24,12 @@ def _weight(rule, needs: types.Needs = types.Needs(), prepare=()) -> types.LossT
         terms = {name: term * weight for name, term in loss.terms.items()}
         return loss.replace(terms=terms, metrics={**loss.metrics, "weight": weight})
 
-    return transforms.stateless(types.LossTransform, apply, needs=needs, prepare=prepare)
+    return transforms.stateless(types.LossTransform, apply, needs=needs, statistics=statistics)
 
 
-def _weighs(needs: types.Needs = types.Needs(), prepare=()):
+def _weighs(needs: types.Needs = types.Needs(), statistics=()):
     """Make a piece of ``rule(loss, rollout, scores, *arguments)``; see ``transforms.formula``."""
-    return transforms.formula(lambda rule, arguments: _weight(rule, needs, prepare), 3)
+    return transforms.formula(lambda rule, arguments: _weight(rule, needs, statistics), 3)
 
 
 def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False) -> types.LossTransform:
@@ -42,8 +42,8 @@ def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False
             )
         return r.replace(extra={**r.extra, name: pick(r)})
 
-    before = prepares.statistic(mark, types.Needs(fixed_proximal=fixed_proximal))
-    return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], prepare=(before,))
+    before = prepare.statistic(mark, types.Needs(fixed_proximal=fixed_proximal))
+    return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], statistics=(before,))
 
 
 def _proximal(loss: types.Loss, r: types.Rollout, s: types.Scores):
@@ -130,7 +130,7 @@ def reject(
 
     Denominators count the rejected, as in AReaL and slime.
     """
-    within = prepares.divergence_within(r, _proximal(loss, r, s), estimator, low, high, level)
+    within = prepare.divergence_within(r, _proximal(loss, r, s), estimator, low, high, level)
     return within.astype(r.mask.dtype)
 
 
@@ -230,7 +230,7 @@ def covariance_mask(share: types.Fraction = 2e-4, bounds: tuple[float, float] = 
         unclipped = 1.0 - loss.metrics.get("clipped", jnp.zeros_like(rollout.mask))
         return 1.0 - rollout.extra["covariant"] * unclipped
 
-    return _weight(rule, prepare=(types.PrepareTransform(pick, needs=types.Needs(live=True)),))
+    return _weight(rule, statistics=(types.PrepareTransform(pick, needs=types.Needs(live=True)),))
 
 
 def at_least_one(count):
@@ -283,7 +283,7 @@ def by_role(loss, r, s, weights: tuple[float, ...]):
     return jnp.asarray(weights, r.mask.dtype)[agent][:, None]
 
 
-@_weighs(prepare=(prepares.solve_rate(),))
+@_weighs(statistics=(prepare.solve_rate(),))
 def by_difficulty(loss, r, s, kind: Literal["easy", "medium", "hard"] = "medium"):
     """Weigh a prompt by its success rate p: 1 on the side ``kind`` names, cos(pi (p - 1/2)) elsewhere.
 

@@ -68,7 +68,7 @@ def rollout_advantages(d, epsilon=1e-6):
     for i, _ in parts.rows(d):
         rewards = {}
         for j in parts.group(d, i):
-            rewards.setdefault(d["rollout"][j], []).append(d["reward"][j])
+            rewards.setdefault(d["episode"][j], []).append(d["reward"][j])
         once = [float(np.mean(r)) for r in rewards.values()]
         a[i] = (d["reward"][i] - np.mean(once)) / (parts.std(once) + epsilon)
     return parts.spread_out(d, a)
@@ -79,7 +79,7 @@ def rollout_means(d, term):
     losses = {}
     for i, ts in parts.rows(d):
         for t in ts:
-            losses.setdefault(d["rollout"][i], []).append(term(i, t))
+            losses.setdefault(d["episode"][i], []).append(term(i, t))
     return [parts.mean(x) for x in losses.values()]
 
 
@@ -102,8 +102,8 @@ def mem_searcher(d, low=0.2, high=0.2):
 def supo(d, low=0.2, high=0.2):
     """Token mean of clipped losses over rollouts none of whose rows was cut; statistics over all."""
     term = clip_loss(d, rollout_advantages(d), low, high)
-    cut = {d["rollout"][i] for i, _ in parts.rows(d) if d["finish"][i] == 0}
-    return parts.mean(term(i, t) for i, ts in parts.rows(d) if d["rollout"][i] not in cut for t in ts)
+    cut = {d["episode"][i] for i, _ in parts.rows(d) if d["finish"][i] == 0}
+    return parts.mean(term(i, t) for i, ts in parts.rows(d) if d["episode"][i] not in cut for t in ts)
 
 
 def webagent_r1(d, low=0.2, high=0.2):
@@ -112,7 +112,7 @@ def webagent_r1(d, low=0.2, high=0.2):
     rollouts = {}
     for i, _ in parts.rows(d):
         for k, ts in by_step(d, i).items():
-            rollouts.setdefault(d["rollout"][i], {}).setdefault(k, []).extend(term(i, t) for t in ts)
+            rollouts.setdefault(d["episode"][i], {}).setdefault(k, []).extend(term(i, t) for t in ts)
     return parts.mean(parts.mean(parts.mean(losses) for losses in turns.values()) for turns in rollouts.values())
 
 

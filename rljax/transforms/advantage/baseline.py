@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 from rljax.transforms.advantage import normalise
 
 

@@ -6,7 +6,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 from rljax.transforms.advantage import normalise
 
 Piece = types.RolloutTransform

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 
 SIBLINGS = types.Needs(siblings=True)
 
@@ -81,8 +82,8 @@ def _moments(
         x, weight = current(r), jnp.where(chosen, trained(r), 0.0)
     else:
         x, weight = ops.row_reward(r)[:, None], jnp.where(jnp.any(chosen, axis=1, keepdims=True), valid, 0.0)
-    if per == "rollout":
-        unit = ops.dense(ids, ops.given(r.rollout, "advantage: the rollout has no rollout ids"))[:, None]
+    if per == "episode":
+        unit = ops.dense(ids, ops.given(r.episode, "advantage: the rollout has no episode ids"))[:, None]
         x, weight = ops.segment_mean(x, unit, weight), ops.segment_first(unit, weight)
 
     def total(y):
@@ -99,7 +100,7 @@ def center_by(r, key: types.Segments = "group", per: types.Unit = "row", only: t
     """Subtract the mean of what shares ``key``: A - mean.
 
     The mean is of the rows' total reward, each row counted once (``per`` "row") or each rollout, by the mean of its
-    rows ("rollout"); or of the advantage so far over trained tokens ("token"). ``only`` says what enters the mean,
+    rows ("episode"); or of the advantage so far over trained tokens ("token"). ``only`` says what enters the mean,
     which is then subtracted everywhere.
     """
     return current(r) - _moments(r, key, per, only)[0]

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import ops, types
+from rljax import types
+from rljax.transforms import ops
 from rljax.transforms.advantage import normalise
 
 

@@ -5,7 +5,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 from rljax.transforms.reward import shaping, steps
 
 Beyond = Literal["hold", "grow", "zero"]

@@ -4,7 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 
 
 def sets(target: str | None = "reward", needs: types.Needs = types.Needs()):

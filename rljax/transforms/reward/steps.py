@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, types
+from rljax import types
+from rljax.transforms import ops
 from rljax.transforms.reward import shaping
 
 PAID = types.Needs(token_reward=True)

@@ -6,10 +6,11 @@ Both rows hold the pair's loss, so that ``reduce.mean_over_rows`` is the mean ov
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
+from rljax import transforms, types
+from rljax.transforms import ops
 from rljax.transforms.surrogate import row, token
 
-PAIR = types.Needs(block="group", siblings=True)
+PAIR = types.Needs(whole="group", siblings=True)
 
 
 def _preference(rollout: types.Rollout):

@@ -4,10 +4,11 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from rljax import ops, types
+from rljax import types
+from rljax.transforms import ops
 from rljax.transforms.surrogate import token
 
-GROUP = types.Needs(block="group")
+GROUP = types.Needs(whole="group")
 
 
 def _row_advantage(rollout: types.Rollout):

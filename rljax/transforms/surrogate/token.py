@@ -6,13 +6,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import ops, transforms, types
-from rljax.transforms import prepare as prepares
+from rljax import transforms, types
+from rljax.transforms import ops, prepare
 
 sg = jax.lax.stop_gradient
 
 
-def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), prepare=()) -> types.LossTransform:
+def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
     """Add ``term(loss, rollout, scores)`` [B, T], or a pair of it and its metrics, to the policy term."""
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
@@ -21,12 +21,12 @@ def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), prepare
         value = loss.terms["policy"] + value if "policy" in loss.terms else value
         return loss.replace(terms={**loss.terms, "policy": value}, metrics={**loss.metrics, **sg(metrics)})
 
-    return transforms.stateless(types.LossTransform, apply, needs=needs, prepare=prepare)
+    return transforms.stateless(types.LossTransform, apply, needs=needs, statistics=statistics)
 
 
-def surrogate(needs: types.Needs = types.Needs(), prepare=()):
+def surrogate(needs: types.Needs = types.Needs(), statistics=()):
     """Make a piece of ``term(loss, rollout, scores, *arguments)``; see ``policy`` and ``transforms.formula``."""
-    return transforms.formula(lambda term, arguments: policy(term, needs, prepare), 3)
+    return transforms.formula(lambda term, arguments: policy(term, needs, statistics), 3)
 
 
 def advantage(r: types.Rollout):
@@ -156,7 +156,7 @@ def quadratic(loss, r, s, beta: types.Positive):
     return -advantage(r) * ops.live_logp(r, s) + 0.5 * beta * log_ratio(loss) ** 2
 
 
-@surrogate(prepare=(prepares.solve_rate(),))
+@surrogate(statistics=(prepare.solve_rate(),))
 def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure", floor: types.Positive = 1.0):
     """Fit right rows, and wrong ones through the policy they imply: -log R and -log((1 - p R) / (1 - p)).
 

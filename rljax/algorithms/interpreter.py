@@ -1,0 +1,130 @@
+"""From an algorithm and records to advantages, a scalar loss and what follows the update. No model."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from rljax import transforms, types
+
+chain = transforms.chain
+
+
+def _rollout(algorithm: types.Algorithm) -> types.RolloutTransform:
+    return chain(*algorithm.transforms, kind=types.RolloutTransform)
+
+
+def _after(algorithm: types.Algorithm) -> types.AfterTransform:
+    return chain(*algorithm.after, kind=types.AfterTransform)
+
+
+def _loss(objective: types.Objective) -> types.LossTransform:
+    return chain(*objective.loss, kind=types.LossTransform)
+
+
+def _prepare(objective: types.Objective) -> types.PrepareTransform:
+    """Masks first, then what loss pieces ask for, then reductions, which read the final mask."""
+    inner = _loss(objective).statistics
+    statistics = tuple(p for p in inner if p.seam != "reduce")
+    reductions = tuple(p for p in inner if p.seam == "reduce")
+    return chain(*objective.prepare, *statistics, objective.reduce, *reductions, kind=types.PrepareTransform)
+
+
+def rollout_needs(algorithm: types.Algorithm) -> types.Needs:
+    """Return what the rollout and after-update transforms need."""
+    return _rollout(algorithm).needs | _after(algorithm).needs
+
+
+def objective_needs(objective: types.Objective) -> types.Needs:
+    """Return what an objective's pieces need."""
+    return _loss(objective).needs | _prepare(objective).needs
+
+
+def needs(algorithm: types.Algorithm) -> types.Needs:
+    """Return what the whole algorithm needs."""
+    parts = (objective_needs(o) for o in algorithm.objectives)
+    return functools.reduce(lambda a, b: a | b, parts, rollout_needs(algorithm))
+
+
+def init(algorithm: types.Algorithm) -> types.State:
+    """Return the states of all pieces."""
+    return {
+        "transforms": _rollout(algorithm).init(),
+        "objectives": tuple({"prepare": _prepare(o).init(), "loss": _loss(o).init()} for o in algorithm.objectives),
+        "after": _after(algorithm).init(),
+    }
+
+
+def transform(
+    algorithm: types.Algorithm, rollout: types.Rollout, state: types.State, key: types.Key
+) -> tuple[types.Rollout, types.State]:
+    """Apply the rollout transforms: reward shaping and advantages. No gradient."""
+    rollout, inner = _rollout(algorithm).apply(jax.lax.stop_gradient(rollout), state["transforms"], key)
+    return jax.lax.stop_gradient(rollout), {**state, "transforms": inner}
+
+
+def prepare_minibatch(
+    objective: types.Objective,
+    rollout: types.Rollout,
+    scores: types.Scores | None,
+    state: types.State,
+    key: types.Key,
+) -> tuple[types.Rollout, types.State]:
+    """Apply the prepare transforms to a whole minibatch and write every coefficient. No gradient."""
+    valid = jnp.ones_like(rollout.reward) if rollout.valid is None else rollout.valid
+    rollout = jax.lax.stop_gradient(rollout.replace(mask=rollout.mask * valid[:, None]))
+    out, inner = _prepare(objective).apply(rollout, jax.lax.stop_gradient(scores), state["prepare"], key)
+    average = out.mask / jnp.maximum(jnp.sum(out.mask), 1.0)
+    out = out.replace(coefficient={**out.coefficient, "metric": average})
+    return jax.lax.stop_gradient(out), {**state, "prepare": inner}
+
+
+def loss(
+    objective: types.Objective, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return sum of term * coefficient over the rows given, and metrics that add over micro-batches likewise.
+
+    ``rollout`` comes from ``prepare``; it may be any part of the minibatch.
+    """
+    # prepare has the same key: its pieces must not draw what these do
+    built = _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], jax.random.fold_in(key, 1))
+
+    def total(array: jax.Array, coefficient: jax.Array) -> jax.Array:
+        # a masked token may hold an infinity: it must not meet its zero coefficient in a product
+        return jnp.sum(jnp.where(coefficient != 0, array, 0.0) * coefficient)
+
+    terms = {
+        name: total(term, rollout.coefficient.get(name, rollout.coefficient["common"]))
+        for name, term in built.terms.items()
+    }
+    metrics = {name: total(array, rollout.coefficient["metric"]) for name, array in built.metrics.items()}
+    metrics |= {f"loss/{name}": value for name, value in terms.items()}
+    return sum(terms.values(), jnp.zeros(())), metrics
+
+
+def observe(algorithm: types.Algorithm, state: types.State, metrics: types.Metrics) -> types.State:
+    """Move every piece's state once after a step: schedules count, adaptive coefficients steer."""
+    return {
+        "transforms": _rollout(algorithm).observe(state["transforms"], metrics),
+        "objectives": tuple(
+            {
+                "prepare": _prepare(o).observe(s["prepare"], metrics),
+                "loss": _loss(o).observe(s["loss"], metrics),
+            }
+            for o, s in zip(algorithm.objectives, state["objectives"], strict=True)
+        ),
+        "after": _after(algorithm).observe(state["after"], metrics),
+    }
+
+
+def after(
+    algorithm: types.Algorithm,
+    reference: types.Tree,
+    params: types.Tree,
+    metrics: types.Metrics,
+    state: types.State,
+    key: types.Key,
+) -> tuple[types.Tree, types.State]:
+    """Apply the after-update transforms to the reference."""
+    reference, inner = _after(algorithm).apply(reference, params, metrics, state["after"], key)
+    return reference, {**state, "after": inner}

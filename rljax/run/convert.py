@@ -1,0 +1,64 @@
+"""Copy a policy between a public checkpoint and a run: ``python -m rljax convert``.
+
+    python -m rljax convert --source Qwen2.5-0.5B                  # its architecture; does every tensor fit?
+    python -m rljax convert --source RUN --target out --like Qwen2.5-0.5B    # a run's policy, for transformers
+
+A source is a folder of config.json and safetensors, or the work directory of a run; both may be gs://. Training from a
+public checkpoint needs no copy: ``config.model.weights`` names the folder.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from absl import app, flags, logging
+from etils import epath
+
+from rljax.models import architecture as architectures
+from rljax.models.checkpoints import families, weights
+from rljax.types import Tree
+
+FLAGS = flags.FLAGS
+
+
+def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Architecture, Tree]:
+    """Return architecture and parameters of a public checkpoint or of a run's policy."""
+    found = weights.config(source) if (epath.Path(source) / "config.json").exists() else {}
+    if families.kind(found):
+        fields: dict[str, Any] = families.read(found)
+        architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
+        return architecture, weights.load(source, architecture)
+    from rljax.run import evaluate
+
+    program, params, _ = evaluate.load(source, step=step)
+    return program.policy.architecture, params
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_string("source", None, "Folder of a public checkpoint, or work directory of a run.", required=True)
+    flags.DEFINE_string("target", "", "Folder to write, which must not be there yet; none: say what the source is.")
+    flags.DEFINE_string("like", "", "Folder whose tokenizer goes along.")
+    flags.DEFINE_string("family", "", f"Write as one of {', '.join(families.FAMILIES)}; else the first that fits.")
+    flags.DEFINE_enum("dtype", "", ["", "float32", "bfloat16"], "Of the tensors written; else as they are.")
+    flags.DEFINE_integer("step", None, "Checkpoint of a run; the newest when not given.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Read a source, say what it is, and write it where asked."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)
+    f = FLAGS
+    try:
+        architecture, params = _read(f.source, f.step, f.dtype)
+        count = sum(x.size for x in jax.tree.leaves(params))
+        print(f"{f.source}: {count:,} parameters in {architecture.param_dtype}")
+        for name, value in dataclasses.asdict(architecture).items():
+            print(f"  {name} = {value!r}")
+        if f.target:
+            weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like)
+            print(f"wrote {f.target}")
+    except (ValueError, FileNotFoundError) as error:
+        raise app.UsageError(str(error)) from None

@@ -1,0 +1,200 @@
+"""Evaluation: unbiased pass@k and greedy accuracy on held-out prompts.
+
+python -m rljax evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+"""
+
+import base64
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import rich.console
+import rich.table
+import rich.text
+from absl import app, flags, logging
+
+from rljax import environments, sampling, types
+from rljax.config import files
+from rljax.data import storage, tokenizers
+from rljax.environments.verifiers import pool
+from rljax.host import processes
+from rljax.run import checkpoints, host_rollouts, passk, programs
+
+ROWS = 4096  # sampled at a time
+_KEY = 1_000_003  # stream of the root key for evaluation: the same draws at every step, so that runs compare
+
+
+def powers_of_two(samples: int) -> list[int]:
+    """Return 1, 2, 4, ... up to ``samples``."""
+    return [2**i for i in range(samples.bit_length())]
+
+
+def evaluate(
+    program: programs.Program,
+    params: types.Tree,
+    *,
+    name: str,
+    step: int,
+    prompts: int,
+    samples: int,
+    ks: Sequence[int] = (),
+    split: environments.Split = "heldout",
+    verifiers: pool.Verifiers | None = None,
+    examples: int = 4,
+) -> dict[str, Any]:
+    """Sample every prompt ``samples`` times at the run's temperature, and once greedily; judge all.
+
+    Returns a record: ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts,
+    ``greedy`` [accuracy, low, high] with a Wilson interval, mean length, and a few completions.
+    ``verifiers`` None starts the workers of a host task for this evaluation alone.
+
+    Raises:
+      ValueError: a k above the number of samples, or more prompts than the split has.
+    """
+    size = program.task.size(split)
+    prompts = min(prompts, size)
+    ks = list(ks) or powers_of_two(samples)
+    if max(ks) > samples:
+        raise ValueError(f"k={max(ks)}: at most the number of samples, {samples}.")
+    index = np.arange(prompts, dtype=np.int32)
+    with contextlib.ExitStack() as stack:
+        workers = verifiers or stack.enter_context(host_rollouts.verifiers(program))
+        sampled = _judge(program, params, index, samples, program.resolved.processors, split, workers)
+        greedy = _judge(program, params, index, 1, sampling.build(0.0, 0, 1.0, 0.0), split, workers)
+    correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
+    right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
+    per_prompt = passk.pass_at_k(correct, samples, ks)
+    low, high = passk.bootstrap(per_prompt)
+    intervals = zip(per_prompt.mean(axis=0), low, high, strict=True)
+    return {
+        "name": name,
+        "step": step,
+        "prompts": prompts,
+        "samples": samples,
+        "pass_at_k": {str(k): [float(x) for x in row] for k, row in zip(ks, intervals, strict=True)},
+        "greedy": [right / prompts, *passk.wilson(right, prompts)],
+        "length": float(sampled["length"].mean()),
+        "examples": [
+            {
+                "prompt": program.task.text(i, split),
+                "completion": sampled["text"](i * samples),
+                "outcome": types.Outcome(int(sampled["outcome"][i * samples])).name.lower(),
+                "reward": float(sampled["reward"][i * samples]),
+            }
+            for i in range(min(examples, prompts))
+        ],
+    }
+
+
+def _judge(program, params, index, samples, processors, split, verifiers) -> dict[str, Any]:
+    """Return outcome, reward and length of all rows, [prompts * samples], and a decoder of one row."""
+    size = max(1, min(len(index), ROWS // samples))
+    found: list[tuple] = []
+    for start in range(0, len(index), size):
+        # the last part is filled up so that one program serves all; what it adds is cut off below
+        part = np.resize(index[start : start + size], size)
+        rows = np.repeat(part, samples)
+        prompts = host_rollouts.prompts(program, part, split)
+        sample_number = np.tile(np.arange(samples, dtype=np.int32), size)
+        key = jax.random.fold_in(program.key, _KEY)
+        keys = sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
+        out = program.generate(params, prompts, keys, samples, processors)
+        if program.task.host:
+            assert verifiers is not None
+            own = host_rollouts.own(jnp.asarray(rows), out.token, out.mask, program.mesh)
+            verdict = host_rollouts.verdict(
+                [own], [host_rollouts.judge(program, verifiers, own, split)], "an evaluation"
+            )
+        else:
+            verdict = program.verify(jnp.asarray(rows), out.token, out.mask)
+        found.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask)))
+    outcome, reward, token, mask = (np.concatenate(x)[: len(index) * samples] for x in zip(*found, strict=True))
+    return {
+        "outcome": outcome,
+        "reward": reward,
+        "length": mask.sum(axis=1),
+        "text": lambda row: host_rollouts.texts(program, token[row : row + 1], mask[row : row + 1])[0],
+    }
+
+
+def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
+    """Print pass@k and greedy accuracy of evaluations side by side, then sample completions of the last."""
+    console = console or rich.console.Console()
+    ks = sorted({int(k) for e in evaluations for k in e["pass_at_k"]})
+    out = rich.table.Table(title="held-out accuracy, % [95 % interval]")
+    out.add_column("")
+    for e in evaluations:
+        out.add_column(f"{e['name']}\n(step {e['step']})", justify="right")
+
+    def percent(triple: Sequence[float] | None) -> str:
+        return "" if triple is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in triple))
+
+    for k in ks:
+        out.add_row(f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations))
+    out.add_row("greedy", *(percent(e["greedy"]) for e in evaluations))
+    out.add_row("prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations))
+    console.print(out)
+    for e in evaluations[-1:]:
+        console.print(f"sample completions ({e['name']}):")
+        for x in e["examples"]:
+            parts = f"  {x['prompt']}", (x["completion"], "bold"), f"  {x['outcome']}, reward {x['reward']:g}"
+            console.print(rich.text.Text.assemble(*parts))  # no markup: a text may hold brackets
+
+
+def load(workdir: str, task: str = "", step: int | None = None) -> tuple[programs.Program, types.Tree, int]:
+    """Return (program, policy parameters, step) of a run's checkpoint, which alone suffices.
+
+    ``task`` replaces the run's own; its characters must be in the run's vocabulary.
+
+    Raises:
+      FileNotFoundError: no checkpoint there.
+      ValueError: an unknown task, or one the tokenizer does not fit.
+    """
+    with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
+        extras = saved.read_extras(step)
+        config = files.from_dict(extras["config"])
+        config.model.weights = ""  # the checkpoint's own
+        if task:
+            config.task = task
+        program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
+        shape = program.steps[0].shape.params["policy"]
+        params, _, found = saved.restore_params({"policy": shape}, step)
+    return program, params["policy"], found
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
+    flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; empty for the run's own.")
+    flags.DEFINE_integer("step", None, "Checkpoint to read; the newest when not given.")
+    flags.DEFINE_integer("prompts", 256, "Held-out prompts.", lower_bound=1)
+    flags.DEFINE_integer("samples", 64, "Completions of each prompt.", lower_bound=1)
+    flags.DEFINE_list("k", [], "The k of pass@k; powers of two up to the samples when not given.")
+    flags.DEFINE_enum("split", "heldout", ["train", "heldout"], "Prompts to draw from.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Evaluate a checkpoint and print the table and one JSON line."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)
+    f = flags.FLAGS
+    program, params, step = load(f.workdir, f.task, f.step)
+    with host_rollouts.verifiers(program) as workers:
+        record = evaluate(
+            program,
+            params,
+            name="checkpoint",
+            step=step,
+            prompts=f.prompts,
+            samples=f.samples,
+            ks=[int(k) for k in f.k],
+            split=f.split,
+            verifiers=workers,
+        )
+    table([record])
+    print(json.dumps({k: v for k, v in record.items() if k != "examples"}))

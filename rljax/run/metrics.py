@@ -1,0 +1,282 @@
+"""What a run writes down as it goes: metrics, timings, evaluations, sampled rollouts.
+
+Everything is an append-only file of one JSON record a line, stamped with the step, so that a resumed
+run can cut it back to its checkpoint. No file but ``timings.jsonl`` and the TensorBoard events holds
+wall-clock values: equal runs write equal bytes. What is logged for step k must be logged before
+the checkpoint of step k is saved, else a kill in between loses it.
+
+    python -m rljax metrics WORKDIR [--step N] [--count N]      shows the sampled rollouts
+"""
+
+import json
+import operator
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import numpy as np
+import rich.console
+import rich.live
+import rich.panel
+import rich.text
+from absl import app, flags
+
+from rljax.data import storage
+
+Record = dict[str, Any]
+Path = str | os.PathLike[str]
+
+
+class StepLog:
+    """An append-only file of JSON records, one a line, each with an integer "step".
+
+    A line counts once its newline is there: a torn last line, left by a kill, is not read and goes
+    with the next append or cut. Floats are written so that they read back exactly.
+    """
+
+    def __init__(self, path: Path):
+        self._path = pathlib.Path(path)
+        self._file: TextIO | None = None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record; it is with the operating system when this returns.
+
+        Raises:
+            ValueError: no integer "step", or a value JSON cannot hold.
+        """
+        line = _line(self._path.name, record)
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                os.truncate(self._path, len(self._whole_lines()))
+            # Lone surrogates become \\udcxx, which is how JSON writes them.
+            self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
+        self._file.write(line)
+        self._file.flush()
+
+    def read(self) -> list[Record]:
+        """Return all records in the order written; none where there is no file.
+
+        Raises:
+            ValueError: a line other than a torn last one is not such a record.
+        """
+        return _records(self._path, self._whole_lines())
+
+    def cut(self, step: int) -> None:
+        """Drop every record of a later step, and a torn last line; the file changes whole or not at all."""
+        self.close()
+        whole = self._whole_lines()
+        lines = zip(whole.split(b"\n"), _records(self._path, whole), strict=False)
+        content = b"".join(line + b"\n" for line, record in lines if record["step"] <= step)
+        if self._path.exists() and len(content) < self._path.stat().st_size:
+            temporary = self._path.with_name(self._path.name + ".cut")
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _whole_lines(self) -> bytes:
+        content = self._path.read_bytes() if self._path.exists() else b""
+        return content[: content.rfind(b"\n") + 1]
+
+
+def _records(path: Path, content: bytes) -> list[Record]:
+    """Parse the whole lines of a log."""
+    records = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            records.append(json.loads(line))
+            operator.index(records[-1]["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: line {number} is not a record with a step: {line[:80]!r}") from error
+    return records
+
+
+def _line(name: str, record: Mapping[str, Any]) -> str:
+    try:
+        operator.index(record["step"])
+        return json.dumps(record, ensure_ascii=False, default=_plain) + "\n"
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: a record needs an integer 'step' and only what JSON can hold: {error!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return an array as lists, a scalar of NumPy or jax as a number."""
+    if hasattr(value, "dtype"):
+        return np.asarray(value).tolist()
+    raise TypeError(f"{value!r}")
+
+
+def _number(name: str, value: Any) -> int | float:
+    array = np.asarray(value)
+    number = array.item() if array.size == 1 else None
+    if not isinstance(number, int | float):
+        raise ValueError(f"{name}: got {value!r}, must be one number")
+    return number
+
+
+class Logger:
+    """The logs of a run, in memory (``history``, ``evaluations``) and, given a directory, in files.
+
+    ``metrics.jsonl`` {"step", "phase", metrics by name}; ``timings.jsonl`` the same of wall-clock
+    values; ``evaluations.jsonl`` and ``rollouts.jsonl`` the records given; TensorBoard events under
+    ``tensorboard/``.
+
+    Args:
+        directory: where the files go; None writes none.
+        tensorboard: whether to write TensorBoard events.
+        resume_step: the run goes on after this step: later records are dropped and the earlier ones
+            read back. None starts afresh and empties what a run without a checkpoint left.
+    """
+
+    def __init__(self, directory: Path | None, *, tensorboard: bool = True, resume_step: int | None = None):
+        self.history: list[Record] = []
+        self.evaluations: list[Record] = []
+        self._logs: dict[str, StepLog] = {}
+        self._board: Any = None
+        if directory is None:
+            return
+        last = -1 if resume_step is None else resume_step
+        for name in ("metrics", "timings", "evaluations", "rollouts"):
+            self._logs[name] = StepLog(pathlib.Path(directory) / f"{name}.jsonl")
+            self._logs[name].cut(last)
+        self.history = self._logs["metrics"].read()
+        self.evaluations = self._logs["evaluations"].read()
+        if tensorboard:
+            import tensorboardX  # here, as it loads torch where that is installed
+
+            self._board = tensorboardX.SummaryWriter(
+                str(pathlib.Path(directory) / "tensorboard"),
+                purge_step=last + 1,
+                flush_secs=2,
+                filename_suffix=f".{last + 1}",  # file names go by the second otherwise
+            )
+
+    def step(
+        self, step: int, phase: str, values: Mapping[str, Any], timings: Mapping[str, float] | None = None
+    ) -> None:
+        """Write the metrics of a step, sorted by name, and its timings.
+
+        Raises:
+            ValueError: a metric that is not one number, or is called "step" or "phase".
+        """
+        self._scalars("metrics", step, phase, values, self.history)
+        if timings:
+            self._scalars("timings", step, phase, timings, [], prefix="time/")
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Write an evaluation: "step", "name" and what was found, as ``evaluate.evaluate`` returns it."""
+        self.evaluations.append(json.loads(_line("evaluations.jsonl", record)))
+        self._append("evaluations", record)
+        if self._board is not None:
+            for k, row in record.get("pass_at_k", {}).items():
+                self._board.add_scalar(f"evaluation/pass_at_{k}", row[0], record["step"])
+            if "greedy" in record:
+                self._board.add_scalar("evaluation/greedy", record["greedy"][0], record["step"])
+
+    def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Write sampled rollouts: "step", "prompt", "completion", "reward" and what else is known of each.
+
+        ``show_rollouts`` also shows "parts" (by name), "advantage", "outcome" and "finish".
+        """
+        for record in records:
+            self._append("rollouts", record)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (*self._logs.values(), *([self._board] if self._board is not None else [])):
+            file.close()
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        if name in self._logs:
+            self._logs[name].append(record)
+
+    def _scalars(
+        self, name: str, step: int, phase: str, values: Mapping[str, Any], memory: list[Record], prefix: str = ""
+    ) -> None:
+        if reserved := values.keys() & {"step", "phase"}:
+            raise ValueError(f"{name}: {sorted(reserved)} is taken, choose another name")
+        numbers = {key: _number(key, values[key]) for key in sorted(values)}
+        record = {"step": int(step), "phase": phase, **numbers}
+        memory.append(record)
+        self._append(name, record)
+        if self._board is not None:
+            for key, value in numbers.items():
+                self._board.add_scalar(prefix + key, value, step)
+
+
+_COLOURS = {"correct": "green", "wrong": "red"}
+
+
+def show_rollouts(
+    source: Path | Sequence[Mapping[str, Any]],
+    *,
+    step: int | None = None,
+    count: int = 8,
+    console: rich.console.Console | None = None,
+) -> None:
+    """Print dumped rollouts: prompt, completion, reward and its parts, advantage, outcome, finish.
+
+    ``source`` is a work directory, a ``rollouts.jsonl`` or the records; ``step`` None is the newest dumped.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: nothing dumped, or nothing of this step.
+    """
+    console = console or rich.console.Console()
+    if isinstance(source, str | os.PathLike):
+        path = storage.path(source)
+        path = path / "rollouts.jsonl" if storage.is_dir(path) else path
+        if not storage.exists(path):
+            raise FileNotFoundError(f"no rollouts in {path}")
+        records: Sequence[Mapping[str, Any]] = _records(path, storage.read(path))
+    else:
+        records = source
+    steps = sorted({record["step"] for record in records})
+    if not steps or (step is not None and step not in steps):
+        shown = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
+        raise ValueError(f"step: got {step}, rollouts were dumped at steps {shown}")
+    step = steps[-1] if step is None else step
+    chosen = [_panel(record) for record in records if record["step"] == step]
+    console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} dumped rollouts", highlight=False)
+    console.print(*chosen[:count], sep="")
+
+
+def _panel(record: Mapping[str, Any]) -> rich.panel.Panel:
+    outcome = record.get("outcome", "unjudged")
+    facts = [outcome, f"reward {record['reward']:g}"]
+    facts += [f"{name} {value:g}" for name, value in record.get("parts", {}).items()]
+    facts += [f"advantage {record['advantage']:+.3f}"] if "advantage" in record else []
+    facts += [f"finish {record['finish']}"] if "finish" in record else []
+    text = (_printable(record["prompt"]), "dim"), (_printable(record["completion"]), "bold")
+    title, colour = rich.text.Text("  ".join(facts)), _COLOURS.get(outcome, "yellow")
+    return rich.panel.Panel(rich.text.Text.assemble(*text), title=title, title_align="left", border_style=colour)
+
+
+def _printable(text: str) -> str:
+    """Return a policy's text with what could command the terminal written out."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_integer("step", None, "Step to show; the newest one dumped when not given.")
+    flags.DEFINE_integer("count", 8, "Rollouts to show, at most.", lower_bound=1)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Show the rollouts of a work directory."""
+    if len(argv) != 2:
+        raise app.UsageError("one argument: a work directory, or a rollouts.jsonl.")
+    try:
+        show_rollouts(argv[1], step=flags.FLAGS.step, count=flags.FLAGS.count)
+    except (OSError, ValueError) as error:
+        raise app.UsageError(str(error)) from None

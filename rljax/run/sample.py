@@ -1,0 +1,81 @@
+"""Complete a prompt typed by a person.
+
+    python -m rljax sample --workdir DIR --prompt "12+34=" [--samples 4] [--temperature 1.0]
+
+Without --prompt, prompts are read line by line from the terminal.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags, logging
+
+from rljax import sampling, types
+from rljax.run import evaluate, host_rollouts, programs
+
+
+def complete(
+    program: programs.Program,
+    params: types.Tree,
+    text: str,
+    *,
+    samples: int = 4,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Return ``samples`` completions of ``text``: {"text", "logp" (nats, of the whole completion), "finish"}.
+
+    Raises:
+      ValueError: the prompt is empty, longer than the task's prompt length, or has characters the tokenizer lacks.
+    """
+    ids = program.tokenizer.prompt(text)
+    length = program.task.prompt_length
+    if not ids or len(ids) > length:
+        raise ValueError(f"prompt of {len(ids)} tokens: from 1 to {length} (the task's prompt_length).")
+    if program.tokenizer.unk in ids:
+        raise ValueError(f"prompt {text!r}: has characters that the tokenizer does not know.")
+    token = np.full((1, length), program.tokenizer.pad, np.int32)
+    token[0, length - len(ids) :] = ids
+    mask = (np.arange(length) >= length - len(ids)).astype(np.float32)[None]
+    prompts = types.Prompts(token=jax.numpy.asarray(token), mask=jax.numpy.asarray(mask), index=jax.numpy.zeros(1, int))
+    keys = sampling.row_keys(jax.random.key(seed), 0, jax.numpy.zeros(samples, int), jax.numpy.arange(samples))
+    out = program.generate(params, prompts, keys, samples, sampling.build(temperature, 0, 1.0, 0.0))
+    token, mask, logp, finish = jax.device_get((out.token, out.mask, out.raw_logp, out.finish))
+    return [
+        {"text": t, "logp": float(p), "finish": types.Finish(int(f)).name.lower()}
+        for t, p, f in zip(host_rollouts.texts(program, token, mask), logp.sum(axis=1), finish, strict=True)
+    ]
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
+    flags.DEFINE_integer("step", None, "Checkpoint to read; the newest when not given.")
+    flags.DEFINE_string("prompt", None, "Prompt; read from the terminal when not given.")
+    flags.DEFINE_integer("samples", 4, "Completions of each prompt.", lower_bound=1)
+    flags.DEFINE_float("temperature", 1.0, "0 is greedy.", lower_bound=0.0)
+    flags.DEFINE_integer("seed", 0, "Seed of the draw.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Load a checkpoint and complete prompts."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    logging.set_verbosity(logging.WARNING)
+    f = flags.FLAGS
+    program, params, step = evaluate.load(f.workdir, step=f.step)
+    print(f"step {step}; a prompt of this run looks like {program.task.text(0, 'heldout')!r}")
+    prompts = [f.prompt] if f.prompt is not None else (line.rstrip("\n") for line in sys.stdin)
+    for text in prompts:
+        try:
+            found = complete(program, params, text, samples=f.samples, temperature=f.temperature, seed=f.seed)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            if f.prompt is not None:
+                sys.exit(2)
+            continue
+        for completion in found:
+            print(f"{text}{completion['text']}    logp {completion['logp']:.2f}, {completion['finish']}")
