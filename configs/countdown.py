@@ -12,12 +12,12 @@ are another expression over the same numbers, right only by chance. Held-out pro
 training never shows.
 """
 
-from rljax.config import schema
+import rljax
 
 
 def get_config(arg: str = ""):
     """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
-    config = schema.default()
+    config = rljax.default_config()
     config.name = "countdown"
     config.task = "countdown(numbers=3, highest=15, operators='+-', slip=0.3)"
     config.algorithm = "grpo(kl=0.0)"
@@ -26,15 +26,15 @@ def get_config(arg: str = ""):
     config.batch.prompts = 32
     config.batch.samples = 16
     config.phases = ("warm", "main")
-    config.phase.warm = schema.phase(
+    config.phase.warm = rljax.phase(
         algorithm="sft()",
         steps=180,
-        prompts=256,
+        batch={"prompts": 256},
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,
         evaluate="base",
     )
-    config.phase.main = schema.phase(
+    config.phase.main = rljax.phase(
         steps=150, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
     )
     if arg == "quick":

@@ -16,12 +16,12 @@ longer solution is cut, without end-of-sequence. Another tokenizer may need ``pr
 ``overlong='drop'`` in the task's call.
 """
 
-from rljax.config import schema
+import rljax
 
 
 def get_config(arg: str = ""):
     """Return the config; ``arg`` "quick" makes it small enough for a test and a few hundred problems."""
-    config = schema.default()
+    config = rljax.default_config()
     config.name = "gsm8k"
     config.task = "gsm8k(path='data/gsm8k')"
     config.tokenizer.update({"kind": "bpe", "vocabulary": 1024})
@@ -29,15 +29,15 @@ def get_config(arg: str = ""):
     config.model.update({"layers": 2, "width": 128, "heads": 2, "kv_heads": 1, "hidden": 384})
     config.batch.update({"prompts": 8, "samples": 4})
     config.phases = ("warm", "main")
-    config.phase.warm = schema.phase(
+    config.phase.warm = rljax.phase(
         algorithm="sft()",
         steps=80,
-        prompts=16,
+        batch={"prompts": 16},
         optimizer="adamw(learning_rate=3e-3, weight_decay=0.0)",
         warmup=10,
         evaluate="base",
     )
-    config.phase.main = schema.phase(
+    config.phase.main = rljax.phase(
         steps=15, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=5, evaluate="result"
     )
     config.evaluation.update({"final_prompts": 32, "final_samples": 4})

@@ -23,8 +23,8 @@ Without ``model.weights`` the network has the model's shape and random weights, 
 tokenizer: two such steps of 0.5B were run on two CPU cores.
 """
 
+import rljax
 from rljax import models
-from rljax.config import schema
 
 TASKS = {"gsm8k": "gsm8k(path='data/gsm8k', chat=True)", "math": "math(path='data/math', chat=True)"}
 
@@ -35,7 +35,7 @@ def get_config(arg: str = ""):
     model, _, task = ("" if quick else arg).partition(",")
     if task not in ("", *TASKS):
         raise ValueError(f"pretrained:{arg}: task {task!r}; there are {', '.join(TASKS)}.")
-    config = schema.default()
+    config = rljax.default_config()
     config.name = "pretrained"
     config.task = TASKS[task or "gsm8k"]
     try:
@@ -48,7 +48,7 @@ def get_config(arg: str = ""):
     config.sampler.update({"draw": "inverse", "cache_block": 128, "layout": "resident"})
     config.learner.update({"microbatches": 16, "vocabulary": 16_384})
     config.mesh.update({"data": 1, "fsdp": -1})
-    config.phase.main = schema.phase(
+    config.phase.main = rljax.phase(
         steps=200, optimizer="adamw(learning_rate=1e-6, weight_decay=0.0)", warmup=10, evaluate="result"
     )
     config.evaluation.update({"final_prompts": 256, "final_samples": 4})

@@ -11,12 +11,12 @@ off in one column of four. The policy that imitates it is right one time in thre
 behind the last semicolon.
 """
 
-from rljax.config import schema
+import rljax
 
 
 def get_config(arg: str = ""):
     """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
-    config = schema.default()
+    config = rljax.default_config()
     config.name = "quickstart"
     config.task = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"
     config.algorithm = "grpo(kl=0.0)"
@@ -25,15 +25,15 @@ def get_config(arg: str = ""):
     config.batch.prompts = 64
     config.batch.samples = 8
     config.phases = ("warm", "main")
-    config.phase.warm = schema.phase(
+    config.phase.warm = rljax.phase(
         algorithm="sft()",
         steps=300,
-        prompts=256,
+        batch={"prompts": 256},
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,
         evaluate="base",
     )
-    config.phase.main = schema.phase(
+    config.phase.main = rljax.phase(
         steps=120, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
     )
     if arg == "quick":

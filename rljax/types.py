@@ -154,7 +154,7 @@ class TrainState(flax.struct.PyTreeNode):
     """All that a run is, beside its config and the root key made of its seed. All of it is checkpointed."""
 
     step: Array  # int32, updates finished
-    cursor: Array  # int32, training prompts used so far: the run's position
+    cursor: Array  # [tasks of the run] int32, training prompts used so far of each task: the run's position
     params: dict[str, Tree]  # by module: "policy", "value", "reward"
     opt_state: tuple[Tree, ...]  # one for each objective
     algorithm: Tree  # states of the algorithm's pieces

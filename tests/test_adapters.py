@@ -155,7 +155,7 @@ def rollout(step, state, key):
     return zero.replace(
         mask=np.ones_like(zero.mask),
         reward=(np.arange(rows) % 3 == 0).astype(np.float32),
-        group=np.arange(rows, dtype=np.int32) // step.plan.samples,
+        group=np.arange(rows, dtype=np.int32) // step.setup.samples,
         valid=np.ones_like(zero.valid) if zero.valid is not None else None,
         context=zero.context.replace(mask=np.ones_like(zero.context.mask)),
         action=zero.action.replace(token=rng.integers(0, 12, (rows, width)).astype(np.int32)),
@@ -199,7 +199,7 @@ def test_only_adapters_move_and_only_they_are_kept_twice():
 
 def test_the_reference_is_the_model_with_its_adapter_switched_off():
     step, _, (_, after, _), _ = trained()
-    model = step.plan.models["policy"]
+    model = step.setup.networks["policy"]
     token = jnp.asarray(np.arange(24).reshape(2, 12) % 12, jnp.int32)
     params = after.params["policy"]
     policy = model.apply(params, token, token >= 0)

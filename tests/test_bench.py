@@ -55,14 +55,14 @@ def test_the_split_names_every_part_and_counts_real_tokens():
 
 
 def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
-    plan = _work("fixed").step.plan
-    model, rows, width = models.build(plan.models["policy"].architecture), 32, 21  # on one device
+    setup = _work("fixed").step.setup
+    model, rows, width = models.build(setup.networks["policy"].architecture), 32, 21  # on one device
     token = jnp.zeros((rows, width), jnp.int32)
     forward = jax.jit(lambda params: model.logits(params, model.apply(params, token, token == 0)))
     shapes_ = jax.eval_shape(model.init, jax.random.key(0))
     counted = forward.lower(shapes_).cost_analysis()["flops"]
     # every row a prompt of no token: all positions real; a plain softmax also computes what the mask hides
-    ours = parts.flops(plan, 0, rows * width, rows, width)
+    ours = parts.flops(setup, 0, rows * width, rows, width)
     np.testing.assert_allclose(ours, counted, rtol=0.25)
     assert ours < counted  # norms, rotations and softmaxes are work, but not the model's
 
@@ -80,8 +80,8 @@ def test_a_long_tail_has_a_quarter_of_the_length():
 def test_peers_get_the_shapes_and_answer_in_json(tmp_path):
     script = tmp_path / "peer.py"
     script.write_text("import json, sys; print(json.dumps({'step_s_median': 2.0, 'peer': ' '.join(sys.argv[1:])}))")
-    plan = _work("fixed").step.plan
-    (found,) = peers.compare(lambda: None, plan, [str(script)], [sys.executable], 1, 1)
+    setup = _work("fixed").step.setup
+    (found,) = peers.compare(lambda: None, setup, [str(script)], [sys.executable], 1, 1)
     assert "--prompts 8 --group 4 --prompt-len 6 --new-tokens 16 --layers 2 --dim 16" in found["peer"]
     assert 0 < found["ratio"] < 0.1  # nothing takes less than two seconds
     with pytest.raises(ValueError, match="no such file"):

@@ -12,6 +12,7 @@ from rljax import models, sampling, types
 from rljax.models import packing, scoring
 from rljax.sampling import decode
 from rljax.training import sharding
+from tests import drawing
 
 ARCHITECTURE = models.Architecture(vocabulary=37, layers=2, width=16, heads=4, kv_heads=2, hidden=16, tied=False)
 ONE_LAYER = {"layers": 1}  # where only the loop is in question: each stage compiles the model again
@@ -20,7 +21,7 @@ PAD = 36
 TEXTS = ((3, 4, 5, 6), (7,), (8, 9))
 EIGHT = tuple((v, 9 - v) for v in range(8))
 SAMPLES, LENGTH = 5, 8
-FILTERED = sampling.build(temperature=0.9, min_p=0.02)
+FILTERED = {"temperature": 0.9, "min_p": 0.02}
 SAME = ("token", "mask", "finish", "kept")
 NEAR = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
 
@@ -66,12 +67,14 @@ def drawn(
         model,
         samples=samples,
         length=LENGTH,
-        stop=STOP,
-        pad=PAD,
-        processors=FILTERED,
-        keep_support=keep,
-        block=block,
-        compact=compact,
+        **drawing.arguments(
+            stop=STOP,
+            pad=PAD,
+            **FILTERED,
+            rescore="kept" if keep else "unfiltered",
+            cache_block=block,
+            compact=compact,
+        ),
     )
     keys = keys_of(len(TEXTS), SAMPLES) if texts != EIGHT else keys_of(8, samples)
     return jax.device_get(jax.jit(run)(parameters(model.architecture), prompts_of(texts), keys))
@@ -123,12 +126,7 @@ def test_rows_over_eight_devices_are_compacted_and_draw_the_same():
             spread,
             samples=2,
             length=LENGTH,
-            stop=STOP,
-            pad=PAD,
-            processors=FILTERED,
-            keep_support=True,
-            block=4,
-            compact=2,
+            **drawing.arguments(stop=STOP, pad=PAD, **FILTERED, rescore="kept", cache_block=4, compact=2),
         )
     )
     prompts, keys = jax.device_put((prompts_of(EIGHT), keys_of(8, 2)), sharding.batch_sharding(mesh))
@@ -205,10 +203,7 @@ def test_rows_cannot_be_taken_out_inside_vmap():
             keys_of(3, 1),
             samples=1,
             length=3,
-            stop=STOP,
-            pad=PAD,
-            processors=FILTERED,
-            compact=1,
+            **drawing.arguments(stop=STOP, pad=PAD, **FILTERED, compact=1),
             axis_name="sweep",
         )
 

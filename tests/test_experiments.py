@@ -16,7 +16,7 @@ def resolved(**fields):
     c = files.load("quickstart", "quick")
     for field, value in fields.items():
         files.override(c, field.replace("__", "."), value)
-    return resolve.resolve(c).phases[-1].algorithm
+    return resolve.phases(c)[-1].algorithm
 
 
 def value_and_gradient(algorithm):

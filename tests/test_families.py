@@ -1,5 +1,6 @@
 """Public checkpoints: every family against transformers, in and out, and files that are not what they say."""
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -16,7 +17,7 @@ from rljax.data import tokenizers
 from rljax.models import gated
 from rljax.models.checkpoints import families, tensors, weights
 from rljax.run import programs
-from rljax.training import plans, sharding
+from rljax.training import phases, sharding
 from tests import tiny
 from tests.reference import families as reference
 
@@ -179,7 +180,7 @@ def test_a_critic_reads_the_trunk_and_a_reward_model_its_head(tmp_path):
 
 def test_a_run_starts_from_a_folder(folder):
     config = tiny.config("grpo(kl=0.1)", phases=("main",), model__weights=folder("gemma3"))
-    program = programs.build(config, tokenizers.train(resolve.resolve(config).task.corpus()), jax.devices()[:1])
+    program = programs.build(config, tokenizers.train(resolve.phases(config)[0].task.corpus()), jax.devices()[:1])
     assert program.policy.architecture.window == 5 and program.policy.architecture.vocabulary == 40
     step = program.steps[0]
     given = program.initial()
@@ -188,7 +189,7 @@ def test_a_run_starts_from_a_folder(folder):
     jax.tree.map(np.testing.assert_array_equal, state.params["policy"], params)
     jax.tree.map(np.testing.assert_array_equal, state.reference, params)
     rows = step.rollout(state, program.key)
-    score = jax.jit(lambda params: plans.score(step.plan, "policy", params, rows, types.Needs()).logp)
+    score = jax.jit(lambda params: phases.score(step.setup, "policy", params, rows, types.Needs()).logp)
     gap = np.abs(score(params) - rows.behaviour_logp)[np.asarray(rows.mask) > 0]
     assert gap.size and gap.max() < 1e-5
 
@@ -255,10 +256,10 @@ def test_an_architecture_that_no_family_can_say():
 
 
 def test_the_embedding_must_hold_the_tokenizer(folder):
-    config = resolve.complete(schema.default())
-    config.model.vocabulary = 40
+    model = resolve.check(schema.default()).model
+    model = dataclasses.replace(model, architecture=dataclasses.replace(model.architecture, vocabulary=40))
     with pytest.raises(ValueError, match=r"config\.model\.vocabulary=40 .*41 ids"):
-        resolve.architecture(config, 41)
+        resolve.architecture(model, 41)
 
 
 # --- beside transformers itself -------------------------------------------------------------------------
@@ -292,10 +293,8 @@ def test_parity_with_transformers(name, tmp_path):
         jax.random.split(jax.random.key(0), 2),
         samples=1,
         length=64,
-        stop=(),
-        pad=0,
-        processors=sampling.build(temperature=0.0),
-        block=16,
+        config=sampling.SamplerConfig(temperature=0.0, cache_block=16),
+        ends=sampling.Ends(),
     )
     np.testing.assert_array_equal(ours.token, out[:, TOKEN.shape[1] :].numpy())
     assert len(np.unique(ours.token)) > 3

@@ -9,7 +9,7 @@ import pytest
 
 from rljax import models, types
 from rljax.algorithms import interpreter, seams
-from rljax.training import plans
+from rljax.training import phases
 from tests import tiny
 
 WEIGHT = 0.3
@@ -21,19 +21,19 @@ def made(shared: bool):
 
 
 def test_one_reading_gives_what_two_models_give():
-    plan = made(True).steps[0].plan
-    assert set(plan.models) == {"policy"} and plan.models["policy"].architecture.output == "both"
+    setup = made(True).steps[0].setup
+    assert set(setup.networks) == {"policy"} and setup.networks["policy"].architecture.output == "both"
     state = made(True).steps[0].begin(None, made(True).key)
     assert set(state.params) == {"policy"}
     params = {**state.params["policy"], "scalar": jnp.linspace(-1, 1, 32)}
     rows = made(True).steps[0].rollout(state, made(True).key)
-    both = jax.jit(lambda p: plans.score(plan, "policy", p, rows, types.Needs(value=True, entropy=True)))(params)
-    apart = made(False).steps[0].plan
-    assert set(apart.models) == {"policy", "value"}
-    logp = jax.jit(lambda p: plans.score(apart, "policy", p, rows, types.Needs(entropy=True)))(
+    both = jax.jit(lambda p: phases.score(setup, "policy", p, rows, types.Needs(value=True, entropy=True)))(params)
+    apart = made(False).steps[0].setup
+    assert set(apart.networks) == {"policy", "value"}
+    logp = jax.jit(lambda p: phases.score(apart, "policy", p, rows, types.Needs(entropy=True)))(
         {k: v for k, v in params.items() if k != "scalar"}
     )
-    value = jax.jit(lambda p: plans.score(apart, "value", p, rows, types.Needs(value=True)).value)(params)
+    value = jax.jit(lambda p: phases.score(apart, "value", p, rows, types.Needs(value=True)).value)(params)
     np.testing.assert_allclose(both.logp, logp.logp, atol=1e-6)
     np.testing.assert_allclose(both.entropy, logp.entropy, atol=1e-6)
     np.testing.assert_allclose(both.value, value, atol=1e-6)
@@ -43,7 +43,7 @@ def test_one_reading_gives_what_two_models_give():
 def test_the_loss_on_one_trunk_is_the_sum_and_trains_both_heads():
     program = made(True)
     step = program.steps[0]
-    algorithm = step.plan.algorithm
+    algorithm = step.setup.algorithm
     assert [o.module for o in algorithm.objectives] == ["policy"]
     state = step.begin(None, program.key)
     policy = {**state.params["policy"], "scalar": jnp.linspace(-1, 1, 32)}  # a critic with something to unlearn

@@ -9,7 +9,7 @@ import numpy as np
 from rljax import types
 from rljax.models import transformer
 from rljax.models.architecture import MATRICES
-from rljax.training import plans
+from rljax.training import phases
 from tests import tiny
 
 
@@ -33,7 +33,7 @@ def restored(model, params):
 def test_every_output_is_rounded_by_half_a_step_at_most():
     step, state, _ = run()
     params = state.params["policy"]
-    ready = step.plan.models["policy"].prepare(params)["layers"][0]
+    ready = step.setup.networks["policy"].prepare(params)["layers"][0]
     for name, w in params["layers"].items():
         if name not in MATRICES:
             np.testing.assert_array_equal(ready[name], w[0])
@@ -48,10 +48,10 @@ def test_every_output_is_rounded_by_half_a_step_at_most():
 
 def test_the_sampler_reports_the_policy_it_sampled():
     step, state, rows = run()
-    params, plan = state.params["policy"], step.plan
-    score = jax.jit(lambda params: plans.score(plan, "policy", params, rows, types.Needs()).logp)
+    params, setup = state.params["policy"], step.setup
+    score = jax.jit(lambda params: phases.score(setup, "policy", params, rows, types.Needs()).logp)
     drawn = np.asarray(rows.mask) > 0
-    gap = np.abs(score(restored(plan.models["policy"], params)) - rows.behaviour_logp)[drawn]
+    gap = np.abs(score(restored(setup.networks["policy"], params)) - rows.behaviour_logp)[drawn]
     assert gap.max() < 1e-5
     # and it is another one than the policy that is trained, by what the metric says
     apart = np.abs(score(params) - rows.behaviour_logp)[drawn]

@@ -196,4 +196,4 @@ def test_the_page_has_configs_that_resolve():
         for flag in shlex.split(line):
             field, value = flag.removeprefix("--config.").split("=", 1)
             files.override(config, field, value)
-        resolve.resolve(config)
+        resolve.phases(config)

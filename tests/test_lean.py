@@ -83,19 +83,22 @@ def test_moments_are_float32_unless_the_optimizer_says_otherwise():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"learner__rounding": "up"}, "learner.rounding='up': 'nearest' or 'stochastic'"),
+        ({"learner__rounding": "up"}, "learner.rounding='up': must be one of 'nearest', 'stochastic'"),
         ({"learner__rounding": "stochastic"}, "this run trains parameters of float32"),
         (
             {"learner__rounding": "stochastic", "model__param_dtype": "bfloat16", "model__adapter_rank": 2},
             "this run trains adapters, which are float32",
         ),
-        ({"model__param_dtype": "float16"}, "param_dtype='float16': choose one of float32, bfloat16"),
+        (
+            {"model__param_dtype": "float16"},
+            "param_dtype='float16': must be one of 'float32', 'bfloat16'. Did you mean 'bfloat16'",
+        ),
         ({"model__adapter_modules": ("querry",)}, "adapter_modules=.*: some of query, key"),
     ],
 )
 def test_what_rounds_nothing_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        resolve.resolve(tiny.config(**fields))
+        resolve.phases(tiny.config(**fields))
 
 
 # --- optimizers that hold less ------------------------------------------------------------------------

@@ -258,27 +258,27 @@ REFERENCE = {"learner__share_prompt": False, "learner__vocabulary": 0, "model__a
 
 
 @functools.cache
-def plan_and_state():
-    """The plan of the plain path, and the state that every update starts from."""
+def setup_and_state():
+    """The setup of the plain path, and the state that every update starts from."""
     program = tiny.program("grpo()", **FIELDS, **REFERENCE)
     (step,) = program.steps
-    return step.plan, jax.device_get(step.begin(None, program.key))
+    return step.setup, jax.device_get(step.begin(None, program.key))
 
 
 @functools.cache
 def rows() -> types.Rollout:
     """Completions of very different lengths, sampled by nobody and rewarded at random."""
-    plan, _ = plan_and_state()
-    count, width = plan.rows, plan.task.completion_length
-    position = np.arange(count, dtype=np.int32) // plan.samples
-    prompts = jax.jit(lambda index: plan.task.prompts(index, "train"))(position)
+    setup, _ = setup_and_state()
+    count, width = setup.rows, setup.task.completion_length
+    position = np.arange(count, dtype=np.int32) // setup.samples
+    prompts = jax.jit(lambda index: setup.task.prompts(index, "train"))(position)
     rng = np.random.default_rng(5)
     end = np.minimum(rng.geometric(2 / width, count) - 1, width)
     end[[3, 8, 9, 10, 11]] = 0, width, width, width, width  # nothing at all; a prompt whose rows are all full
-    vocabulary = plan.models["policy"].architecture.vocabulary
+    vocabulary = setup.networks["policy"].architecture.vocabulary
     mask = (np.arange(width) < end[:, None]).astype(np.float32)
     logp = (-np.log(vocabulary) + 0.2 * rng.normal(size=mask.shape)).astype(np.float32) * mask
-    blank = rollouts.blank(plan, position, position, np.asarray(prompts.token), np.asarray(prompts.mask))
+    blank = rollouts.blank(setup, position, position, np.asarray(prompts.token), np.asarray(prompts.mask))
     return blank.replace(
         mask=mask,
         reward=rng.integers(0, 2, count).astype(np.float32),
@@ -293,16 +293,16 @@ def rows() -> types.Rollout:
 
 @functools.cache
 def updated(**changes):
-    """Return (change of the parameters, metrics) of one update under the plan with some fields changed."""
-    plan, state = plan_and_state()
-    run = jax.jit(functools.partial(updates.update, dataclasses.replace(plan, **changes)))
+    """Return (change of the parameters, metrics) of one update with some settings of the learner changed."""
+    setup, state = setup_and_state()
+    run = jax.jit(functools.partial(updates.update, tiny.changed(setup, learner=changes)))
     after, metrics = jax.device_get(run(state, rows(), jax.random.key(0)))
     return jax.tree.map(lambda a, b: a - b, after.params, state.params), metrics
 
 
 @pytest.mark.parametrize(("lanes", "microbatches"), [(1, 2), (2, 1), (2, 2), (4, 1)])
 def test_an_update_of_packed_rows_is_the_update(lanes, microbatches):
-    moved, metrics = updated(share=True, lanes=lanes, microbatches=microbatches, vocabulary=8)
+    moved, metrics = updated(share_prompt=True, lanes=lanes, microbatches=microbatches, vocabulary=8)
     plain_moved, plain_metrics = updated()
     for x, y in zip(jax.tree.leaves(moved), jax.tree.leaves(plain_moved), strict=True):
         assert np.abs(y).max() > 1e-3
@@ -320,10 +320,16 @@ def test_the_rows_of_the_update_are_of_many_lengths():
     assert set(lanes) >= {1, 2, 4}  # prompts that take one unit of work, and prompts that take several
 
 
-def test_the_config_reaches_the_plan():
-    plan = tiny.program("grpo()", learner__lanes=2, learner__vocabulary=7, sampler__compact=3).steps[0].plan
-    assert (plan.lanes, plan.vocabulary, plan.compact, plan.share) == (2, 7, 3, True)
-    assert not plan_and_state()[0].share and plan_and_state()[0].vocabulary == 0
+def test_the_config_reaches_the_step():
+    setup = tiny.program("grpo()", learner__lanes=2, learner__vocabulary=7, sampler__compact=3).steps[0].setup
+    assert (
+        setup.learner.lanes,
+        setup.learner.vocabulary,
+        setup.settings.sampler.compact,
+        setup.learner.share_prompt,
+    ) == (2, 7, 3, True)
+    plain = setup_and_state()[0].learner
+    assert not plain.share_prompt and plain.vocabulary == 0
 
 
 # --- the config -------------------------------------------------------------------------------------------------
@@ -332,7 +338,7 @@ def test_the_config_reaches_the_plan():
 @pytest.mark.parametrize(
     ("algorithm", "fields", "message"),
     [
-        ("grpo()", {"learner__lanes": -1}, r"config\.learner\.lanes=-1: at least 0"),
+        ("grpo()", {"learner__lanes": -1}, r"config\.learner\.lanes=-1: must be a whole number in \[0"),
         ("grpo()", {"learner__lanes": 5}, r"config\.learner\.lanes=5 \(phase 'main'\).*at most the 4 samples"),
         ("grpo()", {"learner__lanes": 2, "learner__share_prompt": False}, r"learner\.lanes=2.*needs learner\.share_p"),
         ("grpo()", {"learner__lanes": 2, "model__attention": "splash"}, r"learner\.lanes=2.*splash"),
@@ -341,9 +347,9 @@ def test_the_config_reaches_the_plan():
 )
 def test_lanes_that_do_not_fit_are_refused(algorithm, fields, message):
     with pytest.raises(ValueError, match=message):
-        resolve.resolve(tiny.config(algorithm, **fields))
+        resolve.phases(tiny.config(algorithm, **fields))
 
 
 def test_demonstrations_take_no_notice_of_lanes():
     config = tiny.config("sft()", phases=("main",), learner__lanes=4, learner__share_prompt=False)
-    assert resolve.resolve(config).phases[0].algorithm.source.origin == "demonstrations"
+    assert resolve.phases(config)[0].algorithm.source.origin == "demonstrations"

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from rljax import sampling, types
-from rljax.algorithms import seams
 from rljax.config import resolve
-from rljax.training import plans, rollouts
+from rljax.training import phases, rollouts
 from rljax.transforms import source
+from tests import drawing, tiny
 from tests import test_sampling as samplers
-from tests import tiny
 
 LONG = "arithmetic(operands=2, digits=2, working=False, noise=0.3)"
 FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
@@ -26,8 +25,7 @@ FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
 
 
 def continued(model, settings, **options):
-    options = {"pad": 0, "processors": sampling.build(**settings), **options}
-    return jax.jit(functools.partial(sampling.resume, model, **options))
+    return jax.jit(functools.partial(sampling.resume, model, **drawing.arguments(pad=0, **settings, **options)))
 
 
 TOY, TRANSFORMER = samplers.TOY, samplers.TRANSFORMER
@@ -70,11 +68,11 @@ def test_rows_that_have_ended_stay_as_they_are():
 def test_resume_refuses_wrong_counts():
     prompts, keys = samplers.prompts_of(samplers.PROMPT, width=2), samplers.keys_for(1, 2)
     whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=2)
-    run = functools.partial(sampling.resume, samplers.TOY, samplers.TABLE, prompts, stop=(), pad=0)
+    run = functools.partial(sampling.resume, samplers.TOY, samplers.TABLE, prompts, **drawing.arguments())
     with pytest.raises(ValueError, match=r"keys of shape \(1,\): expected at least 1, and \(2,\)"):
-        run(keys[:1], whole, jnp.ones(2, bool), segment=1, processors=sampling.build())
+        run(keys[:1], whole, jnp.ones(2, bool), segment=1)
     with pytest.raises(ValueError, match="segment = 0"):
-        run(keys, whole, jnp.ones(2, bool), segment=0, processors=sampling.build())
+        run(keys, whole, jnp.ones(2, bool), segment=0)
 
 
 # --- the source: which groups are trained on -------------------------------------------------------------
@@ -146,8 +144,8 @@ def test_the_same_state_gives_the_same_bits():
 
 def test_each_token_is_stamped_with_the_version_that_wrote_it():
     made, found = run()
-    plan = made.steps[0].plan
-    logp = jax.jit(lambda params, rows: plans.score(plan, "policy", params, rows, types.Needs()).logp)
+    setup = made.steps[0].setup
+    logp = jax.jit(lambda params, rows: phases.score(setup, "policy", params, rows, types.Needs()).logp)
     mixed = 0
     for number, (before, rows, _) in enumerate(found[:-1]):
         assert np.all(np.diff(np.where(rows.mask > 0, rows.version, number), axis=1) >= 0)
@@ -170,13 +168,13 @@ def test_each_token_is_stamped_with_the_version_that_wrote_it():
 
 def test_no_prompt_is_lost_or_drawn_twice():
     made, found = run()
-    plan, trained = made.steps[0].plan, []
+    setup, trained = made.steps[0].setup, []
     for (before, rows, metrics), (after, _, _) in itertools.pairwise(found):
         groups = rows.group[::4]
         assert np.all(rows.group.reshape(-1, 4) == groups[:, None]) and len(set(groups.tolist())) == 16
         free = before.pool["free"][::4]
-        assert after.cursor - before.cursor == free.sum()
-        assert sorted(groups[free].tolist()) == list(range(before.cursor, after.cursor))
+        assert after.cursor[0] - before.cursor[0] == free.sum()
+        assert sorted(groups[free].tolist()) == list(range(before.cursor[0], after.cursor[0]))
         np.testing.assert_array_equal(groups[~free], before.pool["rows"].group[::4][~free])
         done = after.pool["free"][::4]
         assert done.sum() * 4 == metrics["valid_rows"] <= 32
@@ -184,10 +182,10 @@ def test_no_prompt_is_lost_or_drawn_twice():
         assert sorted(groups[done]) == sorted(groups[ended])[:8]
         trained += groups[done].tolist()
     flying = found[-2][1].group[::4][~found[-1][0].pool["free"][::4]].tolist()
-    assert sorted(trained + flying) == list(range(found[-1][0].cursor)) and len(trained) > 16
+    assert sorted(trained + flying) == list(range(found[-1][0].cursor[0])) and len(trained) > 16
     # prompt by prompt the order of a plain source
     zero = jnp.zeros((), jnp.int32)
-    index = np.concatenate([rollouts.next_prompts(plan, zero + 16 * i, made.key)[1] for i in range(6)])
+    index = np.concatenate([rollouts.next_prompts(setup, zero + 16 * i, made.key)[1] for i in range(6)])
     for _, rows, _ in found[:-1]:
         np.testing.assert_array_equal(rows.index, index[rows.group])
 
@@ -199,11 +197,11 @@ def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
     frozen, plain, compared = jax.device_get(state.params), {}, 0
     for number in range(5):
         position, index = step.next_prompts(state, made.key)
-        prompts = step.plan.task.prompts(index, "train")
+        prompts = step.setup.task.prompts(index, "train")
         drawn = jax.device_get(step.sample(frozen["policy"], state.step, position, prompts, made.key))
-        before = int(state.cursor)
+        before = int(state.cursor[0])
         state, _ = step.fused(state.replace(params=jax.device_put(frozen, step.sharding.params)), made.key)
-        plain |= {p: drawn.action.token[drawn.group == p] for p in range(before, int(state.cursor))}
+        plain |= {p: drawn.action.token[drawn.group == p] for p in range(before, int(state.cursor[0]))}
         rows = jax.device_get(state.pool["rows"])
         for group in set(rows.group[(rows.version[:, 0] > 0) & (rows.finish != types.Finish.UNFINISHED)].tolist()):
             ended = rows.finish[rows.group == group] != types.Finish.UNFINISHED
@@ -221,14 +219,14 @@ def test_rows_given_all_their_tokens_at_once_are_those_of_the_plain_source():
             state, metrics = step.fused(state, made.key)
         states.append(jax.device_get((state, metrics)))
     (segments, metrics), (plain, others) = states
-    assert segments.cursor == plain.cursor == 16
+    assert segments.cursor[0] == plain.cursor[0] == 16
     np.testing.assert_array_equal(metrics["rows"].action.token, others["rows"].action.token)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), segments.params, plain.params)
     np.testing.assert_allclose([metrics["loss"], metrics["age"]], [others["loss"], 0], atol=1e-5)
 
 
 def test_the_source_is_refused_where_the_host_judges():
-    algorithm = seams.edited(seams.algorithm("nsr()", "test"), program().config.seam)
+    algorithm = program().phases[-1].algorithm
     host = standard.SimpleNamespace(host=True, name="judged", parts=())
     with pytest.raises(
         ValueError, match=r"partial\(segment=2, oversample=2\) carries rows over .*'judged' is scored on"

@@ -70,7 +70,7 @@ def test_what_is_no_step_is_refused(text, said):
 
 def test_a_config_is_checked_against_the_run():
     with pytest.raises(ValueError, match=r"config\.profile='steps 4-5'.*1 to 4"):
-        resolve.resolve(tiny.config(profile="steps 4-5"))
+        resolve.phases(tiny.config(profile="steps 4-5"))
 
 
 # --- traces --------------------------------------------------------------------------------------

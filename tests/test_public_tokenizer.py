@@ -1,6 +1,5 @@
 """Tokenizers of public checkpoints: a folder's files, read as transformers reads them, and bytes."""
 
-import functools
 import json
 import pickle
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers as library
 
+from rljax.config import resolve
 from rljax.data import raw_bytes, tokenizers
 from rljax.run import programs
 from tests import tiny
@@ -226,11 +226,17 @@ def test_bytes():
 def test_a_config_takes_bytes_or_a_folder(folders, tmp_path):
     fields = {"phases": ("main",), "mesh__data": 1}
     assert tiny.program(tokenizer__kind="bytes").tokenizer == raw_bytes.Bytes()
-    make = functools.partial(programs.make_tokenizer, task=tiny.program().task)
+
+    def make(config):
+        return programs.make_tokenizer(resolve.check(config), resolve.phases(config))
+
     assert make(tiny.config(tokenizer__path=str(folders["fallback"]), **fields)).bos == 1
     for given, words in (
         ({"tokenizer__path": str(tmp_path / "no")}, r"config\.tokenizer\.path='.*no': tokenizer: no file or folder"),
-        ({"tokenizer__kind": "byte"}, "kind 'byte' is not one of char, bpe, unigram, bytes"),
+        (
+            {"tokenizer__kind": "byte"},
+            "config.tokenizer.kind='byte': must be one of 'char', 'bpe', 'unigram', 'bytes'. Did you mean 'bytes'",
+        ),
         ({"tokenizer__kind": "bytes", "tokenizer__vocabulary": 512}, "bytes have 259 ids, 512 were asked for"),
     ):
         with pytest.raises(ValueError, match=words):

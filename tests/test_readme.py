@@ -26,7 +26,7 @@ def test_every_run_command_resolves():
                 number = re.fullmatch(r"[\d.]+", value)
                 files.override(config, field, float(value) if number else value)
         if "DIRECTORY" not in config.task:
-            resolve.resolve(config)
+            resolve.phases(config)
 
 
 def test_every_command_exists():

@@ -13,6 +13,7 @@ import pytest
 
 from rljax import models, sampling, types
 from rljax.models import scoring
+from tests import drawing
 
 STOP = 0
 PAD = 2
@@ -90,8 +91,8 @@ def keys_for(prompts: int, samples: int, seed: int = 0) -> types.Key:
 
 @functools.cache
 def compiled(model, settings: tuple, options: tuple):
-    processors = sampling.build(**dict(settings))
-    return jax.jit(functools.partial(sampling.generate, model, processors=processors, **dict(options)))
+    arguments = drawing.arguments(**dict(settings), **dict(options))
+    return jax.jit(functools.partial(sampling.generate, model, **arguments))
 
 
 def draw(params, prompts, keys, settings, model: sampling.Policy = TOY, **options) -> sampling.Sample:
@@ -131,7 +132,7 @@ DRAWS = 4096
 @functools.cache
 def drawn(setting: int) -> sampling.Sample:
     prompts = prompts_of(PROMPT, width=3)
-    return draw(TABLE, prompts, keys_for(1, DRAWS), SETTINGS[setting], samples=DRAWS, keep_support=True)
+    return draw(TABLE, prompts, keys_for(1, DRAWS), SETTINGS[setting], samples=DRAWS, rescore="kept")
 
 
 def emitted(sample: sampling.Sample, row: int) -> tuple[int, ...]:
@@ -185,7 +186,7 @@ def test_reported_numbers_are_those_of_the_enumeration(setting):
                 assert bits[v]
         if sample.kept is not None:
             np.testing.assert_array_equal(sample.kept[row, end:], 0xFFFFFFFF)
-    assert (sample.kept is None) == (sampling.build(**SETTINGS[setting]).filter is None)
+    assert (sample.kept is None) == (sampling.build(sampling.SamplerConfig(**SETTINGS[setting])).filter is None)
 
 
 def test_tokens_the_model_rules_out_leave_every_number_finite():
@@ -204,7 +205,7 @@ def test_tokens_the_model_rules_out_leave_every_number_finite():
 def test_greedy_takes_the_lowest_of_equals_and_reports_temperature_one():
     table = np.array([[0.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
     prompts = prompts_of((1,), (2,), width=2)  # states 2 and 3: rows 0 and 1
-    sample = draw(table, prompts, keys_for(2, 1), OFF | {"temperature": 0.0, "top_k": 2}, keep_support=True)
+    sample = draw(table, prompts, keys_for(2, 1), OFF | {"temperature": 0.0, "top_k": 2}, rescore="kept")
     # Row 0 emits 1, whose + 2 keeps the state even, for ever; row 1 emits 0 and stops.
     np.testing.assert_array_equal(sample.token, [[1, 1, 1], [0, PAD, PAD]])
     np.testing.assert_array_equal(sample.finish, [types.Finish.LENGTH, types.Finish.STOP])
@@ -287,19 +288,20 @@ def test_rows_sharded_over_a_mesh_draw_the_same():
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     texts = [(v % 3,) * (1 + v % 2) for v in range(len(devices))]
     prompts, keys = prompts_of(*texts, width=2), keys_for(len(devices), 2)
-    plain = draw(TABLE, prompts, keys, SETTINGS[3], samples=2, keep_support=True)
+    plain = draw(TABLE, prompts, keys, SETTINGS[3], samples=2, rescore="kept")
     prompts, keys = jax.device_put((prompts, keys), rows)
-    spread = draw(TABLE, prompts, keys, SETTINGS[3], samples=2, keep_support=True)
+    spread = draw(TABLE, prompts, keys, SETTINGS[3], samples=2, rescore="kept")
     jax.tree.map(np.testing.assert_array_equal, plain, spread)
 
 
 def test_a_vmapped_loop_has_one_predicate_and_the_same_draws():
     tables = jnp.stack([jnp.asarray(TABLE), jnp.asarray(TABLE[::-1].copy())])
     prompts, keys = prompts_of(PROMPT, (0,), width=2), keys_for(2, 3)
-    generate = functools.partial(sampling.generate, TOY, samples=3, length=5, stop=(STOP,), pad=PAD)
+    arguments = drawing.arguments(samples=3, length=5, stop=(STOP,), pad=PAD, top_k=2)
+    generate = functools.partial(sampling.generate, TOY, **arguments)
 
     def run(table):
-        sample = generate(table, prompts, keys, processors=sampling.build(top_k=2), axis_name="sweep")
+        sample = generate(table, prompts, keys, axis_name="sweep")
         return dataclasses.replace(sample, steps=None), sample.steps
 
     # out_axes None is refused where turns differ from member to member.
@@ -339,7 +341,7 @@ TRANSFORMER = models.build(
     models.Architecture(vocabulary=37, layers=2, width=16, heads=4, kv_heads=2, hidden=16, tied=False)
 )
 TEXTS = ((3, 4, 5, 6), (7,), (8, 9))
-SHAPE = {"samples": 3, "length": 6, "stop": (0, 1, 2, 3), "pad": 0, "keep_support": True}
+SHAPE = {"samples": 3, "length": 6, "stop": (0, 1, 2, 3), "pad": 0, "rescore": "kept"}
 
 
 @functools.cache
@@ -398,7 +400,9 @@ def test_the_inverse_draw_has_the_frequencies_of_its_logits(size):
     if size > 2:
         logits[[5, 36]] = -np.inf  # one inside, one at the end
     keys, count = jax.random.split(jax.random.key(size), 20_000), np.zeros(size)
-    drawn = jax.jit(jax.vmap(sampling.build(draw="inverse").draw, in_axes=(0, None)))(keys, jnp.float32(logits))
+    drawn = jax.jit(jax.vmap(sampling.build(sampling.SamplerConfig(draw="inverse")).draw, in_axes=(0, None)))(
+        keys, jnp.float32(logits)
+    )
     np.add.at(count, np.asarray(drawn), 1)
     prob = softmax(logits)
     assert np.all(count[prob == 0] == 0)
@@ -409,7 +413,7 @@ def test_the_inverse_draw_has_the_frequencies_of_its_logits(size):
 def test_the_inverse_draw_never_passes_the_last_token_there_is():
     # Uniform numbers next to 1, and a tail of tokens that are ruled out.
     logits = jnp.where(jnp.arange(50) < 30, 0.0, -jnp.inf)
-    drawn = jax.vmap(sampling.build(draw="inverse").draw, in_axes=(0, None))
+    drawn = jax.vmap(sampling.build(sampling.SamplerConfig(draw="inverse")).draw, in_axes=(0, None))
     assert int(jnp.max(drawn(jax.random.split(jax.random.key(0), 4096), logits))) == 29
     with pytest.raises(ValueError, match=r"config\.sampler\.draw"):
-        sampling.build(draw="exact")
+        sampling.build(sampling.SamplerConfig(draw="exact"))

@@ -47,7 +47,7 @@ def test_fused_equals_rollout_then_update():
     fused, fused_metrics = step.fused(copy(state), program.key)
     split, metrics = step.update(copy(state), step.rollout(state, program.key), program.key)
     close(fused.params, split.params)
-    assert int(fused.cursor) == 8 and int(fused.step) == 1
+    assert int(fused.cursor[0]) == 8 and int(fused.step) == 1
     fused_metrics.pop("rows"), metrics.pop("rows")
     close(fused_metrics, metrics)
 
@@ -115,7 +115,7 @@ def test_a_non_finite_update_is_skipped_and_counted():
     state, metrics = step.update(state, poisoned, program.key)
     jax.tree.map(np.testing.assert_array_equal, before.params, jax.device_get(state.params))
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, jax.device_get(state.opt_state))
-    assert (int(state.skipped), int(state.skipped_total), int(state.step), int(state.cursor)) == (1, 1, 1, 8)
+    assert (int(state.skipped), int(state.skipped_total), int(state.step), int(state.cursor[0])) == (1, 1, 1, 8)
     assert metrics["skipped"] == 1
     state, _ = step.update(state, rollout, program.key)
     assert (int(state.skipped), int(state.skipped_total)) == (0, 1)
@@ -178,7 +178,7 @@ def test_replay_mixes_rows_of_the_step_before():
     before = jax.device_get(state.pool["rows"])
     fresh = jax.device_get(step.rollout(state, program.key))
     state, second = step.fused(state, program.key)
-    source = step.plan.algorithm.source
+    source = step.setup.algorithm.source
     mixed, _ = source.select(fresh, {"rows": before, "filled": jnp.ones((), bool)}, 32, program.key)
     np.testing.assert_array_equal(
         mixed.action.token, np.concatenate([fresh.action.token[:16], before.action.token[16:]])
@@ -191,9 +191,9 @@ def test_replay_mixes_rows_of_the_step_before():
 
 def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
     program, state, metrics = run("dapo(oversample=3)", steps=1)
-    assert int(state.cursor) == 24
+    assert int(state.cursor[0]) == 24
     step, fresh = start(program)
-    source = program.steps[0].plan.algorithm.source
+    source = program.steps[0].setup.algorithm.source
     rollout = step.rollout(fresh, program.key)
     reward = jnp.zeros_like(rollout.reward).at[jnp.array([50, 90])].set(1.0)  # groups 12 and 22 have spread
     chosen, _ = source.select(rollout.replace(reward=reward), (), 32, program.key)
@@ -240,10 +240,10 @@ def test_an_objective_may_run_every_other_step():
     import dataclasses
 
     program = tiny.program("ppo(kl=0.0)")
-    plan = program.steps[0].plan
-    policy, critic = plan.algorithm.objectives
-    rare = dataclasses.replace(plan.algorithm, objectives=(policy, dataclasses.replace(critic, every=2)))
-    step = steps.make_step(dataclasses.replace(plan, algorithm=rare))
+    setup = program.steps[0].setup
+    policy, critic = setup.algorithm.objectives
+    rare = dataclasses.replace(setup.algorithm, objectives=(policy, dataclasses.replace(critic, every=2)))
+    step = steps.make_step(tiny.changed(setup, rare))
     state = step.begin(None, program.key)
     counts = []
     for _ in range(3):

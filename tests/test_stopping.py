@@ -12,8 +12,8 @@ import tokenizers as library
 from rljax import sampling, types
 from rljax.data import hugging_face, raw_bytes
 from rljax.sampling import stopping
+from tests import drawing, tiny
 from tests import test_sampling as samplers
-from tests import tiny
 
 TEXT = ("the cat sat on the mat </answer> then\n\nthe end é漢 <answer>72</answer>", "an answer: 3\n\n\nthat's that") * 4
 STRINGS = ("\n\n", "</answer>", "at the", "漢", "that")
@@ -115,14 +115,18 @@ def policy():
 
 PROMPTS = samplers.prompts_of((1, 2), (3,), (5, 2, 9), width=3)
 KEYS = samplers.keys_for(3, 8)
-OPTIONS = {"pad": 0, "stop": (0,), "processors": sampling.build()}
+OPTIONS = {"pad": 0, "stop": (0,)}
 
 
 @functools.cache
 def sampled(strings, compact=0):
     table = stopping.build(strings, vocabulary().pieces(), 300) if strings else None
     generate = functools.partial(
-        sampling.generate, samplers.TOY, samples=8, length=LENGTH, strings=table, compact=compact, **OPTIONS
+        sampling.generate,
+        samplers.TOY,
+        samples=8,
+        length=LENGTH,
+        **drawing.arguments(strings=table, compact=compact, **OPTIONS),
     )
     return jax.tree.map(np.asarray, jax.jit(generate)(policy(), PROMPTS, KEYS))
 
@@ -150,7 +154,9 @@ def test_a_string_may_straddle_a_cut():
     whole = sampled(STRINGS)
     table = stopping.build(STRINGS, vocabulary().pieces(), 300)
     resume = jax.jit(
-        functools.partial(sampling.resume, samplers.TOY, segment=turns, strings=table, compact=1, **OPTIONS)
+        functools.partial(
+            sampling.resume, samplers.TOY, segment=turns, **drawing.arguments(strings=table, compact=1, **OPTIONS)
+        )
     )
     cut = jax.tree.map(jnp.zeros_like, whole)
     for number in range(-(-LENGTH // turns)):
@@ -161,7 +167,8 @@ def test_a_string_may_straddle_a_cut():
 
 def test_without_strings_the_program_carries_no_state():
     def text(**options):
-        generate = functools.partial(sampling.generate, samplers.TOY, samples=8, length=4, **OPTIONS, **options)
+        arguments = drawing.arguments(samples=8, length=4, **OPTIONS, **options)
+        generate = functools.partial(sampling.generate, samplers.TOY, **arguments)
         return jax.jit(generate).lower(policy(), PROMPTS, KEYS).as_text()
 
     table = stopping.build(("\n\n",), vocabulary().pieces(), 300)
@@ -188,8 +195,9 @@ def test_a_run_ends_completions_at_its_strings():
 
 def test_a_string_that_is_a_special_token_is_one():
     program, special = tiny.program(sampler__stop=("1",)), vocabulary()
-    assert program.strings is not None and program.stop == (program.tokenizer.eos,)
-    changed = dataclasses.replace(program, tokenizer=special, config=tiny.config(sampler__stop=("<end>", "1")))
-    assert changed.stop == (special.eos,) and changed._special == {"<end>": special.eos}
-    with pytest.raises(ValueError, match=r"config\.sampler\.stop=\('a', ''\): '' is not a text"):
+    assert program.setups[0].ends.strings is not None and program.setups[0].ends.stop == (program.tokenizer.eos,)
+    changed = dataclasses.replace(program, tokenizer=special)
+    assert changed._ends(("<end>", "1")).stop == (special.eos,)
+    assert changed._special(("<end>", "1")) == {"<end>": special.eos}
+    with pytest.raises(ValueError, match=r"config\.sampler\.stop=\('a', ''\): a text is empty"):
         tiny.program(sampler__stop=("a", ""))

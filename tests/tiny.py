@@ -1,5 +1,6 @@
 """The smallest run that is still one: a one-layer policy on one-digit sums."""
 
+import dataclasses
 import functools
 import math
 
@@ -18,7 +19,7 @@ def config(algorithm="grpo(kl=0.0)", **fields):
     c.model.update({"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 64})
     c.batch.update({"prompts": 8, "samples": 4})
     c.phases = ("warm", "main")
-    c.phase.warm = schema.phase(algorithm="sft()", steps=2, prompts=16, evaluate="base", warmup=1)
+    c.phase.warm = schema.phase(algorithm="sft()", steps=2, batch={"prompts": 16}, evaluate="base", warmup=1)
     c.phase.main = schema.phase(steps=2, evaluate="result", warmup=1)
     c.evaluation.update({"prompts": 4, "samples": 4, "final_prompts": 8, "final_samples": 4})
     c.checkpoint.every = 1
@@ -33,3 +34,13 @@ def program(algorithm="grpo(kl=0.0)", **fields):
     """Return the program of a one-phase config, on one device unless ``mesh__...`` fields ask for more."""
     c = config(algorithm, phases=("main",), **{"mesh__data": 1, **fields})
     return programs.build(c, devices=jax.devices()[: math.prod(c.mesh.values())])
+
+
+def changed(setup, algorithm=None, **groups):
+    """Return a setup with some settings changed: ``changed(setup, learner={"lanes": 2})``."""
+    settings = setup.phase.settings
+    new = {name: dataclasses.replace(getattr(settings, name), **fields) for name, fields in groups.items()}
+    phase = dataclasses.replace(
+        setup.phase, settings=dataclasses.replace(settings, **new), algorithm=algorithm or setup.algorithm
+    )
+    return dataclasses.replace(setup, phase=phase)

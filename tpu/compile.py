@@ -44,10 +44,9 @@ def _config() -> schema.ConfigDict:
     if not f.config:
         raise ValueError("--config: a config file, such as configs/quickstart.py.")
     config = files.load(*f.config.split(":", 1))
-    last = config.phases[-1]
     for field, value in (("prompts", f.prompts), ("samples", f.samples)):
         if value:
-            config.batch[field], config.phase[last][field] = value, 0
+            config.phase[config.phases[-1]].batch[field] = value
     for edit in f.set:
         files.override(config, *parse.setting(edit))
     return config
@@ -67,12 +66,12 @@ def _run() -> None:
     config, tokens = _config(), _tokens()
     target = topology.describe(f.topology, f.num_slices)
     step = programs.make(config, target, tokens)
-    mesh = ", ".join(f"{axis} {size}" for axis, size in step.plan.mesh.shape.items() if size > 1)
-    plan = step.plan
+    mesh = ", ".join(f"{axis} {size}" for axis, size in step.setup.mesh.shape.items() if size > 1)
+    setup = step.setup
     print(
-        f"{config.name} on {target.name}, {len(target.devices)} devices ({mesh or 'alone'}): {plan.prompts} prompts of "
-        f"{plan.task.prompt_length} tokens x {plan.samples} completions of {plan.task.completion_length}, "
-        f"{plan.microbatches} micro-batches\n"
+        f"{config.name} on {target.name}, {len(target.devices)} devices ({mesh or 'alone'}): {setup.prompts} prompts "
+        f"of {setup.task.prompt_length} tokens x {setup.samples} completions of {setup.task.completion_length}, "
+        f"{setup.learner.microbatches} micro-batches\n"
     )
     records = []
     for name in f.programs or programs.names(step):

@@ -27,7 +27,7 @@ FAMILIES = ("policy_gradient", "clipped", "critic", "regression", "stale", "guid
 for _family in FAMILIES:
     importlib.import_module(f"rljax.algorithms.{_family}")
 
-__all__ = ["FAMILIES", "TABLE", "compose", "describe", "example", "recipe", "seams", "when"]
+__all__ = ["FAMILIES", "TABLE", "compose", "describe", "example", "recipe", "when"]
 
 
 def __getattr__(name: str) -> Callable[..., types.Algorithm]:

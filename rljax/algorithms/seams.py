@@ -31,9 +31,9 @@ def algorithm(text: str, field: str) -> types.Algorithm:
     return built
 
 
-def _edit(seam: str, text: str, current: tuple) -> tuple:
+def _edit(seam: str, fields: Mapping[str, str], current: tuple, where: str) -> tuple:
     """Apply a seam's field to the pieces a recipe has there."""
-    field, text = f"config.seam.{seam}", text.strip()
+    field, text = f"{where}.{seam}", fields.get(seam, "").strip()
     if not text:
         return current
     append = text.startswith("+")
@@ -53,14 +53,14 @@ def _edit(seam: str, text: str, current: tuple) -> tuple:
     return (*current, *new) if append else tuple(new)
 
 
-def _rebuilt(pieces: tuple, order: tuple[str, ...], fields: Mapping[str, str]) -> tuple:
+def _rebuilt(pieces: tuple, order: tuple[str, ...], fields: Mapping[str, str], where: str) -> tuple:
     """Edit pieces of several seams in place. A seam that had none comes before those after it in ``order``."""
     for i, seam in enumerate(order):
         own = tuple(p for p in pieces if p.seam == seam)
         rest = [p for p in pieces if p.seam != seam]
         later = (k for k, p in enumerate(rest) if p.seam in order[i + 1 :])
         at = pieces.index(own[0]) if own else next(later, len(rest))
-        new = _edit(seam, fields[seam], own)
+        new = _edit(seam, fields, own, where)
         pieces = pieces if new == own else (*rest[:at], *new, *rest[at:])
     return pieces
 
@@ -96,7 +96,7 @@ def _times(piece: types.LossTransform, weight: float) -> types.LossTransform:
     return dataclasses.replace(piece, apply=apply, spec=f"{weight} * {piece.spec}")
 
 
-def edited(algorithm: types.Algorithm, fields: Mapping[str, str]) -> types.Algorithm:
+def edited(algorithm: types.Algorithm, fields: Mapping[str, str], where: str = "config.seam") -> types.Algorithm:
     """Return the algorithm with each seam's field applied; seams of a loss are those of its first objective.
 
     "" keeps the recipe's pieces, ``a() | b()`` replaces them, ``+ a()`` appends, "none" removes.
@@ -105,26 +105,26 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str]) -> types.Algor
       ValueError: an unknown piece, one of another seam, or other than one source or reduction.
     """
     policy, *others = algorithm.objectives
-    if fields["ratio"].strip() and any(p.spec.startswith("where(") for p in policy.loss):
+    if fields.get("ratio", "").strip() and any(p.spec.startswith("where(") for p in policy.loss):
         raise ValueError(
-            f"config.seam.ratio={fields['ratio']!r}: {algorithm.spec} has a ratio in each branch of its where(...); "
-            "replace the whole at config.seam.surrogate."
+            f"{where}.ratio={fields['ratio']!r}: {algorithm.spec} has a ratio in each branch of its where(...); "
+            "replace the whole at the seam surrogate."
         )
-    sources = _edit("source", fields["source"], (algorithm.source,))
-    reductions = _edit("reduce", fields["reduce"], (policy.reduce,))
+    sources = _edit("source", fields, (algorithm.source,), where)
+    reductions = _edit("reduce", fields, (policy.reduce,), where)
     for seam, found in (("source", sources), ("reduce", reductions)):
         if len(found) != 1:
-            raise ValueError(f"config.seam.{seam}={fields[seam]!r}: exactly one piece, got {len(found)}.")
+            raise ValueError(f"{where}.{seam}={fields[seam]!r}: exactly one piece, got {len(found)}.")
     policy = dataclasses.replace(
         policy,
-        loss=_rebuilt(policy.loss, transforms.LOSS_SEAMS, fields),
-        prepare=_edit("prepare", fields["prepare"], policy.prepare),
+        loss=_rebuilt(policy.loss, transforms.LOSS_SEAMS, fields, where),
+        prepare=_edit("prepare", fields, policy.prepare, where),
         reduce=reductions[0],
     )
     return dataclasses.replace(
         algorithm,
         source=sources[0],
-        transforms=_rebuilt(algorithm.transforms, ("reward", "advantage"), fields),
+        transforms=_rebuilt(algorithm.transforms, ("reward", "advantage"), fields, where),
         objectives=(policy, *others),
-        after=_edit("after", fields["after"], algorithm.after),
+        after=_edit("after", fields, algorithm.after, where),
     )

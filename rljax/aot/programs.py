@@ -14,10 +14,10 @@ from jax.experimental.compilation_cache import compilation_cache
 from rljax import types
 from rljax.aot import flops, topology
 from rljax.bench import shapes
-from rljax.config import schema
+from rljax.config import files, schema
 from rljax.language import parse
 from rljax.run import programs
-from rljax.training import plans, sharding, steps
+from rljax.training import phases, sharding, steps
 
 NAMES = ("rollout", "score", "update", "fused")
 _KEY = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
@@ -52,8 +52,7 @@ def make(config: schema.ConfigDict, target: topology.Topology, tokens: tuple[int
     Raises:
       ValueError: what the config says does not fit the topology, or its task cannot be read here.
     """
-    config = config.copy_and_resolve_references()
-    config.phases = config.phases[-1:]
+    config = files.last_phase(config)
     if tokens is None:
         try:
             return programs.build(config, devices=target.devices).steps[-1]
@@ -68,26 +67,26 @@ def make(config: schema.ConfigDict, target: topology.Topology, tokens: tuple[int
 
 def names(step: steps.Step) -> list[str]:
     """Return the programs that a step has."""
-    sampled = step.plan.algorithm.source.origin == "policy"
+    sampled = step.setup.algorithm.source.origin == "policy"
     return ["rollout"] * sampled + ["score", "update"] + ["fused"] * (step.fused is not None)
 
 
 def blocks(step: steps.Step) -> float:
     """Return how many blocks of its cache decoding reads for a token, on average, where every row is full."""
-    columns = max(1, step.plan.task.completion_length - 1)
-    block = step.plan.block or columns
+    columns = max(1, step.setup.task.completion_length - 1)
+    block = step.setup.settings.sampler.cache_block or columns
     return sum(column // block + 1 for column in range(columns)) / columns
 
 
 def assumed(step: steps.Step) -> flops.Assumed:
     """Return what is taken of a step's work where shapes do not say."""
-    return flops.Assumed(blocks(step), step.plan.models["policy"].architecture.experts)
+    return flops.Assumed(blocks(step), step.setup.networks["policy"].architecture.experts)
 
 
 def _prompts(step: steps.Step) -> types.Prompts:
     """Return the prompts of a step, abstract."""
-    plan = step.plan
-    count, length = plan.prompts * plan.algorithm.source.oversample, plan.task.prompt_length
+    setup = step.setup
+    count, length = setup.prompts * setup.algorithm.source.oversample, setup.task.prompt_length
     return jax.eval_shape(
         lambda: types.Prompts(
             jnp.zeros((count, length), jnp.int32), jnp.zeros((count, length)), jnp.zeros((count,), jnp.int32)
@@ -97,7 +96,7 @@ def _prompts(step: steps.Step) -> types.Prompts:
 
 def _by_rows(step: steps.Step, tree: types.Tree) -> types.Tree:
     """Lay abstract arrays out by their rows, as a step leaves them."""
-    mesh = step.plan.mesh
+    mesh = step.setup.mesh
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
 
     def lay(x: Any) -> jax.ShapeDtypeStruct:
@@ -135,23 +134,23 @@ def trace(step: steps.Step, name: str) -> Any:
     rows = _by_rows(step, jax.eval_shape(step.sample, *_arguments(step)))
     if name == "update":
         return step.update.trace(step.shape, rows, _KEY)
-    count = step.plan.rows  # what is trained on, where the source draws more
+    count = step.setup.rows  # what is trained on, where the source draws more
     rows = jax.tree.map(lambda x: x.update(shape=(count, *x.shape[1:])) if x.ndim else x, rows)
-    return jax.jit(lambda params, rows: _score(step.plan, params, rows)).trace(step.shape.params["policy"], rows)
+    return jax.jit(lambda params, rows: _score(step.setup, params, rows)).trace(step.shape.params["policy"], rows)
 
 
-def _score(plan: plans.Plan, params: types.Tree, rows: types.Rollout) -> types.Array:
+def _score(setup: phases.Setup, params: types.Tree, rows: types.Rollout) -> types.Array:
     """Score rows once, a micro-batch at a time: what a reference or a proximal policy costs."""
 
     def one(rows: types.Rollout) -> types.Array:
-        found = plans.score(plan, "policy", params, rows, types.Needs(), kept=False).logp
+        found = phases.score(setup, "policy", params, rows, types.Needs(), kept=False).logp
         assert found is not None
         return found
 
-    if plan.microbatches == 1:
+    if setup.learner.microbatches == 1:
         return one(rows)
-    split = jax.tree.map(lambda x: x.reshape((plan.microbatches, -1, *x.shape[1:])), rows)
-    return jax.lax.map(one, sharding.constrain(split, plan.mesh, leading=1))
+    split = jax.tree.map(lambda x: x.reshape((setup.learner.microbatches, -1, *x.shape[1:])), rows)
+    return jax.lax.map(one, sharding.constrain(split, setup.mesh, leading=1))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 def layout(step: steps.Step) -> collectives.Layout:
     """Return where the devices of a step's mesh stand."""
-    mesh = step.plan.mesh
+    mesh = step.setup.mesh
     slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
     return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices)
 
@@ -42,7 +42,7 @@ def describe(step: steps.Step, made: programs.Compiled, target: topology.Topolog
         "peak": made.peak,
         "hbm": target.kind.share().hbm,
         "flops": made.flops / devices,
-        "model_flops": roofline.model_flops(step.plan, made.name, step.shape.params["policy"]) / devices,
+        "model_flops": roofline.model_flops(step.setup, made.name, step.shape.params["policy"]) / devices,
         "moved": moved,
         **{f"sent_{network}": size for network, size in sent.items()},
         "collectives": [
@@ -136,8 +136,8 @@ def shares(records: list[Record], step: steps.Step) -> str:
     if len(phases) < 2 or not total:
         return ""
     parts = ", ".join(f"{r['program']} {100 * r['overlapped_s'] / total:.0f} %" for r in phases)
-    tokens = step.plan.rows * step.plan.task.completion_length
-    needs = interpreter.needs(step.plan.algorithm)
+    tokens = step.setup.rows * step.setup.task.completion_length
+    needs = interpreter.needs(step.setup.algorithm)
     text = f"step: {total:.3g} s by the roofline ({parts}), {tokens / total:.4g} completion tokens a second at most"
     score = next((r for r in records if r["program"] == "score"), None)
     if score is not None:

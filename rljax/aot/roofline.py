@@ -12,7 +12,7 @@ from typing import Any
 
 from rljax.aot import topology
 from rljax.models import MATRICES
-from rljax.training import plans
+from rljax.training import phases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +46,14 @@ def times(kind: topology.Kind, flops: float, moved: float, ici: float, dcn: floa
     return Times(flops / one.flops, moved / one.bandwidth, ici / one.ici, dcn / one.dcn)
 
 
-def model_flops(plan: plans.Plan, name: str, shapes: Any) -> float:
+def model_flops(setup: phases.Setup, name: str, shapes: Any) -> float:
     """Return the operations a program cannot do without, of all devices together.
 
     2 N a token forward, N the parameters that multiply it (of experts, those it goes to), and twice that backward
     (Kaplan et al., arXiv 2001.08361), plus attention, 4 H K a layer for each pair of tokens of which one sees the
     other. The unembedding counts where there is a logit to make. Prompts are read once; nothing is made again.
     """
-    a = plan.models["policy"].architecture
+    a = setup.networks["policy"].architecture
     layers = shapes["layers"]
     share = a.experts_per_token / a.experts if a.experts else 1.0
     body = sum(
@@ -62,8 +62,8 @@ def model_flops(plan: plans.Plan, name: str, shapes: Any) -> float:
     if "router" in layers:
         body += math.prod(layers["router"].shape)
     head = a.vocabulary * a.width
-    prompts, rows = plan.prompts, plan.rows
-    length, width = plan.task.prompt_length, plan.task.completion_length
+    prompts, rows = setup.prompts, setup.rows
+    length, width = setup.task.prompt_length, setup.task.completion_length
     pair = 4 * a.heads * a.head_size * a.layers
     seen = prompts * length**2 / 2 + rows * (width * length + width**2 / 2)
     forward = 2 * body * (prompts * length + rows * width) + 2 * head * rows * width + pair * seen

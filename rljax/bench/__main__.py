@@ -79,9 +79,9 @@ def _step() -> dict[str, Any]:
         "sampler_gap": float(made.metrics["sampler_gap"]),
         "params": sum(x.size for x in jax.tree.leaves(made.state.params["policy"])),
     }
-    found["peers"] = peers.compare(made.run, step.plan, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
+    found["peers"] = peers.compare(made.run, step.setup, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
     found["parts"] = parts.split(made, f.steps)
-    found["matmul"] = ceilings.matmul(step.plan.models["policy"].architecture.dtype)
+    found["matmul"] = ceilings.matmul(step.setup.networks["policy"].architecture.dtype)
     found["bandwidth"] = ceilings.bandwidth()
     return found
 

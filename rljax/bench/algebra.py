@@ -13,7 +13,7 @@ import jax
 
 from rljax import algorithms, bench, types
 from rljax.algorithms import interpreter, seams
-from rljax.config import resolve, schema
+from rljax.config import files, resolve, schema
 from rljax.run import programs
 
 
@@ -43,7 +43,7 @@ def runs(config: schema.ConfigDict, call: str) -> bool:
     config = config.copy_and_resolve_references()
     config.algorithm = call
     try:
-        resolve.resolve(config)
+        resolve.phases(config)
     except ValueError:
         return False
     return True
@@ -51,8 +51,8 @@ def runs(config: schema.ConfigDict, call: str) -> bool:
 
 def updater(config: schema.ConfigDict, call: str) -> tuple[Callable[[], None], float]:
     """Return a function that makes one update of the last phase on a fixed rollout, compiled, and its compile time."""
-    config = config.copy_and_resolve_references()
-    config.algorithm, config.phases = call, config.phases[-1:]
+    config = files.last_phase(config)
+    config.algorithm = call
     program = programs.build(config)
     step, key = program.steps[-1], program.key
     state = step.begin(None, key)

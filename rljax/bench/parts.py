@@ -11,36 +11,36 @@ import jax
 
 from rljax import bench, types
 from rljax.models import adapters
-from rljax.training import optimizers, plans, steps
+from rljax.training import optimizers, phases, steps
 
 
-def _weights(plan: plans.Plan) -> int:
+def _weights(setup: phases.Setup) -> int:
     """Count the weights of the layers' matrices."""
-    a = plan.models["policy"].architecture
+    a = setup.networks["policy"].architecture
     return a.layers * (a.width * a.head_size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
 
 
-def flops(plan: plans.Plan, prompt: int, tokens: float, prompts: int, mean: float) -> float:
+def flops(setup: phases.Setup, prompt: int, tokens: float, prompts: int, mean: float) -> float:
     """Return the model FLOPs of one forward pass: each prompt once, real tokens only, no pass made again.
 
     2 for each weight and token; 4 H K for each query and key it sees; the head on completions alone. ``mean``: the
     mean over tokens of the completion tokens each sees.
     """
-    a, weights = plan.models["policy"].architecture, _weights(plan)
+    a, weights = setup.networks["policy"].architecture, _weights(setup)
     keys = tokens * (prompt + mean) + prompts * prompt * (prompt + 1) / 2
     dense = 2 * weights * (tokens + prompts * prompt) + 2 * a.vocabulary * a.width * tokens
     return dense + 4 * a.layers * a.heads * a.head_size * keys
 
 
-def weight_bytes(plan: plans.Plan) -> int:
+def weight_bytes(setup: phases.Setup) -> int:
     """Return the bytes of the weights that a decoded token reads."""
-    a = plan.models["policy"].architecture
-    return (_weights(plan) + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
+    a = setup.networks["policy"].architecture
+    return (_weights(setup) + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
 
 
-def token_bytes(plan: plans.Plan) -> int:
+def token_bytes(setup: phases.Setup) -> int:
     """Return the bytes of one token's keys and values."""
-    a = plan.models["policy"].architecture
+    a = setup.networks["policy"].architecture
     return 2 * a.layers * a.kv_heads * a.head_size * jax.numpy.dtype(a.dtype).itemsize
 
 
@@ -83,10 +83,10 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
     "log-probs" is a pass of its own over finished rows, for comparison: an on-policy step makes none. Decode is
     the rollout less prefill and score, gradient is the update less the optimizer.
     """
-    plan, state, key = made.step.plan, made.state, made.key
-    model = plan.models["policy"]
+    setup, state, key = made.step.setup, made.state, made.key
+    model = setup.networks["policy"]
     _, index = made.step.next_prompts(state, key)
-    prompts = plan.task.prompts(index, "train")
+    prompts = setup.task.prompts(index, "train")
     compile_s: dict[str, float] = {}
 
     def timed(name: str, function: Any, *arguments: Any) -> float:
@@ -99,17 +99,22 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
     def prefill(params: types.Tree) -> Any:
         weights = model.decode_params(params)
         return model.prefill(
-            weights, prompts.token, prompts.mask, plan.samples, plan.task.completion_length, plan.block
+            weights,
+            prompts.token,
+            prompts.mask,
+            setup.samples,
+            setup.task.completion_length,
+            setup.settings.sampler.cache_block,
         )
 
-    params, task = state.params["policy"], plan.task
+    params, task = state.params["policy"], setup.task
     seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
     both = timed("decode", made.step.rollout, state, key)
     rows = made.step.rollout(state, key)
     verify: Any = jax.jit(lambda r: task.verify(r.index, "train", r.action.token, r.mask))  # type: ignore
     seconds["score"] = timed("score", verify, rows)
     seconds["decode"] = both - seconds["prefill"] - seconds["score"]
-    score = jax.jit(lambda p, r: plans.score(plan, "policy", p, r, types.Needs()).logp)
+    score = jax.jit(lambda p, r: phases.score(setup, "policy", p, r, types.Needs()).logp)
     seconds["log-probs"] = timed("log-probs", score, params, rows)
 
     def update() -> None:
@@ -117,23 +122,23 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
         jax.block_until_ready(metrics)
 
     update_s = timed("gradient", update)
-    tx, opt_state = plan.optimizers[0], made.state.opt_state[0]
+    tx, opt_state = setup.phase.optimizers[0], made.state.opt_state[0]
     params = adapters.trained(made.state.params["policy"])
     apply = jax.jit(lambda g, p, o: optimizers.apply(tx, g, jax.numpy.zeros(()), p, o))
     seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
     seconds["gradient"] = update_s - seconds["optimizer"]
-    return _rows(plan, rows, seconds, compile_s)
+    return _rows(setup, rows, seconds, compile_s)
 
 
-def _rows(plan: plans.Plan, rows: types.Rollout, seconds: dict[str, float], compile_s: dict[str, float]) -> list:
+def _rows(setup: phases.Setup, rows: types.Rollout, seconds: dict[str, float], compile_s: dict[str, float]) -> list:
     """Join times with tokens, FLOPs and bytes."""
     length = jax.numpy.sum(rows.mask, axis=1)
     tokens, longest = float(length.sum()), float(length.max())
     seen = float(jax.numpy.sum(length * (length + 1) / 2)) / tokens
-    prompt, count = plan.task.prompt_length, plan.prompts
-    forward = flops(plan, prompt, tokens, count, seen)
-    prefill = flops(plan, prompt, 0, count, 0)
-    read = longest * weight_bytes(plan) + token_bytes(plan) * (tokens * seen + longest * count * prompt)
+    prompt, count = setup.task.prompt_length, setup.prompts
+    forward = flops(setup, prompt, tokens, count, seen)
+    prefill = flops(setup, prompt, 0, count, 0)
+    read = longest * weight_bytes(setup) + token_bytes(setup) * (tokens * seen + longest * count * prompt)
     work = {
         "prefill": (count * prompt, prefill, 0.0),
         "decode": (tokens, forward - prefill, read),

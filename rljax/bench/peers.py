@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rljax import bench
-from rljax.training import plans
+from rljax.training import phases
 
 
-def arguments(plan: plans.Plan, steps: int) -> list[str]:
+def arguments(setup: phases.Setup, steps: int) -> list[str]:
     """Return the flags that give a peer the shapes of a plan."""
-    a, task = plan.models["policy"].architecture, plan.task
+    a, task = setup.networks["policy"].architecture, setup.task
     flags = {
-        "prompts": plan.prompts,
-        "group": plan.samples,
+        "prompts": setup.prompts,
+        "group": setup.samples,
         "prompt-len": task.prompt_length + 1,  # of which the script's prompts fill all but one
         "new-tokens": task.completion_length,
         "layers": a.layers,
@@ -56,7 +56,12 @@ def check(scripts: Sequence[str], pythons: Sequence[str]) -> None:
 
 
 def compare(
-    own: Callable[[], None], plan: plans.Plan, scripts: Sequence[str], pythons: Sequence[str], rounds: int, steps: int
+    own: Callable[[], None],
+    setup: phases.Setup,
+    scripts: Sequence[str],
+    pythons: Sequence[str],
+    rounds: int,
+    steps: int,
 ) -> list[dict[str, Any]]:
     """Time our step and each peer's, turn about; ratios below 1 mean that ours is faster."""
     ours: list[float] = []
@@ -64,7 +69,7 @@ def compare(
     for _ in range(rounds):
         for script, python in zip(scripts, pythons, strict=True):
             ours.append(statistics.median(bench.seconds(own, steps)))
-            theirs[script].append(run(python, script, arguments(plan, steps)))
+            theirs[script].append(run(python, script, arguments(setup, steps)))
     ours.append(statistics.median(bench.seconds(own, steps)))
     found = []
     for i, (script, reports) in enumerate(theirs.items()):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import environments, models, types
-from rljax.config import schema
+from rljax.config import files, schema
 from rljax.data import tokenizers
 from rljax.run import programs
 from rljax.training import steps
@@ -88,11 +88,11 @@ def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, length
     is close to uniform, writes geometric lengths with a mean of a quarter of ``length``.
     """
     fields, vocabulary = SHAPES[shape]
-    config = config.copy_and_resolve_references()
+    config = files.last_phase(config)
     config.model.update(fields)
-    config.phases = config.phases[-1:]
+    config.log.rollout_rows = 0
     tokenizer: Any = Tokens(vocabulary)
     program = programs.build(config, tokenizer, task=Filler(prompt, length))
-    plan = program.plan(program.resolved.phases[-1])
     ending = tuple(range(1, 1 + round(4 * vocabulary / length))) if lengths == "longtail" else ()
-    return steps.make_step(dataclasses.replace(plan, stop=ending, peek=0))
+    ends = dataclasses.replace(program.setups[-1].ends, stop=ending)
+    return steps.make_step(dataclasses.replace(program.setups[-1], ends=ends))

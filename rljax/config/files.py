@@ -1,6 +1,7 @@
 """Config files by name, edits of a config, and how two differ."""
 
 import importlib.util
+import json
 import pathlib
 from typing import Any
 
@@ -44,25 +45,52 @@ def override(config: schema.ConfigDict, field: str, value: Any) -> None:
     Raises:
       ValueError: there is no such field or argument.
     """
-    head, _, argument = field.rpartition(".")
-    target: Any = config
-    for name in filter(None, head.split(".")):
-        target = _child(target, name, field)
+    head, _, last = field.rpartition(".")
+    target = _group(config, head, field)
     if isinstance(target, str):
-        override(config, head, parse.with_argument(target, argument, value, f"config.{head}"))
+        override(config, head, parse.with_argument(target, last, value, f"config.{head}"))
         return
-    _child(target, argument, field)
+    check(config, field)
     try:
-        target[argument] = value
+        target[last] = value
     except TypeError as error:
-        raise ValueError(f"config.{field}={value!r}: must be of type {type(target[argument]).__name__}.") from error
+        kind = target.get_type(last).__name__
+        raise ValueError(f"config.{field}={value!r}: must be of type {kind}.") from error
 
 
-def _child(parent: Any, name: str, field: str) -> Any:
-    if not isinstance(parent, schema.ConfigDict) or name not in parent:
-        valid = parse.nearest(name, parent.keys()) if isinstance(parent, schema.ConfigDict) else ""
+def check(config: schema.ConfigDict, field: str) -> None:
+    """Raise ValueError unless a config has a field, such as "phase.main.batch.prompts"."""
+    head, _, last = field.rpartition(".")
+    target = _group(config, head, field)
+    path = tuple(field.split("."))
+    if path[0] == "phase" and len(path) > 2 and isinstance(target, schema.ConfigDict):
+        schema.check_phase_field(target, path[2:], f"config.phase.{path[1]}")
+    if not isinstance(target, schema.ConfigDict) or last not in target:
+        valid = parse.nearest(last, target.keys()) if isinstance(target, schema.ConfigDict) else ""
         raise ValueError(f"config.{field}: unknown field.{valid}")
-    return parent[name]
+
+
+def _group(config: schema.ConfigDict, path: str, field: str) -> Any:
+    """Return what stands at a path, a group of fields or a value; ``field`` is the one that errors name."""
+    target: Any = config
+    names = tuple(filter(None, path.split(".")))
+    for depth, name in enumerate(names, start=1):
+        check(config, ".".join(names[:depth])) if isinstance(target, schema.ConfigDict) else None
+        if not isinstance(target, schema.ConfigDict):
+            raise ValueError(f"config.{field}: unknown field.")
+        target = target[name]
+    if target is None:
+        raise ValueError(f"config.{field}: config.{path} is not set, so it has no arguments.")
+    return target
+
+
+def last_phase(config: schema.ConfigDict) -> schema.ConfigDict:
+    """Return a copy of a config that has its last phase alone."""
+    config = config.copy_and_resolve_references()
+    config.phases = config.phases[-1:]
+    if config.phase[config.phases[0]].algorithm:  # the run's seams were for other phases
+        config.seam.update(dict.fromkeys(config.seam, ""))
+    return config
 
 
 def flatten(config: schema.ConfigDict | dict, prefix: str = "config") -> dict[str, Any]:
@@ -88,15 +116,38 @@ def from_dict(fields: dict[str, Any]) -> schema.ConfigDict:
             return {k: restore(v) for k, v in value.items()}
         return tuple(value) if isinstance(value, list) else value
 
-    fields_now, stored = schema.default().to_dict(), restore(fields)
+    stored = restore(fields)
+    config = schema.default()
+    config.phase = {name: schema.phase(**_renamed(p)) for name, p in stored.pop("phase", {"main": {}}).items()}
     for key, value in stored.items():
-        if key == "phase":
-            fields_now[key] = {name: schema.phase(**p) for name, p in value.items()}
-        elif isinstance(value, dict):
-            fields_now[key] = {**fields_now.get(key, {}), **value}
+        if isinstance(value, dict):
+            config[key].update(_RENAMED.get(key, lambda group: group)(value))
         else:
-            fields_now[key] = value
-    return schema.ConfigDict(fields_now)
+            config[key] = value
+    return config
+
+
+def _renamed(phase: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a phase under their present names: sizes were fields of the phase, 0 for the run's."""
+    batch = {n: phase.pop(n) for n in ("prompts", "samples") if n in phase}
+    sizes = {n: v for n, v in batch.items() if v}
+    phase = {n: v for n, v in phase.items() if v != "" or n == "evaluate"}
+    return {**phase, "batch": {**phase.get("batch", {}), **sizes}} if sizes else phase
+
+
+_RENAMED = {"sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for n, v in group.items()}}
+
+
+def dumps(config: schema.ConfigDict, indent: int | None = None) -> str:
+    """Return a config as JSON, without the fields of a phase that it does not set."""
+
+    def keep(value: Any) -> Any:
+        return {k: keep(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+    tree = keep(json.loads(config.to_json()))
+    for name in tree["phase"]:
+        tree["phase"][name] = {k: v for k, v in tree["phase"][name].items() if v != {}}
+    return json.dumps(tree, indent=indent)
 
 
 def differences(a: schema.ConfigDict, b: schema.ConfigDict) -> list[str]:

@@ -1,61 +1,189 @@
-"""The config resolved: the one place where its names are looked up.
+"""A config resolved: its settings checked, its names looked up.
 
-``default()`` (in ``schema.py``) has every field. ``resolve(config)`` turns strings into tasks, algorithms and
-optimizers and checks whatever can be checked before any device work; each error names the field, what was
+``check(config)`` returns the settings as a typed ``schema.Config``; ``phases(config)`` returns the phases with task,
+algorithm and optimizers. Both do whatever can be done before any device work; each error names the field, what was
 given and what is allowed.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import optax
 
-from rljax import environments, models, sampling, types
+from rljax import environments, models, types
 from rljax.algorithms import interpreter, seams
+from rljax.algorithms.config import SeamConfig
 from rljax.config import schema
 from rljax.host import profiles
-from rljax.language import parse
+from rljax.language import parse, settings
 from rljax.models.checkpoints import families, weights
-from rljax.training import optimizers, sharding
+from rljax.models.config import ModelConfig
+from rljax.training import optimizers
+from rljax.training.config import PhaseConfig
+from rljax.training.phases import Phase
 
-# --- what a resolved config is -----------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """A phase with its names resolved. It makes the updates ``first`` < step <= ``last``."""
-
-    name: str
-    algorithm: types.Algorithm
-    first: int
-    last: int
-    prompts: int
-    samples: int
-    optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
-    reset_optimizer: bool
-    reference: str
-    evaluate: str
+_SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
 
 
-@dataclasses.dataclass(frozen=True)
-class Resolved:
-    """A config with its names resolved and its numbers checked."""
+# --- settings ----------------------------------------------------------------------------------
 
-    task: environments.Task  # not yet bound to a tokenizer
-    phases: tuple[Phase, ...]
-    processors: sampling.Processors
-    rescore: bool
-    profile: range  # steps to trace
 
-    @property
-    def steps(self) -> int:
-        """Updates of the whole run."""
-        return self.phases[-1].last
+def check(config: schema.ConfigDict) -> schema.Config:
+    """Return the settings of the run, without those of its phases.
 
-    def phase_of(self, step: int) -> Phase:
-        """Return the phase that makes the update after ``step`` finished ones; the last when all are done."""
-        return next((p for p in self.phases if step < p.last), self.phases[-1])
+    Raises:
+      ValueError: an unknown field, or a value of another type or out of range.
+    """
+    built = settings.build(schema.Config, {name: value for name, value in config.items() if name != "phase"})
+    if "" in built.sampler.stop:
+        raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: a text is empty.")
+    return built
+
+
+def complete(config: schema.ConfigDict) -> schema.ConfigDict:
+    """Return a copy whose ``model`` is what the folder ``model.weights`` says, where one is named.
+
+    Raises:
+      ValueError: the folder has no config.json, or one of no known family.
+    """
+    config = config.copy_and_resolve_references()
+    if config.model.weights:
+        try:
+            config.model.update(families.read(weights.config(config.model.weights)))
+        except ValueError as error:
+            raise ValueError(f"config.model.weights={config.model.weights!r}: {error}") from None
+    return config
+
+
+def architecture(
+    model: ModelConfig, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits"
+) -> models.Architecture:
+    """Return the model's architecture for a tokenizer's vocabulary.
+
+    Raises:
+      ValueError: the model's vocabulary is smaller than the tokenizer's.
+    """
+    size = model.architecture.vocabulary
+    if 0 < size < vocabulary:
+        raise ValueError(
+            f"config.model.vocabulary={size} (weights {model.weights!r}): the tokenizer has {vocabulary} ids."
+        )
+    return dataclasses.replace(model.architecture, vocabulary=size or vocabulary, output=output)
+
+
+# --- phases ------------------------------------------------------------------------------------
+
+
+def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
+    """Return the phases of a run, every name resolved and every number checked that needs no device.
+
+    Raises:
+      ValueError: names the field, what was given and what is allowed.
+    """
+    run = check(config)
+    if not run.phases:
+        raise ValueError("config.phases: at least one phase.")
+    built: list[Phase[schema.Config]] = []
+    for name in run.phases:
+        if name not in config.phase:
+            raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
+        built.append(_phase(config, name, built[-1].last if built else 0))
+    _check_seams(config, run)
+    profiles.steps(run.profile, built[-1].last)
+    return tuple(built)
+
+
+def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
+    """Raise ValueError where a seam of the run is set and no phase uses it."""
+    for seam in _SEAMS:
+        users = [n for n in run.phases if not config.phase[n].algorithm and config.phase[n].seam[seam] is None]
+        if getattr(run.seam, seam) and not users:
+            raise ValueError(
+                f"config.seam.{seam}={getattr(run.seam, seam)!r} edits nothing: every phase names an algorithm or this "
+                f"seam itself. Set config.phase.{run.phases[-1]}.seam.{seam}."
+            )
+
+
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a phase sets for itself: those that are not None, groups without any left out."""
+    out = {}
+    for name, value in values.items():
+        value = _set(value) if hasattr(value, "items") else value
+        if value is not None and value != {}:
+            out[name] = value
+    return out
+
+
+def _merged(run: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested values with some of them replaced."""
+    out = dict(run.items())
+    for name, value in changes.items():
+        out[name] = _merged(out[name], value) if isinstance(value, dict) else value
+    return out
+
+
+def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[str, Any]]:
+    """Return what only a phase has, and the fields of the run that it sets for itself."""
+    where = f"config.phase.{name}"
+    _known(config.phase[name], schema.phase(), where)
+    changes = _set(config.phase[name])
+    for field in ("task", "algorithm"):
+        if not changes.get(field, True):
+            del changes[field]  # "": the run's
+    start = {f.name: changes.pop(f.name) for f in dataclasses.fields(PhaseConfig) if f.name in changes}
+    settings.verify(schema.Config, changes, where)
+    return settings.build(PhaseConfig, start, where), changes
+
+
+def _known(values: Mapping[str, Any], fields: Any, path: str) -> None:
+    """Raise ValueError where a phase has a field that it cannot set."""
+    prefix = tuple(path.split(".")[3:])
+    for name, value in values.items():
+        schema.check_phase_field(fields, (*prefix, name), ".".join(path.split(".")[:3]))
+        if hasattr(fields[name], "items") and hasattr(value, "items"):
+            _known(value, fields[name], f"{path}.{name}")
+
+
+def _phase(config: schema.ConfigDict, name: str, first: int) -> Phase[schema.Config]:
+    start, changes = _changes(config, name)
+    run = {n: v for n, v in config.items() if n != "phase"}
+    if "algorithm" in changes:
+        run["seam"] = {}  # the seams of the run edit the algorithm of the run
+    chosen = settings.build(schema.Config, _merged(run, changes))
+    algorithm = _algorithm(chosen, name, changes)
+    if algorithm.source.origin == "demonstrations" and "samples" not in changes.get("batch", {}):
+        chosen = dataclasses.replace(chosen, batch=dataclasses.replace(chosen.batch, samples=1))
+    field = f"config.phase.{name}"
+    task = parse.one(chosen.task, environments.TASKS, f"{field}.task" if "task" in changes else "config.task")
+    _check_phase(chosen, algorithm, task, name)
+
+    def optimizer(text: str) -> optax.GradientTransformation:
+        return _optimizer(text, f"{field}.optimizer", chosen.learner.clip_norm, start.warmup)
+
+    return Phase(
+        name=name,
+        first=first,
+        last=first + start.steps,
+        start=start,
+        settings=chosen,
+        algorithm=algorithm,
+        optimizers=tuple(optimizer(o.optimizer or start.optimizer) for o in algorithm.objectives),
+        task=task,
+    )
+
+
+def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> types.Algorithm:
+    """Return the algorithm of a phase, its seams edited."""
+    field = f"config.phase.{name}" if "algorithm" in changes else "config"
+    algorithm = seams.algorithm(chosen.algorithm, f"{field}.algorithm")
+    for seam in _SEAMS:
+        where = f"config.phase.{name}.seam" if seam in changes.get("seam", {}) else "config.seam"
+        if getattr(chosen.seam, seam):
+            algorithm = seams.edited(algorithm, {seam: getattr(chosen.seam, seam)}, where)
+    if chosen.learner.shared_critic and interpreter.needs(algorithm).value:
+        algorithm = seams.on_one_trunk(algorithm, chosen.learner.shared_critic)
+    return algorithm
 
 
 def _optax_registry() -> dict[str, Callable[..., Any]]:
@@ -70,54 +198,31 @@ def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.Gr
     return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
 
 
-def _phase(config: schema.ConfigDict, task: environments.Task, name: str, first: int) -> Phase:
-    if name not in config.phase:
-        raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
-    fields, field = config.phase[name], f"config.phase.{name}"
-    if fields.algorithm:
-        algorithm = seams.algorithm(fields.algorithm, f"{field}.algorithm")
-    else:
-        algorithm = seams.edited(seams.algorithm(config.algorithm, "config.algorithm"), config.seam)
-    if config.learner.shared_critic and interpreter.needs(algorithm).value:
-        algorithm = seams.on_one_trunk(algorithm, config.learner.shared_critic)
-    _at_least(0, {f"{field}.{k}": fields[k] for k in ("prompts", "samples", "warmup")})
-    prompts, samples = fields.prompts or config.batch.prompts, fields.samples or config.batch.samples
-    samples = 1 if algorithm.source.origin == "demonstrations" and not fields.samples else samples
-    _at_least(1, {f"{field}.steps": fields.steps, "batch.prompts": prompts, "batch.samples": samples})
-    drawn, chunks = prompts * algorithm.source.oversample, config.verifier.chunks
-    if task.host and algorithm.source.origin == "policy" and drawn % chunks:
+# --- checks ------------------------------------------------------------------------------------
+
+
+def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
+    """Check that algorithm, task and sizes of a phase fit each other."""
+    prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
+    drawn, chunks = prompts * source.oversample, chosen.verifier.chunks
+    if task.host and source.origin == "policy" and drawn % chunks:
         raise ValueError(
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
     _inputs(algorithm, task, name)
-    if samples <= algorithm.source.demonstrated:
-        raise ValueError(
-            f"config.batch.samples={samples} (phase {name!r}): {algorithm.source.spec} leaves none to the policy."
-        )
+    if samples <= source.demonstrated:
+        raise ValueError(f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves none to the policy.")
     if interpreter.needs(algorithm).siblings and samples < 2:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
             "needs at least 2 samples of each prompt."
         )
-    if fields.reference not in ("start", "keep"):
-        raise ValueError(f"{field}.reference={fields.reference!r}: 'start' or 'keep'.")
-    built = tuple(
-        _optimizer(o.optimizer or fields.optimizer, f"{field}.optimizer", config.learner.clip_norm, fields.warmup)
-        for o in algorithm.objectives
-    )
-    _split(config, algorithm, prompts, samples, name)
-    return Phase(
-        name=name,
-        algorithm=algorithm,
-        first=first,
-        last=first + fields.steps,
-        prompts=prompts,
-        samples=samples,
-        optimizers=built,
-        reset_optimizer=fields.reset_optimizer,
-        reference=fields.reference,
-        evaluate=fields.evaluate,
-    )
+    if source.origin == "policy" and chosen.sampler.temperature <= 0:
+        raise ValueError(
+            f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): training needs more than 0."
+        )
+    _check_rounding(chosen)
+    _check_split(chosen, algorithm, name)
 
 
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
@@ -142,23 +247,18 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
         raise ValueError(f"{where}: task {task.name!r} gives its demonstrations on the host, not inside a rollout.")
 
 
-def _at_least(low: int, fields: dict[str, Any]) -> None:
-    for field, value in fields.items():
-        if value < low:
-            raise ValueError(f"config.{field.removeprefix('config.')}={value}: at least {low}.")
-
-
-def _split(config: schema.ConfigDict, algorithm: types.Algorithm, prompts: int, samples: int, name: str) -> None:
-    """Check that rows divide into minibatches and micro-batches without cutting a block."""
+def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -> None:
+    """Check that rows divide into minibatches and micro-batches without cutting what must stay whole."""
+    prompts, samples, learner = chosen.batch.prompts, chosen.batch.samples, chosen.learner
     for o in algorithm.objectives:
         unit = 1 if interpreter.objective_needs(o).whole == "row" else samples
-        minibatches = o.minibatches or config.learner.minibatches
-        pieces = minibatches * config.learner.microbatches
+        minibatches = o.minibatches or learner.minibatches
+        pieces = minibatches * learner.microbatches
         if interpreter.needs(algorithm).siblings and prompts % minibatches:
             raise ValueError(
                 f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
             )
-        _lanes(config, algorithm, o, samples, name)
+        _check_lanes(chosen, algorithm, o, name)
         if (prompts * samples) % (pieces * unit):
             raise ValueError(
                 f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
@@ -166,121 +266,26 @@ def _split(config: schema.ConfigDict, algorithm: types.Algorithm, prompts: int, 
             )
 
 
-def _lanes(config: schema.ConfigDict, algorithm: types.Algorithm, o: types.Objective, samples: int, name: str) -> None:
+def _check_lanes(chosen: schema.Config, algorithm: types.Algorithm, o: types.Objective, name: str) -> None:
     """Check that packed rows fit the run: completions of one prompt, in any order, read by a kernel that can."""
-    lanes, block = config.learner.lanes, interpreter.objective_needs(o).whole
+    lanes, samples, whole = chosen.learner.lanes, chosen.batch.samples, interpreter.objective_needs(o).whole
     if not lanes or algorithm.source.origin != "policy":
         return
     where = f"config.learner.lanes={lanes} (phase {name!r})"
-    if not config.learner.share_prompt or lanes > samples:
+    if not chosen.learner.share_prompt or lanes > samples:
         raise ValueError(f"{where}: needs learner.share_prompt, and is at most the {samples} samples of a prompt.")
-    if block != "row":
-        raise ValueError(f"{where}: {algorithm.spec} needs each {block} whole in a micro-batch; lanes may part it. 0.")
-    if config.model.attention == "splash":
+    if whole != "row":
+        raise ValueError(f"{where}: {algorithm.spec} needs each {whole} whole in a micro-batch; lanes may part it. 0.")
+    if chosen.model.architecture.attention == "splash":
         raise ValueError(f"{where}: splash attention has one completion to a row; 0, or another model.attention.")
 
 
-def architecture(
-    config: schema.ConfigDict, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits"
-) -> models.Architecture:
-    """Return the model's architecture for a tokenizer's vocabulary."""
-    fields = config.model.to_dict()
-    folder = fields.pop("weights")
-    if 0 < fields["vocabulary"] < vocabulary:
-        raise ValueError(
-            f"config.model.vocabulary={fields['vocabulary']} (weights {folder!r}): the tokenizer has {vocabulary} ids."
-        )
-    fields["vocabulary"] = fields["vocabulary"] or vocabulary
-    try:
-        return models.Architecture(output=output, **fields)
-    except ValueError as error:
-        raise ValueError(f"config.model: {error}") from None
-
-
-def complete(config: schema.ConfigDict) -> schema.ConfigDict:
-    """Return a copy whose ``model`` is what the folder ``model.weights`` says, where one is named.
-
-    Raises:
-      ValueError: the folder has no config.json, or one of no known family.
-    """
-    config = config.copy_and_resolve_references()
-    if config.model.weights:
-        try:
-            config.model.update(families.read(weights.config(config.model.weights)))
-        except ValueError as error:
-            raise ValueError(f"config.model.weights={config.model.weights!r}: {error}") from None
-    return config
-
-
-def _rounding(config: schema.ConfigDict, shape: models.Architecture) -> None:
+def _check_rounding(chosen: schema.Config) -> None:
     """Check that stochastic rounding has something to round."""
-    rounding = config.learner.rounding
-    if rounding not in ("nearest", "stochastic"):
-        raise ValueError(f"config.learner.rounding={rounding!r}: 'nearest' or 'stochastic'.")
-    if rounding == "stochastic" and (shape.param_dtype != "bfloat16" or shape.adapted):
+    shape = chosen.model.architecture
+    if chosen.learner.rounding == "stochastic" and (shape.param_dtype != "bfloat16" or shape.adapted):
         trained = "adapters, which are float32" if shape.adapted else f"parameters of {shape.param_dtype}"
         raise ValueError(
             f"config.learner.rounding='stochastic': rounds parameters in bfloat16, and this run trains {trained}; "
             "'nearest', or config.model.param_dtype='bfloat16' without adapters."
         )
-
-
-def resolve(config: schema.ConfigDict) -> Resolved:
-    """Resolve every name and check every number that can be checked without a device.
-
-    Raises:
-      ValueError: names the field, what was given and what is allowed.
-    """
-    _known(config, schema.default())
-    counts = {
-        "learner": ("epochs", "minibatches", "microbatches", "max_skipped"),
-        "verifier": ("chunks",),
-        "evaluation": ("prompts", "samples", "final_prompts", "final_samples"),
-        "checkpoint": ("every", "max_to_keep"),
-        "log": ("every",),
-    }
-    optional = {
-        "learner": ("clip_norm", "lanes", "shared_critic", "vocabulary"),
-        "sampler": ("cache_block", "compact"),
-        "verifier": ("workers",),  # 0 scores in this process
-        "evaluation": ("every",),
-        "log": ("rollouts", "rollout_rows"),
-    }
-    for low, table in ((1, counts), (0, optional)):
-        _at_least(low, {f"{part}.{field}": config[part][field] for part, fields in table.items() for field in fields})
-    _at_least(0, {"cpu_devices": config.cpu_devices})
-    if config.verifier.timeout <= 0:
-        raise ValueError(f"config.verifier.timeout={config.verifier.timeout}: more than 0 seconds.")
-    _rounding(config, architecture(config, vocabulary=1))
-    task = parse.one(config.task, environments.TASKS, "config.task")
-    rescore = config.sampler.rescore
-    if rescore not in ("unfiltered", "kept"):
-        raise ValueError(f"config.sampler.rescore={rescore!r}: 'unfiltered' or 'kept'.")
-    if config.sampler.layout not in sharding.TABLES:
-        valid = parse.nearest(config.sampler.layout, sharding.TABLES)
-        raise ValueError(f"config.sampler.layout={config.sampler.layout!r}: unknown layout.{valid}")
-    for text in config.sampler.stop:
-        if not isinstance(text, str) or not text:
-            raise ValueError(f"config.sampler.stop={config.sampler.stop!r}: {text!r} is not a text of some length.")
-    if config.sampler.temperature <= 0:
-        raise ValueError(f"config.sampler.temperature={config.sampler.temperature}: training samples at more than 0.")
-    processors = sampling.build(**{k: config.sampler[k] for k in ("temperature", "top_k", "top_p", "min_p", "draw")})
-    if not config.phases:
-        raise ValueError("config.phases: at least one phase.")
-    phases: list[Phase] = []
-    for name in config.phases:
-        phases.append(_phase(config, task, name, phases[-1].last if phases else 0))
-    traced = profiles.steps(config.profile, phases[-1].last)
-    return Resolved(task, tuple(phases), processors, rescore == "kept" and processors.filter is not None, traced)
-
-
-def _known(config: schema.ConfigDict, fields: schema.ConfigDict, path: str = "config") -> None:
-    for field, value in config.items():
-        if path == "config.phase":
-            _known(value, schema.phase(), f"{path}.{field}")
-        elif field not in fields:
-            raise ValueError(f"{path}.{field}: unknown field.{parse.nearest(field, fields.keys())}")
-        elif isinstance(fields[field], schema.ConfigDict):
-            _known(value, fields[field], f"{path}.{field}")
-        elif type(value) is not type(fields[field]) and not (type(value) is int and type(fields[field]) is float):
-            raise ValueError(f"{path}.{field}={value!r}: must be of type {type(fields[field]).__name__}.")

@@ -1,123 +1,108 @@
-"""The schema of a config: every field with its default."""
+"""The schema of a config: the groups of settings, collected.
+
+Each group is a frozen dataclass in the folder that reads it; ``Config`` here holds them all. ``default()`` and
+``phase()`` write the schema out as a ``ConfigDict``, which config files, flags and sweeps edit.
+"""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import ml_collections
+from ml_collections import config_dict
 
-from rljax import models, transforms
-from rljax.language import parse
-from rljax.training.sharding import AXES
+from rljax.algorithms.config import SeamConfig
+from rljax.data.config import TokenizerConfig
+from rljax.environments.config import VerifierConfig
+from rljax.language import parse, settings
+from rljax.language.settings import Size, group, setting
+from rljax.models.config import ModelConfig
+from rljax.run.config import CheckpointConfig, EvaluationConfig, LogConfig
+from rljax.sampling.config import SamplerConfig
+from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseConfig
 
 if TYPE_CHECKING:
 
     class ConfigDict(Any):
-        """A ConfigDict whose fields a type checker takes as they come."""
+        """A ConfigDict, with any fields to a type checker."""
 
 else:
     ConfigDict = ml_collections.ConfigDict
 
 
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Every setting of a run that is not a phase's. A phase may set the fields that are not fixed."""
+
+    name: str = setting("run", "Name of the run; part of its default work directory.", fixed=True)
+    seed: int = setting(0, "Seed of everything random.", fixed=True)
+    cpu_devices: Size = setting(0, "On a CPU, devices to create of its cores; 0: one.", fixed=True)
+    task: str = setting("arithmetic()", "Task: a call of the table, or a dotted path to a function.")
+    algorithm: str = setting("grpo()", "Algorithm: a call of the table, or a dotted path to a function.")
+    seam: SeamConfig = group(SeamConfig)
+    tokenizer: TokenizerConfig = group(TokenizerConfig, fixed=True)
+    model: ModelConfig = group(ModelConfig)
+    sampler: SamplerConfig = group(SamplerConfig)
+    batch: BatchConfig = group(BatchConfig)
+    learner: LearnerConfig = group(LearnerConfig)
+    mesh: MeshConfig = group(MeshConfig, fixed=True)
+    verifier: VerifierConfig = group(VerifierConfig)
+    evaluation: EvaluationConfig = group(EvaluationConfig)
+    checkpoint: CheckpointConfig = group(CheckpointConfig)
+    log: LogConfig = group(LogConfig)
+    profile: str = setting("", "Steps to trace to WORKDIR/profile, such as 'steps 10-12'.", fixed=True)
+    phases: tuple[str, ...] = setting(("main",), "Names of the phases, in order.", fixed=True)
+
+
 def default() -> ConfigDict:
     """Return every field with its default value; a config file changes some of them."""
-    return ConfigDict(
-        {
-            "name": "run",
-            "seed": 0,
-            "cpu_devices": 0,  # on a CPU, devices to make of its cores, which then work apart; 0: one
-            "task": "arithmetic()",
-            "algorithm": "grpo()",
-            "seam": dict.fromkeys(
-                transforms.SEAMS, ""
-            ),  # "" keeps the recipe's pieces, "a() | b()" replaces, "+ a()" appends, "none" removes
-            "tokenizer": {
-                "kind": "char",  # "char", "bpe" and "unigram" are trained on the task's text; or "bytes"
-                "vocabulary": 0,  # ids to make; 0: as many as characters
-                "path": "",  # folder with tokenizer.json or a SentencePiece model, gs:// too, to load instead
-            },
-            "model": _model(),
-            "sampler": _sampler(),
-            "batch": {"prompts": 32, "samples": 16},  # of one step; a phase may set its own
-            "learner": {
-                "epochs": 1,
-                "minibatches": 1,
-                "microbatches": 1,
-                "share_prompt": True,  # read a prompt once for all its completions
-                "lanes": 0,  # pack a prompt's completions into rows, this many in a unit of work; 0: a row each
-                "vocabulary": 4096,  # tokens of the vocabulary whose logits exist at once; 0: all
-                "keep_logits": False,  # for the backward pass, in place of making them again: faster, and all are there
-                "shared_critic": 0.0,  # 0: critic apart; else a head on the policy's trunk, its loss times this
-                "rounding": "nearest",  # of parameters in bfloat16, or "stochastic": small updates count, by chance
-                "offload": False,  # keep optimizer state in the host's memory between updates
-                "clip_norm": 1.0,  # of the gradient, 0 for none
-                "max_skipped": 5,  # non-finite updates in a row before the run stops
-            },
-            "phases": ("main",),  # names, in order
-            "phase": {"main": phase()},
-            "mesh": {axis: -1 if axis == "data" else 1 for axis in AXES},  # -1: the devices left over; see ``sharding``
-            "verifier": {"workers": 2, "timeout": 5.0, "chunks": 2},  # host tasks; chunks overlap decoding
-            "evaluation": {
-                "every": 0,  # steps; 0 for none during training
-                "prompts": 128,
-                "samples": 32,
-                "final_prompts": 256,  # of the evaluations that phases name
-                "final_samples": 64,
-            },
-            "checkpoint": {"every": 100, "max_to_keep": 2},
-            "log": {"every": 10, "rollouts": 50, "rollout_rows": 8},  # steps; rollouts 0 for no dump
-            "profile": "",  # "steps 10-12": trace these to WORKDIR/profile
-        }
-    )
-
-
-def _model() -> dict[str, Any]:
-    """Return the fields of the architecture, see ``models.Architecture``, and of how it is computed."""
-    architecture = {f.name: f.default for f in dataclasses.fields(models.Architecture) if f.name != "output"}
-    return {
-        **architecture,
-        "weights": "",  # folder of a public checkpoint to start from, gs:// too: it decides the architecture
-        "vocabulary": 0,  # 0: the tokenizer's; else at least that
-        "layers": 2,
-        "width": 128,
-        "heads": 4,
-        "kv_heads": 2,
-        "hidden": 384,
-        "remat": "full",  # "none", "full" or "dots": what the backward pass makes again; "full" is the smallest
-        "scan": False,  # layers in one loop: compiles once for all of them, runs slower
-        "attention": "blocked",  # or "plain"; "cudnn" on GPU, "splash" on TPU. Decoding has its own
-    }
-
-
-def _sampler() -> dict[str, Any]:
-    """Return the fields of sampling."""
-    return {
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "draw": "gumbel",  # or "inverse": one random number for a token, not one for each of the vocabulary
-        "rescore": "unfiltered",  # or "kept": the trainer renormalises over the support the sampler kept
-        "stop": (),  # texts that end a completion once it holds one, beside the tokenizer's own stop tokens
-        "cache_block": 64,  # tokens by which the part of the cache that is read grows; 0: all of it at once
-        "layout": "update",  # of the policy, or "resident": fetched once, not a layer for each token; see ``sharding``
-        "compact": 0,  # how often the batch may shrink to half its rows as rows end; each compiles a loop
-    }
+    return ConfigDict({**settings.defaults(Config), "phase": {"main": phase()}})
 
 
 def phase(**fields: Any) -> ConfigDict:
-    """Return a phase: one algorithm for a number of steps."""
-    schema = {
-        "algorithm": "",  # "" is config.algorithm with config.seam; a call of its own ignores both
-        "steps": 100,
-        "optimizer": "adamw(learning_rate=1e-3, weight_decay=0.0)",  # calls of optax, chained with |
-        "reset_optimizer": True,  # start with a fresh optimizer state
-        "warmup": 20,  # steps over which updates grow to full size: a fresh Adam destroys a trained policy
-        "reference": "start",  # "start": the policy as the phase begins; "keep": the one of the phase before
-        "prompts": 0,  # 0 is config.batch.prompts
-        "samples": 0,
-        "evaluate": "",  # name of the evaluation made when the phase ends; "" for none
-    }
-    unknown = sorted(set(fields) - set(schema))
-    if unknown:
-        raise ValueError(f"phase: unknown field {unknown[0]!r}.{parse.nearest(unknown[0], schema)}")
-    return ConfigDict({**schema, **fields})
+    """Return a phase: one algorithm for a number of steps.
+
+    Args:
+      **fields: fields of ``PhaseConfig``, and any field of the run that is not fixed, for this phase alone: a value,
+        or a dictionary for a group (``batch={"prompts": 64}``). A field that is not set, None, is the run's.
+
+    Returns:
+      A ConfigDict with every field that a phase may set.
+
+    Raises:
+      ValueError: an unknown field, or one that holds for the whole run.
+    """
+    tree = settings.defaults(PhaseConfig)
+    for field in settings.fields(Config):
+        if not field.fixed:
+            settings.put(tree, field.path, config_dict.placeholder(field.type))
+    new = ConfigDict(tree)
+    _update(new, fields, ())
+    return new
+
+
+def _update(target: ConfigDict, values: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    for name, value in values.items():
+        check_phase_field(target, (*path, name))
+        if isinstance(target[name], ConfigDict):
+            if not hasattr(value, "items"):
+                raise ValueError(f"phase.{'.'.join((*path, name))}={value!r}: must be a group of fields.")
+            _update(target[name], value, (*path, name))
+        else:
+            target[name] = value
+
+
+_BATCH = ("prompts", "samples")
+
+
+def check_phase_field(target: Any, path: tuple[str, ...], where: str = "phase") -> None:
+    """Raise ValueError unless the last name of ``path`` is a field of ``target``, a part of a phase."""
+    if path[-1] in target:
+        return
+    name, run = ".".join(path), {f.path: f for f in settings.fields(Config)}
+    known = [f for p, f in run.items() if p[: len(path)] == path]
+    if known:
+        raise ValueError(f"{where}.{name}: a phase cannot set {name}, which holds for the whole run.")
+    if path[-1] in _BATCH and len(path) == 1:
+        raise ValueError(f"{where}.{name}: unknown field. It is {where}.batch.{name}.")
+    raise ValueError(f"{where}.{name}: unknown field.{parse.nearest(path[-1], target.keys())}")

@@ -16,12 +16,11 @@ import importlib
 import inspect
 import math
 import sys
-import types as builtin_types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rljax import types
+from rljax.language import hints
 
 Registry = Mapping[str, Callable[..., Any] | str]
 """Functions by name; a string "module:function" is imported when it is asked for."""
@@ -102,53 +101,6 @@ def _value(node: ast.expr, registry: Registry, field: str) -> Any:
         raise ValueError(f"{field}: {ast.unparse(node)!r} is neither a literal nor a call.") from None
 
 
-def _outside(value: Any, valid: types.Range) -> str | None:
-    """Return None when ``value`` is a number in the range, or one that moves, else what is allowed."""
-    if isinstance(value, types.Controller):
-        return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if number and value in valid else f"a number in {valid}"
-
-
-def _matches(value: Any, hint: Any) -> str | None:
-    """Return None when ``value`` fits the annotation, else what is allowed."""
-    if hint is Any or hint is inspect.Parameter.empty:
-        return None
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        base, *marks = arguments
-        problem = _matches(value, base)
-        ranges = [m for m in marks if isinstance(m, types.Range)]
-        return problem or next((p for r in ranges if (p := _outside(value, r))), None)
-    if origin in (typing.Union, builtin_types.UnionType):
-        problems = [_matches(value, a) for a in arguments]
-        return None if None in problems else " or ".join(dict.fromkeys(p for p in problems if p))
-    if origin is typing.Literal:
-        return None if value in arguments else f"one of {', '.join(map(repr, arguments))}"
-    if origin is tuple:
-        return _matches_tuple(value, arguments)
-    if hint is float:
-        return None if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
-    if hint is int:
-        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
-    if hint in (type(None), None):
-        return None if value is None else "None"
-    if isinstance(hint, type):
-        return None if isinstance(value, hint) else f"a {hint.__name__}"
-    return None
-
-
-def _matches_tuple(value: Any, hints: tuple[Any, ...]) -> str | None:
-    if not isinstance(value, tuple):
-        return "a tuple"
-    if len(hints) == 2 and hints[1] is Ellipsis:
-        hints = hints[:1] * len(value)
-    if len(value) != len(hints):
-        return f"a tuple of {len(hints)}"
-    problem = next((p for v, h in zip(value, hints, strict=True) if (p := _matches(v, h))), None)
-    return problem and f"a tuple with each item {problem}"
-
-
 def _call(node: ast.expr, registry: Registry, field: str, nested: Registry) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     name = _dotted(call.func)
@@ -177,11 +129,11 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     except TypeError as error:
         raise ValueError(f"{field}: {name}({', '.join(signature.parameters)}): {error}.") from None
     try:
-        hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
+        annotations = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
     except (NameError, TypeError):
-        hints = {}
+        annotations = {}
     for argument, value in bound.arguments.items():
-        problem = _matches(value, hints.get(argument, Any))
+        problem = hints.mismatch(value, annotations.get(argument, Any))
         if problem:
             raise ValueError(f"{field}: {name}({argument}={value!r}): {argument} must be {problem}.")
     try:

@@ -12,6 +12,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rljax.language import settings
+from rljax.language.settings import Count, NonNegative, Positive, Size, setting
 from rljax.models import attention
 from rljax.models.layouts import Names
 from rljax.types import Key, Tree
@@ -46,90 +48,78 @@ class Architecture:
     critic or a reward model), or "both" on one trunk.
     """
 
-    vocabulary: int
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    hidden: int
-    head_size: int = 0  # 0: width / heads
-    tied: bool = True  # the unembedding is the embedding, transposed
-    rope_theta: float = 10_000.0
-    rope_local_theta: float = 0.0  # of layers with a window; 0: the same
-    rope_factor: float = 1.0  # by which the positions of layers without a window are stretched
-    rope_original: int = 0  # 0: all wavelengths alike; else Llama 3's way: those short beside this length stay
-    rope_low: float = 1.0  # with rope_original: wavelengths above original / low are stretched whole,
-    rope_high: float = 4.0  # those below original / high not at all
-    norm_epsilon: float = 1e-6
-    norm_offset: float = 0.0  # a norm multiplies by this plus its scale; scales start where the sum is 1
-    bias: bool = False  # of query, key and value
-    head_norm: bool = False  # a norm of every query and key before it is rotated
-    post_norm: bool = False  # a norm also behind attention and behind the gated layer
-    activation: Activation = "silu"  # of the gate; "gelu" by tanh
-    embedding_scale: float = 1.0  # rounded to dtype, as the families that have it do
-    query_scale: float = 0.0  # of attention scores; 0: head_size^-1/2
-    attention_cap: float = 0.0  # scores become cap tanh(score / cap); 0: no cap
-    logit_cap: float = 0.0  # the same of logits, before any temperature
-    window: int = 0  # positions that a local layer sees, itself among them
-    pattern: tuple[str, ...] = ("global",)  # of layers, "local" or "global", again and again
-    experts: int = 0  # 0: one gated layer; else a router and this many of width ``expert_hidden``
-    experts_per_token: int = 0
-    expert_hidden: int = 0
-    normalise_experts: bool = True  # the chosen experts' probabilities sum to 1
-    dtype: Dtype = "float32"  # of activations and matmul operands; reductions are float32
-    param_dtype: Dtype = "float32"  # in which parameters are held
-    decode_weights: DecodeWeights = "float"  # "int8": the sampler's matrices, rounded; see ``cache.decode_params``
-    remat: Remat = "none"
-    scan: bool = True
-    adapter_rank: int = 0  # 0: none; else of the adapters, see ``adapters``
-    adapter_scale: float = 1.0  # of their product: alpha / rank
-    adapter_modules: tuple[str, ...] = tuple(MATRICES)  # that have one
-    attention: str = "plain"  # one of ``attention.IMPLEMENTATIONS``, outside decoding
+    vocabulary: Size = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
+    layers: Count = setting(2, "Layers.", fixed=True)
+    width: Count = setting(128, "Width of the residual stream.", fixed=True)
+    heads: Count = setting(4, "Query heads of a layer.", fixed=True)
+    kv_heads: Count = setting(2, "Key and value heads of a layer; divides ``heads``.", fixed=True)
+    hidden: Count = setting(384, "Hidden units of a layer's gated unit.", fixed=True)
+    head_size: Size = setting(0, "Size of a head, even; 0: width / heads.", fixed=True)
+    tied: bool = setting(True, "Whether the unembedding is the embedding, transposed.", fixed=True)
+    rope_theta: Positive = setting(10_000.0, "Base of the rotary frequencies.", fixed=True)
+    rope_local_theta: NonNegative = setting(0.0, "The same of layers with a window; 0: ``rope_theta``.", fixed=True)
+    rope_factor: Positive = setting(1.0, "Factor that stretches the positions of layers without a window.", fixed=True)
+    rope_original: Size = setting(
+        0, "0: the factor stretches all wavelengths; else Llama 3's rule with this original length.", fixed=True
+    )
+    rope_low: Positive = setting(
+        1.0, "With rope_original: longer wavelengths than original / low are stretched.", fixed=True
+    )
+    rope_high: float = setting(4.0, "With rope_original: shorter wavelengths than original / high are not.", fixed=True)
+    norm_epsilon: Positive = setting(1e-6, "Added to the mean square in a norm.", fixed=True)
+    norm_offset: float = setting(0.0, "Added to the scale of a norm; scales start where the sum is 1.", fixed=True)
+    bias: bool = setting(False, "Whether query, key and value have a bias.", fixed=True)
+    head_norm: bool = setting(False, "Whether queries and keys are normalized before the rotation.", fixed=True)
+    post_norm: bool = setting(False, "Whether attention and the gated unit are followed by a norm.", fixed=True)
+    activation: Activation = setting("silu", "Activation of the gate; 'gelu' is the approximation by tanh.", fixed=True)
+    embedding_scale: Positive = setting(1.0, "Factor of the embeddings, rounded to ``dtype``.", fixed=True)
+    query_scale: NonNegative = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
+    attention_cap: NonNegative = setting(0.0, "Attention scores become cap tanh(score / cap); 0: no cap.", fixed=True)
+    logit_cap: NonNegative = setting(0.0, "Logits become cap tanh(logit / cap); 0: no cap.", fixed=True)
+    window: Size = setting(0, "Positions that a local layer attends to, its position included.", fixed=True)
+    pattern: tuple[str, ...] = setting(("global",), "Kinds of the layers, 'local' or 'global', repeated.", fixed=True)
+    experts: Size = setting(0, "Experts of a layer; 0: one gated unit.", fixed=True)
+    experts_per_token: Size = setting(0, "Experts that the router chooses for a token.", fixed=True)
+    expert_hidden: Size = setting(0, "Hidden units of an expert.", fixed=True)
+    normalise_experts: bool = setting(True, "Whether the chosen experts' probabilities sum to 1.", fixed=True)
+    dtype: Dtype = setting("float32", "Type of activations and matmul operands; reductions are float32.", fixed=True)
+    param_dtype: Dtype = setting("float32", "Type of the parameters.", fixed=True)
+    decode_weights: DecodeWeights = setting("float", "Type of the sampler's matrices; 'int8' rounds them.")
+    remat: Remat = setting(
+        "none", "What the backward pass recomputes in a layer: nothing, everything, or all but the weight matmuls."
+    )
+    scan: bool = setting(True, "Whether the layers run in one loop: compiles once for all of them, runs slower.")
+    adapter_rank: Size = setting(0, "Rank of low-rank adapters; 0: the whole network is trained.", fixed=True)
+    adapter_scale: Positive = setting(1.0, "Factor of the adapters' product: alpha / rank.", fixed=True)
+    adapter_modules: tuple[str, ...] = setting(tuple(MATRICES), "Matrices that have an adapter.", fixed=True)
+    attention: Literal["plain", "blocked", "cudnn", "splash"] = setting(
+        "plain", "Implementation of attention outside decoding; 'cudnn' on GPU, 'splash' on TPU."
+    )
     output: Output = "logits"
 
     def __post_init__(self) -> None:
-        for field in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden"):
-            _at_least_one(field, getattr(self, field))
+        settings.check(self)
         if not self.head_size:
             if self.width % self.heads:
                 raise ValueError(f"width={self.width} must be divisible by heads={self.heads} when head_size is 0")
             object.__setattr__(self, "head_size", self.width // self.heads)
-        _at_least_one("head_size", self.head_size)
         if self.head_size % 2:
-            raise ValueError(f"head_size={self.head_size} must be even: rotary positions turn pairs")
+            raise ValueError(f"head_size={self.head_size} must be even: rotary positions rotate pairs")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads={self.heads} must be divisible by kv_heads={self.kv_heads}")
-        for field in ("rope_theta", "rope_factor", "norm_epsilon", "embedding_scale", "rope_low"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field}={getattr(self, field)!r} must be above 0")
-        for field in ("rope_local_theta", "rope_original", "query_scale", "attention_cap", "logit_cap", "window"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field}={getattr(self, field)!r} must be at least 0")
         if self.rope_high <= self.rope_low:
             raise ValueError(f"rope_high={self.rope_high} must be above rope_low={self.rope_low}")
-        choices: dict[str, Any] = {
-            "dtype": Dtype,
-            "param_dtype": Dtype,
-            "remat": Remat,
-            "output": Output,
-            "activation": Activation,
-            "decode_weights": DecodeWeights,
-        }
-        for field, names in choices.items():
-            if getattr(self, field) not in get_args(names):
-                raise ValueError(f"{field}={getattr(self, field)!r}: choose one of {', '.join(get_args(names))}")
+        if self.output not in get_args(Output):
+            raise ValueError(f"output={self.output!r}: must be one of {', '.join(get_args(Output))}")
         self._check_attention()
         if self.experts:
-            _at_least_one("expert_hidden", self.expert_hidden)
+            if not self.expert_hidden:
+                raise ValueError(f"expert_hidden={self.expert_hidden}: must be at least 1 with experts={self.experts}")
             if not 1 <= self.experts_per_token <= self.experts:
                 raise ValueError(f"experts_per_token={self.experts_per_token} must be 1 to experts={self.experts}")
         self._check_adapters()
 
     def _check_adapters(self) -> None:
-        if not isinstance(self.adapter_rank, int) or self.adapter_rank < 0:
-            raise ValueError(f"adapter_rank={self.adapter_rank!r} must be a whole number of at least 0")
-        if not self.adapter_scale > 0:
-            raise ValueError(f"adapter_scale={self.adapter_scale!r} must be above 0")
         if not self.adapter_modules or set(self.adapter_modules) - set(MATRICES):
             raise ValueError(f"adapter_modules={self.adapter_modules!r}: some of {', '.join(MATRICES)}")
         within = [name for name in self.adapted if name in ("gate", "up", "down")]
@@ -140,8 +130,6 @@ class Architecture:
             )
 
     def _check_attention(self) -> None:
-        if self.attention not in attention.IMPLEMENTATIONS:
-            raise ValueError(f"attention={self.attention!r}: choose one of {', '.join(attention.IMPLEMENTATIONS)}")
         if self.attention == "cudnn" and self.attention_cap:
             raise ValueError(f"attention='cudnn' has no cap, attention_cap={self.attention_cap}: choose another")
         if not self.pattern or set(self.pattern) - {"local", "global"}:

@@ -5,6 +5,8 @@ python -m rljax evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [-
 
 import base64
 import contextlib
+import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +25,7 @@ from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes
 from rljax.run import checkpoints, host_rollouts, passk, programs
+from rljax.training import steps
 
 ROWS = 4096  # sampled at a time
 _KEY = 1_000_003  # stream of the root key for evaluation: the same draws at every step, so that runs compare
@@ -45,26 +48,43 @@ def evaluate(
     split: environments.Split = "heldout",
     verifiers: pool.Verifiers | None = None,
     examples: int = 4,
+    phase: int = -1,
 ) -> dict[str, Any]:
-    """Sample every prompt ``samples`` times at the run's temperature, and once greedily; judge all.
+    """Sample every prompt ``samples`` times at a phase's temperature, and once greedily; judge all.
 
-    Returns a record: ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts,
-    ``greedy`` [accuracy, low, high] with a Wilson interval, mean length, and a few completions.
-    ``verifiers`` None starts the workers of a host task for this evaluation alone.
+    Args:
+      program: the run.
+      params: the policy's parameters.
+      name: name of the evaluation.
+      step: updates that the parameters have had.
+      prompts: number of prompts, the first ones of the split; at most all of them.
+      samples: completions of each prompt.
+      ks: the k of pass@k; powers of two up to ``samples`` when there are none.
+      split: the split to take prompts from.
+      verifiers: the workers of a host task; None starts them for this evaluation alone.
+      examples: completions that the record holds.
+      phase: place in ``program.phases`` of the phase whose task and sampler settings are used.
+
+    Returns:
+      A record: ``task``, the call that names it; ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals
+      over prompts; ``greedy`` [accuracy, low, high] with a Wilson interval; the mean length; and a few completions.
 
     Raises:
-      ValueError: a k above the number of samples, or more prompts than the split has.
+      ValueError: a k above the number of samples.
     """
-    size = program.task.size(split)
+    compiled = program.steps[phase]
+    task, sampler = compiled.setup.task, compiled.setup.settings.sampler
+    size = task.size(split)
     prompts = min(prompts, size)
     ks = list(ks) or powers_of_two(samples)
     if max(ks) > samples:
         raise ValueError(f"k={max(ks)}: at most the number of samples, {samples}.")
     index = np.arange(prompts, dtype=np.int32)
     with contextlib.ExitStack() as stack:
-        workers = verifiers or stack.enter_context(host_rollouts.verifiers(program))
-        sampled = _judge(program, params, index, samples, program.resolved.processors, split, workers)
-        greedy = _judge(program, params, index, 1, sampling.build(0.0, 0, 1.0, 0.0), split, workers)
+        workers = verifiers or stack.enter_context(host_rollouts.verifiers(compiled.setup))
+        judge = functools.partial(_judge, program, compiled, params, index, split, workers)
+        sampled = judge(samples, dataclasses.replace(sampler, rescore="unfiltered"))
+        greedy = judge(1, dataclasses.replace(sampler, temperature=0.0, rescore="unfiltered"))
     correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
     per_prompt = passk.pass_at_k(correct, samples, ks)
@@ -72,6 +92,7 @@ def evaluate(
     intervals = zip(per_prompt.mean(axis=0), low, high, strict=True)
     return {
         "name": name,
+        "task": compiled.setup.settings.task,
         "step": step,
         "prompts": prompts,
         "samples": samples,
@@ -80,7 +101,7 @@ def evaluate(
         "length": float(sampled["length"].mean()),
         "examples": [
             {
-                "prompt": program.task.text(i, split),
+                "prompt": task.text(i, split),
                 "completion": sampled["text"](i * samples),
                 "outcome": types.Outcome(int(sampled["outcome"][i * samples])).name.lower(),
                 "reward": float(sampled["reward"][i * samples]),
@@ -90,34 +111,43 @@ def evaluate(
     }
 
 
-def _judge(program, params, index, samples, processors, split, verifiers) -> dict[str, Any]:
+def _judge(
+    program: programs.Program,
+    compiled: steps.Step,
+    params: types.Tree,
+    index: np.ndarray,
+    split: environments.Split,
+    verifiers: pool.Verifiers | None,
+    samples: int,
+    sampler: sampling.SamplerConfig,
+) -> dict[str, Any]:
     """Return outcome, reward and length of all rows, [prompts * samples], and a decoder of one row."""
-    size = max(1, min(len(index), ROWS // samples))
+    size, task = max(1, min(len(index), ROWS // samples)), compiled.setup.task
     found: list[tuple] = []
     for start in range(0, len(index), size):
         # the last part is filled up so that one program serves all; what it adds is cut off below
         part = np.resize(index[start : start + size], size)
         rows = np.repeat(part, samples)
-        prompts = host_rollouts.prompts(program, part, split)
+        prompts = host_rollouts.prompts(task, program.mesh, part, split)
         sample_number = np.tile(np.arange(samples, dtype=np.int32), size)
         key = jax.random.fold_in(program.key, _KEY)
         keys = sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
-        out = program.generate(params, prompts, keys, samples, processors)
-        if program.task.host:
+        out = compiled.generate(params, prompts, keys, samples, sampler)
+        if task.host:
             assert verifiers is not None
             own = host_rollouts.own(jnp.asarray(rows), out.token, out.mask, program.mesh)
             verdict = host_rollouts.verdict(
-                [own], [host_rollouts.judge(program, verifiers, own, split)], "an evaluation"
+                [own], [host_rollouts.judge(task, program.tokenizer, verifiers, own, split)], "an evaluation"
             )
         else:
-            verdict = program.verify(jnp.asarray(rows), out.token, out.mask)
+            verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
         found.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask)))
     outcome, reward, token, mask = (np.concatenate(x)[: len(index) * samples] for x in zip(*found, strict=True))
     return {
         "outcome": outcome,
         "reward": reward,
         "length": mask.sum(axis=1),
-        "text": lambda row: host_rollouts.texts(program, token[row : row + 1], mask[row : row + 1])[0],
+        "text": lambda row: host_rollouts.texts(program.tokenizer, token[row : row + 1], mask[row : row + 1])[0],
     }
 
 
@@ -160,6 +190,8 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
         config.model.weights = ""  # the checkpoint's own
         if task:
             config.task = task
+            for name in config.phases:
+                config.phase[name].task = None
         program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
         shape = program.steps[0].shape.params["policy"]
         params, _, found = saved.restore_params({"policy": shape}, step)
@@ -184,7 +216,8 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
     program, params, step = load(f.workdir, f.task, f.step)
-    with host_rollouts.verifiers(program) as workers:
+    number = program.number(step - 1)
+    with host_rollouts.verifiers(program.setups[number]) as workers:
         record = evaluate(
             program,
             params,
@@ -195,6 +228,7 @@ def main(argv: Sequence[str]) -> None:
             ks=[int(k) for k in f.k],
             split=f.split,
             verifiers=workers,
+            phase=number,
         )
     table([record])
     print(json.dumps({k: v for k, v in record.items() if k != "examples"}))

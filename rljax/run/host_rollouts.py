@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import environments, types
+from rljax.data import tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes
 from rljax.run import metrics, programs
@@ -109,25 +110,41 @@ def digest(rows: Sequence[Rows]) -> str:
     return hashlib.sha256(b"".join(row for _, row in every)).hexdigest()[:32]
 
 
-def verifiers(program: programs.Program) -> contextlib.AbstractContextManager[pool.Verifiers | None]:
+def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.Verifiers | None]:
     """Start the workers of a host task; a device task has none."""
-    if not environments.scored_on_host(program.task):
+    task, fields = setup.task, setup.settings.verifier
+    if not environments.scored_on_host(task):
         return contextlib.nullcontext()
-    fields, task = program.config.verifier, program.task
     return pool.Verifiers(task.reward, workers=fields.workers, timeout=fields.timeout, parts=task.parts)
 
 
-def texts(program: programs.Program, token: np.ndarray, mask: np.ndarray) -> list[str]:
-    """Decode completions, [B, T] each."""
-    return [program.tokenizer.decode(row[keep > 0].tolist()) for row, keep in zip(token, mask, strict=True)]
+def texts(tokenizer: tokenizers.Tokenizer, token: np.ndarray, mask: np.ndarray) -> list[str]:
+    """Decode completions, ``token`` and ``mask`` [B, T]."""
+    return [tokenizer.decode(row[keep > 0].tolist()) for row, keep in zip(token, mask, strict=True)]
 
 
-def judge(program: programs.Program, verifiers: pool.Verifiers, rows: Rows, split: environments.Split) -> pool.Pending:
-    """Hand rows to the workers; returns at once."""
-    task = program.task
+def judge(
+    task: environments.Task,
+    tokenizer: tokenizers.Tokenizer,
+    verifiers: pool.Verifiers,
+    rows: Rows,
+    split: environments.Split,
+) -> pool.Pending:
+    """Hand rows to the workers; returns at once.
+
+    Args:
+      task: a host task.
+      tokenizer: the run's tokenizer.
+      verifiers: the workers.
+      rows: the rows of this host.
+      split: the split that their prompts are from.
+
+    Returns:
+      The scores, which may not be there yet.
+    """
     assert environments.scored_on_host(task)
     targets = [task.target(int(i), split) for i in rows.index]
-    return verifiers.submit(texts(program, rows.token, rows.mask), targets)
+    return verifiers.submit(texts(tokenizer, rows.token, rows.mask), targets)
 
 
 def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -> types.Verdict:
@@ -161,12 +178,14 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
     )
 
 
-def prompts(program: programs.Program, index: np.ndarray, split: environments.Split) -> types.Prompts:
-    """Build prompts ``index`` [P]; each host reads those of its own devices."""
-    if not program.task.host:
-        return program.task.prompts(jnp.asarray(index), split)
-    layout = _layout(program.mesh, index.size)
-    read: Any = program.task.prompts  # a host task takes NumPy arrays
+def prompts(
+    task: environments.Task, mesh: jax.sharding.Mesh, index: np.ndarray, split: environments.Split
+) -> types.Prompts:
+    """Return prompts ``index`` [P] of a task; of a host task, each host reads those of its devices."""
+    if not task.host:
+        return task.prompts(jnp.asarray(index), split)
+    layout = _layout(mesh, index.size)
+    read: Any = task.prompts  # a host task takes NumPy arrays
     return processes.lay_rows(lambda rows: read(index[rows], split), index.size, layout)
 
 
@@ -183,13 +202,14 @@ def rollout(
     Raises:
       RuntimeError: the verifier crashed on every row; its traceback is in the message.
     """
-    key, params = program.key, state.params["policy"]
+    key, params, task = program.key, state.params["policy"], step.setup.task
     position, index = processes.fetch(step.next_prompts(state, key))
-    if step.plan.algorithm.source.origin == "demonstrations":
+    if step.setup.algorithm.source.origin == "demonstrations":
         return _demonstrated(program, step, int(state.step), position, index)
     parts = np.split(np.arange(index.size), chunks)
     rows = [
-        step.sample(params, state.step, position[part], prompts(program, index[part], "train"), key) for part in parts
+        step.sample(params, state.step, position[part], prompts(task, program.mesh, index[part], "train"), key)
+        for part in parts
     ]
     number = int(state.step) + 1
     mine, pending = [], []
@@ -198,11 +218,11 @@ def rollout(
         first = len(mine) * chunk.mask.shape[0]
         mine.append(own(chunk.index, chunk.action.token, chunk.mask, program.mesh, first))
         if number not in journal:
-            pending.append(judge(program, verifiers, mine[-1], "train"))
+            pending.append(judge(task, program.tokenizer, verifiers, mine[-1], "train"))
     completions = digest(mine)
     found = journal.replay(number, completions)
     if found is None:
-        pending = pending or [judge(program, verifiers, part, "train") for part in mine]
+        pending = pending or [judge(task, program.tokenizer, verifiers, part, "train") for part in mine]
         found = verdict(mine, pending, f"step {number}")
         journal.record(number, completions, found)
     return _judged(rows, found, program.mesh)
@@ -220,11 +240,11 @@ def _demonstrated(
     program: programs.Program, step: steps.Step, number: int, position: np.ndarray, index: np.ndarray
 ) -> types.Rollout:
     """Read demonstrations as rows; each host reads those of its own devices."""
-    prompts: Any = program.task.prompts  # a host task takes NumPy arrays
+    prompts: Any = step.setup.task.prompts  # a host task takes NumPy arrays
 
     def read(rows: np.ndarray) -> types.Rollout:
         there = prompts(index[rows], "train")
-        made = rollouts.demonstrate(step.plan, jnp.asarray(number), jnp.asarray(position[rows]), there, program.key)
+        made = rollouts.demonstrate(step.setup, jnp.asarray(number), jnp.asarray(position[rows]), there, program.key)
         return jax.device_get(made.replace(episode=rows.astype(np.int32)))
 
     return processes.lay_rows(read, index.size, _layout(program.mesh, index.size))

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from rljax import algorithms, types
 from rljax.config import files, resolve, schema
@@ -62,11 +63,11 @@ class Result:
 
 
 def _bounds(program: programs.Program) -> list[tuple[str, int]]:
-    return [(p.name, p.last) for p in program.resolved.phases]
+    return [(p.name, p.last) for p in program.phases]
 
 
 def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names = {p.evaluate for p in program.resolved.phases}
+    names = {p.start.evaluate for p in program.phases}
     return [e for e in evaluations if e["name"] in names]
 
 
@@ -86,58 +87,60 @@ class _Run(contextlib.AbstractContextManager):
         if directory is not None:
             if written is not None:
                 written.open()
-            keep = program.config.checkpoint.max_to_keep
+            keep = program.settings.checkpoint.max_to_keep
             self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
             if self.saver.latest_step() is not None:
                 self.state, _, self.step = self.saver.restore(self._shape)
         if written is not None:
-            written.write("config.json", program.config.to_json(indent=2))
+            written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program))
             written.write("tokenizer.model", program.tokenizer.serialized)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")
         self.logger = metrics.Logger(written and written.logs, resume_step=self.step)
-        log = metrics.StepLog(written.logs / "verdicts.jsonl") if written and program.task.host else None
+        hosted = any(task.host for task in program.tasks)
+        log = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
         self.journal = host_rollouts.Journal(log, self.step)
-        self.bar = Progress(total=program.resolved.steps, quiet=not (progress and processes.leader()))
+        self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
         self.clock = profiles.Clock()
-        self.tracer = profiles.Tracer(program.resolved.profile, directory and directory.path)
+        self.tracer = profiles.Tracer(
+            profiles.steps(program.settings.profile, program.updates), directory and directory.path
+        )
         self.failure: NonFinite | None = None
 
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
         """Return the abstract state of the phase that made a checkpoint."""
-        made = self.program.resolved.phase_of(extras["step"] - 1)
-        return self.program.steps[self.program.resolved.phases.index(made)].shape
+        return self.program.steps[self.program.number(extras["step"] - 1)].shape
 
-    def push(self, phase: resolve.Phase, step: int, values: dict[str, Any]) -> None:
+    def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
         """Take a step's metrics; fetch them in batches, so that the devices need not wait for the host."""
         rows = values.pop("rows", None)
-        every = self.program.config.log.rollouts
-        if rows is not None and every and self.written is not None and step % every == 0:
-            self.logger.rollouts(_dump(self.program, step, self._fetch(rows)))
+        log = setup.settings.log
+        if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
+            self.logger.rollouts(_dump(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
-        if step % self.program.config.log.every == 0:
-            self.flush(phase)
+        if step % log.every == 0:
+            self.flush(setup)
         elif time.perf_counter() - self.flushed > _FLUSH_SECONDS:
-            self._log(phase)
+            self._log(setup)
 
     def _fetch(self, tree: Any) -> Any:
         with self.clock.spent("wait"):
             return jax.device_get(tree)
 
-    def flush(self, phase: resolve.Phase) -> None:
+    def flush(self, setup: programs.Setup) -> None:
         """Write what was pushed. Several processes flush at the same step, whatever their clocks say.
 
         Raises:
           NonFinite: too many updates in a row were skipped.
         """
-        self._log(phase)
+        self._log(setup)
         if self.failure is not None:
             raise self.failure
 
-    def _log(self, phase: resolve.Phase) -> None:
+    def _log(self, setup: programs.Setup) -> None:
         if not self.pending:
             return
         fetched = self._fetch(self.pending)
@@ -145,20 +148,25 @@ class _Run(contextlib.AbstractContextManager):
         seconds = (now - self.flushed) / len(fetched)
         self.pending, self.flushed = [], now
         spent = self.clock.take(len(fetched))
-        rows = phase.prompts * phase.samples
+        name, limit = setup.phase.name, setup.learner.max_skipped
         for step, values in fetched:
             values = {k: float(v) for k, v in values.items()}
             in_row = values.pop("skipped_in_row")
-            rate = values["length"] * rows / seconds
-            self.logger.step(step, phase.name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
-            self.bar.update(step, phase.name, values, tokens_per_second=rate)
-            if in_row > self.program.config.learner.max_skipped and self.failure is None:
+            rate = values["length"] * setup.rows / seconds
+            self.logger.step(step, name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
+            self.bar.update(step, name, values, tokens_per_second=rate)
+            if in_row > limit and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
                 self.failure = NonFinite(
-                    f"step {step} (phase {phase.name!r}): {in_row:.0f} updates in a row were not finite and were "
-                    f"skipped (config.learner.max_skipped={self.program.config.learner.max_skipped}). "
+                    f"step {step} (phase {name!r}): {in_row:.0f} updates in a row were not finite and were "
+                    f"skipped (config.learner.max_skipped={limit}). "
                     f"Not finite in this step: {bad or 'the gradient'}. The parameters are those before them."
                 )
+
+    def announce(self, step: steps.Step) -> None:
+        """Say what a phase that begins does not take over although it was asked to."""
+        for note in step.notes if processes.leader() else ():
+            logging.warning("%s", note)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of the state after ``step`` updates; what was logged until then is there first."""
@@ -166,7 +174,7 @@ class _Run(contextlib.AbstractContextManager):
             processes.together(self.directory.upload if self.written else lambda: None)
             extras = {
                 "step": step,
-                "config": json.loads(self.program.config.to_json()),
+                "config": json.loads(files.dumps(self.program.config)),
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
             with self.clock.spent("checkpoint"):
@@ -184,15 +192,15 @@ class _Run(contextlib.AbstractContextManager):
             self.tracer.close()
 
 
-def _dump(program: programs.Program, step: int, rows: Any) -> list[dict[str, Any]]:
+def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any) -> list[dict[str, Any]]:
     """Write a few rows, a Rollout of NumPy arrays, as a person reads them."""
-    texts = host_rollouts.texts(program, rows.action.token, rows.mask)
+    texts = host_rollouts.texts(program.tokenizer, rows.action.token, rows.mask)
     out = []
     for i, text in enumerate(texts):
         length = max(float(rows.mask[i].sum()), 1.0)
         record: dict[str, Any] = {
             "step": step,
-            "prompt": program.task.text(int(rows.index[i]), "train"),
+            "prompt": setup.task.text(int(rows.index[i]), "train"),
             "completion": text,
             "reward": float(rows.reward[i]),
             "parts": {k: float(v[i]) for k, v in rows.parts.items()},
@@ -233,7 +241,7 @@ def _check_directory(
 
 def _check_same(config: schema.ConfigDict) -> None:
     """Raise ValueError, in every process, where they were started with different configs."""
-    first, *others = (files.from_dict(json.loads(c)) for c in processes.gather(config.to_json()))
+    first, *others = (files.from_dict(json.loads(c)) for c in processes.gather(files.dumps(config)))
     for process, other in enumerate(others, start=1):
         if lines := files.differences(first, other):
             raise ValueError(f"process {process} has another config than process 0:\n  " + "\n  ".join(lines))
@@ -242,9 +250,11 @@ def _check_same(config: schema.ConfigDict) -> None:
 def _describe(program: programs.Program) -> str:
     """Write out what each phase runs, every default filled in."""
     return "\n\n".join(
-        f"phase {p.name}: steps {p.first + 1} to {p.last}, {p.prompts} prompts x {p.samples} samples\n"
-        + algorithms.describe(p.algorithm)
-        for p in program.resolved.phases
+        f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
+        f"{s.prompts} prompts x {s.samples} samples\n"
+        + "".join(f"note: {note}\n" for note in step.notes)
+        + algorithms.describe(s.algorithm)
+        for s, step in zip(program.setups, program.steps, strict=True)
     )
 
 
@@ -253,7 +263,7 @@ def _advance(run: _Run, step: steps.Step, state: types.TrainState, workers: Any)
     if step.fused is not None:
         with run.clock.spent("dispatch"):
             return step.fused(state, run.program.key)
-    chunks, waited = run.program.config.verifier.chunks, workers.waited
+    chunks, waited = step.setup.settings.verifier.chunks, workers.waited
     with run.clock.spent("update"):
         jax.block_until_ready(state.step)  # which the rollout would wait for in a moment
     with run.clock.spent("rollout"):
@@ -274,17 +284,18 @@ def _check_compiled(step: steps.Step) -> None:
             )
 
 
-def _evaluation(run: _Run, params: types.Tree, step: int, name: str, workers: Any) -> dict[str, Any]:
-    fields = run.program.config.evaluation
-    final = "final_" if name else ""
+def _evaluation(run: _Run, number: int, params: types.Tree, step: int, name: str, workers: Any) -> dict[str, Any]:
+    """Evaluate the policy as the settings of phase ``number`` say; a ``name`` is that of a phase's end."""
+    fields = run.program.phases[number].settings.evaluation
     record = evaluate.evaluate(
         run.program,
         params,
         name=name or "training",
         step=step,
-        prompts=fields[f"{final}prompts"],
-        samples=fields[f"{final}samples"],
+        prompts=fields.final_prompts if name else fields.prompts,
+        samples=fields.final_samples if name else fields.samples,
         verifiers=workers,
+        phase=number,
     )
     run.logger.evaluation(record)
     run.flushed = time.perf_counter()  # the steps' rate is not the evaluation's
@@ -315,30 +326,31 @@ def train(
       profile.OutOfMemory: a device's memory was exhausted.
     """
     config = resolve.complete(config)
-    programs.start_devices(config)
+    programs.start_devices(resolve.check(config).cpu_devices)
     _check_same(config)
     directory = None if workdir is None else workdirs.WorkDirectory(workdir)
     saved = processes.from_leader(lambda: _check_directory(config, directory, allow_config_change))
     if saved is None and processes.several():  # made once, so that all have the same
-        task = resolve.resolve(config).task
-        saved = processes.from_leader(lambda: programs.make_tokenizer(config, task).serialized)
+        settings, resolved = resolve.check(config), resolve.phases(config)
+        saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
     tokenizer = None if saved is None else tokenizers.load(saved)
     program = processes.together(lambda: programs.build(config, tokenizer, devices))
     with contextlib.ExitStack() as stack:
-        workers = stack.enter_context(host_rollouts.verifiers(program))
+        workers = _workers(program, stack)
         stopping = stack.enter_context(processes.notice())
         run = stack.enter_context(_Run(program, directory, progress))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )
         state = run.state
-        for phase, step in zip(program.resolved.phases, program.steps, strict=True):
+        for number, (phase, step) in enumerate(zip(program.phases, program.steps, strict=True)):
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
+                run.announce(step)
                 state = step.begin(state, program.key, program.initial() if state is None else None)
             assert state is not None
-            state = _phase(run, phase, step, state, workers, stopping)
+            state = _phase(run, number, step, state, workers[number], stopping)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
@@ -349,35 +361,46 @@ def train(
     return result
 
 
+def _workers(program: programs.Program, stack: contextlib.ExitStack) -> list[Any]:
+    """Start the workers of each phase; phases with equal task and settings share them."""
+    shared: dict[Any, Any] = {}
+    for setup in program.setups:
+        key = setup.settings.task, setup.settings.verifier
+        if key not in shared:
+            shared[key] = stack.enter_context(host_rollouts.verifiers(setup))
+    return [shared[s.settings.task, s.settings.verifier] for s in program.setups]
+
+
 def _phase(
     run: _Run,
-    phase: resolve.Phase,
+    number: int,
     step: steps.Step,
     state: types.TrainState,
     workers: Any,
     stopping: Callable[[int], bool],
 ) -> types.TrainState:
     """Make the updates of a phase that are still to make."""
-    config = run.program.config
+    setup = run.program.setups[number]
+    phase, every = setup.phase, setup.settings.evaluation.every
     run.flushed = time.perf_counter()
-    for number in range(run.step + 1, phase.last + 1):
-        state, values = run.tracer.step(number, _advance, run, step, state, workers)
+    for current in range(run.step + 1, phase.last + 1):
+        state, values = run.tracer.step(current, _advance, run, step, state, workers)
         _check_compiled(step)
         with run.clock.spent("log"):
-            run.push(phase, number, values)
-        last, stop = number == phase.last, stopping(number)
+            run.push(setup, current, values)
+        last, stop = current == phase.last, stopping(current)
         accuracy = None
-        if (config.evaluation.every and number % config.evaluation.every == 0) or (last and phase.evaluate):
-            run.flush(phase)
-            name = phase.evaluate if last else ""
+        if (every and current % every == 0) or (last and phase.start.evaluate):
+            run.flush(setup)
+            name = phase.start.evaluate if last else ""
             with run.clock.spent("evaluation"):
-                record = _evaluation(run, state.params["policy"], number, name, workers)
+                record = _evaluation(run, number, state.params["policy"], current, name, workers)
             accuracy = record["pass_at_k"]["1"][0]
-        if accuracy is not None or last or number % config.checkpoint.every == 0 or stop:
-            run.flush(phase)
-            run.save(state, number, accuracy)
-        run.step = number
-        if stop and number < run.program.resolved.steps:
+        if accuracy is not None or last or current % setup.settings.checkpoint.every == 0 or stop:
+            run.flush(setup)
+            run.save(state, current, accuracy)
+        run.step = current
+        if stop and current < run.program.updates:
             saved = "saved" if run.saver is not None else "not saved (no work directory)"
-            raise Interrupted(f"SIGTERM: stopped after step {number} of {run.program.resolved.steps}, {saved}.")
+            raise Interrupted(f"SIGTERM: stopped after step {current} of {run.program.updates}, {saved}.")
     return state

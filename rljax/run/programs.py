@@ -1,12 +1,13 @@
-"""A config made ready to run: task and tokenizer bound, networks built, the mesh laid, each phase's step.
+"""A config made ready to run: tasks and tokenizer bound, networks built, the mesh made, each phase's step.
 
-Everything a run, an evaluation and a prompt typed by a person share.
+A run, an evaluation and a prompt typed by hand share it.
 """
 
 import dataclasses
 import functools
+import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,159 +16,120 @@ from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
+from rljax.data.config import TokenizerConfig
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
-from rljax.training import optimizers, plans, sharding, steps
+from rljax.training import optimizers, phases, sharding, steps
+
+Phase = phases.Phase[schema.Config]
+Setup = phases.Setup[schema.Config]
 
 
 class SharedWorkWarning(UserWarning):
-    """Some devices repeat what others do."""
+    """Some devices repeat the work of others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What a config stands for. Making one compiles nothing and touches no file."""
+    """A run made ready. Building one compiles nothing and touches no file."""
 
     config: schema.ConfigDict
-    resolved: resolve.Resolved
+    settings: schema.Config  # those of the run, without what its phases set
+    phases: tuple[Phase, ...]
     tokenizer: tokenizers.Tokenizer
-    task: environments.Task
+    tasks: tuple[environments.Task, ...]  # of each phase, bound to the tokenizer
     mesh: jax.sharding.Mesh
 
     @property
     def key(self) -> types.Key:
         """The run's root key. Threefry by name: a draw must not depend on jax's default generator."""
-        return jax.random.key(self.config.seed, impl="threefry2x32")
+        return jax.random.key(self.settings.seed, impl="threefry2x32")
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run."""
+        return self.phases[-1].last
+
+    def number(self, step: int) -> int:
+        """Return the place of the phase that makes the update after ``step`` finished ones, or of the last phase."""
+        return next((i for i, p in enumerate(self.phases) if step < p.last), len(self.phases) - 1)
 
     @functools.cached_property
     def policy(self) -> models.Model:
-        """The policy network."""
+        """The policy network of the last phase; its shape is that of all phases."""
         return self.model("policy")
 
-    @functools.cached_property
-    def sampler(self) -> models.Model:
-        """The policy network as rollouts and evaluations lay it out: ``config.sampler.layout``."""
-        return models.build(self.policy.architecture, sharding.Layout(self.mesh, self.config.sampler.layout))
+    def model(self, module: str, phase: Phase | None = None) -> models.Model:
+        """Return the network of a module in a phase (the last one by default).
 
-    def model(self, module: str) -> models.Model:
-        """Return the network of a module: logits for "policy", a scalar for "value" and "reward"; both on one trunk."""
-        shared = self.config.learner.shared_critic and any(
-            interpreter.needs(p.algorithm).value for p in self.resolved.phases
-        )
-        output = "scalar" if module != "policy" else "both" if shared else "logits"
-        architecture = resolve.architecture(self.config, self.tokenizer.vocabulary, output)
+        It gives logits for "policy", a scalar for "value" and "reward", or both on one trunk.
+        """
+        phase = self.phases[-1] if phase is None else phase
+        output = "scalar" if module != "policy" else "both" if self._shared else "logits"
+        architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
         return models.build(architecture, sharding.Layout(self.mesh))
 
-    def modules(self, phase: resolve.Phase) -> tuple[str, ...]:
-        """Return the networks of a phase; a critic on the policy's trunk is none of its own."""
-        shared = self.policy.architecture.output == "both"
-        return tuple(m for m in plans.modules(phase.algorithm) if m != "value" or not shared)
+    @property
+    def _shared(self) -> bool:
+        """Whether the critic is a head on the policy's trunk."""
+        return bool(self.settings.learner.shared_critic) and any(
+            interpreter.needs(p.algorithm).value for p in self.phases
+        )
+
+    @functools.cached_property
+    def setups(self) -> tuple[Setup, ...]:
+        """Each phase on devices."""
+        tasks = list(dict.fromkeys(p.settings.task for p in self.phases))
+        return tuple(
+            self._setup(phase, task, tasks.index(phase.settings.task), len(tasks))
+            for phase, task in zip(self.phases, self.tasks, strict=True)
+        )
+
+    def _setup(self, phase: Phase, task: environments.Task, cursor: int, cursors: int) -> Setup:
+        policy = self.model("policy", phase)
+        modules = [m for m in phase.modules if m != "policy" and not (m == "value" and self._shared)]
+        return phases.Setup(
+            phase=phase,
+            task=task,
+            networks={"policy": policy, **{m: self.model(m, phase) for m in modules}},
+            decoder=models.build(policy.architecture, sharding.Layout(self.mesh, phase.settings.sampler.layout)),
+            ends=self._ends(phase.settings.sampler.stop),
+            mesh=self.mesh,
+            cursor=cursor,
+            cursors=cursors,
+        )
 
     @functools.cached_property
     def steps(self) -> tuple[steps.Step, ...]:
         """The compiled functions of each phase, in order."""
-        made: list[steps.Step] = []
-        for phase in self.resolved.phases:
-            plan = self.plan(phase)
-            made.append(
-                steps.make_step(
-                    plan,
-                    before=made[-1].shape if made else None,
-                    carry=not phase.reset_optimizer,
-                    keep=phase.reference == "keep",
-                )
-            )
-        return tuple(made)
+        built: list[steps.Step] = []
+        for setup in self.setups:
+            built.append(steps.make_step(setup, built[-1] if built else None))
+        return tuple(built)
 
     def initial(self) -> types.Tree | None:
-        """Return the policy's parameters of ``config.model.weights``, laid out for the first phase, if it names any."""
-        folder = self.config.model.weights
+        """Return the policy's parameters of ``config.model.weights``, sharded for the first phase, if it names any."""
+        folder = self.settings.model.weights
         if not folder:
             return None
         return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"], self.key)
 
-    def plan(self, phase: resolve.Phase) -> plans.Plan:
-        """Return what the step of a phase is made for."""
-        learner = self.config.learner
-        return plans.Plan(
-            algorithm=phase.algorithm,
-            optimizers=phase.optimizers,
-            models={m: self.policy if m == "policy" else self.model(m) for m in self.modules(phase)},
-            task=self.task,
-            stop=self.stop,
-            strings=self.strings,
-            pad=self.tokenizer.pad,
-            prompts=phase.prompts,
-            samples=phase.samples,
-            processors=self.resolved.processors,
-            mesh=self.mesh,
-            sampler=self.sampler,
-            rescore=self.resolved.rescore,
-            epochs=learner.epochs,
-            minibatches=learner.minibatches,
-            microbatches=learner.microbatches,
-            peek=self.config.log.rollout_rows,
-            share=learner.share_prompt,
-            lanes=learner.lanes,
-            vocabulary=learner.vocabulary,
-            keep_logits=learner.keep_logits,
-            rounding=learner.rounding,
-            offload=learner.offload,
-            block=self.config.sampler.cache_block,
-            compact=self.config.sampler.compact,
-        )
+    def _ends(self, texts: tuple[str, ...]) -> sampling.Ends:
+        """Return what ends a completion: stop tokens, texts that are a special token each, and other texts."""
+        special = self._special(texts)
+        stop = tuple(dict.fromkeys((*self.tokenizer.stop, *special.values())))
+        other = tuple(text for text in texts if text not in special)
+        pieces = self.tokenizer.pieces() if other else ()
+        strings = stopping.build(other, pieces, self.policy.architecture.vocabulary) if other else None
+        return sampling.Ends(stop, self.tokenizer.pad, strings)
 
-    @functools.cached_property
-    def stop(self) -> tuple[int, ...]:
-        """Ids that end a completion: the tokenizer's, and those of ``sampler.stop`` that are a special token each."""
-        return tuple(dict.fromkeys((*self.tokenizer.stop, *self._special.values())))
-
-    @functools.cached_property
-    def strings(self) -> stopping.Table | None:
-        """Texts of ``sampler.stop`` that end a completion, those that are special tokens aside."""
-        texts = tuple(text for text in self.config.sampler.stop if text not in self._special)
+    def _special(self, texts: tuple[str, ...]) -> dict[str, int]:
+        """Return the texts that the tokenizer writes as one special token, such as "<|im_end|>", with its id."""
         if not texts:
-            return None
-        return stopping.build(texts, self.tokenizer.pieces(), self.policy.architecture.vocabulary)
-
-    @functools.cached_property
-    def _special(self) -> dict[str, int]:
-        """Texts of ``sampler.stop`` that the tokenizer writes as one special token, such as "<|im_end|>"."""
-        if not self.config.sampler.stop:
             return {}
         pieces, unknown = self.tokenizer.pieces(), self.tokenizer.unk
-        ids = {text: self.tokenizer.encode(text) for text in self.config.sampler.stop}
+        ids = {text: self.tokenizer.encode(text) for text in texts}
         return {t: i[0] for t, i in ids.items() if len(i) == 1 and pieces[i[0]] is None and i[0] != unknown}
-
-    @functools.cached_property
-    def generate(self):
-        """Compiled ``(params, prompts, keys, samples, processors) -> Sample``, for evaluation and sampling."""
-
-        @functools.partial(jax.jit, static_argnames=("samples", "processors"))
-        def run(params, prompts, keys, samples, processors):
-            return sampling.generate(
-                self.sampler,
-                params,
-                prompts,
-                keys,
-                samples=samples,
-                length=self.task.completion_length,
-                stop=self.stop,
-                strings=self.strings,
-                pad=self.tokenizer.pad,
-                processors=processors,
-                block=self.config.sampler.cache_block,
-                compact=self.config.sampler.compact,
-            )
-
-        return run
-
-    @functools.cached_property
-    def verify(self):
-        """Compiled device verifier of held-out rows: ``(index, token, mask) -> Verdict``."""
-        task = self.task
-        assert environments.scored_on_device(task)
-        return jax.jit(lambda index, token, mask: task.verify(index, "heldout", token, mask))
 
 
 def build(
@@ -176,68 +138,96 @@ def build(
     devices: Sequence[Any] | None = None,
     task: environments.Task | None = None,
 ) -> Program:
-    """Make a config ready to run; without a tokenizer or task, make the one it asks for.
+    """Make a config ready to run.
 
-    ``devices`` None means all there are.
+    Args:
+      config: see ``config.schema``.
+      tokenizer: the tokenizer; None: the one that the config asks for.
+      devices: what the mesh is made of; None: all there are.
+      task: a task for every phase, in place of the config's.
+
+    Returns:
+      The program.
 
     Raises:
-      ValueError: what ``config.resolve`` finds, a task that does not fit its tokenizer, a mesh that does not fit
-        the devices, or weights that are not what they say.
+      ValueError: what ``resolve.phases`` raises, a task that does not fit its tokenizer, a mesh that does not fit
+        the devices, or weights that do not have the shape they claim.
     """
     config = resolve.complete(config)  # a copy: the caller may go on changing theirs
-    resolved = resolve.resolve(config)
-    start_devices(config)
-    mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
-    if config.learner.offload:
-        sharding.check_memory(mesh, optimizers.HOST, "learner.offload")
-    for phase in resolved.phases:
-        sharding.check_rows(mesh, phase.prompts * phase.samples, f"batch.prompts * samples (phase {phase.name!r})")
+    settings, resolved = resolve.check(config), resolve.phases(config)
+    start_devices(settings.cpu_devices)
+    mesh = sharding.make_mesh(dataclasses.asdict(settings.mesh), devices)
+    for phase in resolved:
+        if phase.settings.learner.offload:
+            sharding.check_memory(mesh, optimizers.HOST, "learner.offload")
+        rows = phase.settings.batch.prompts * phase.settings.batch.samples
+        sharding.check_rows(mesh, rows, f"batch.prompts * samples (phase {phase.name!r})")
     if tokenizer is None:
-        tokenizer = make_tokenizer(config, resolved.task)
-    made = Program(config, resolved, tokenizer, (task or resolved.task).bind(tokenizer), mesh)
-    if config.model.weights:
-        weights.check(config.model.weights, made.policy.architecture)
-    for phase in resolved.phases:
-        said = work(made.plan(phase))
-        if len(said) > 1:
-            warnings.warn(f"phase {phase.name!r}: {'; '.join(said)}.", SharedWorkWarning, stacklevel=2)
-    return made
+        tokenizer = make_tokenizer(settings, resolved)
+    bound: dict[str, environments.Task] = {}
+    for phase in resolved:
+        if phase.settings.task not in bound:
+            bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
+    tasks = tuple(bound[p.settings.task] for p in resolved)
+    program = Program(config, settings, resolved, tokenizer, tasks, mesh)
+    if settings.model.weights:
+        weights.check(settings.model.weights, program.policy.architecture)
+    for setup in program.setups:
+        lines = work(setup)
+        if len(lines) > 1:
+            warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
+    return program
 
 
-def start_devices(config: schema.ConfigDict) -> None:
-    """Tell jax how many devices to make of a CPU; it must not have started with another number."""
-    if config.cpu_devices:
+def start_devices(count: int) -> None:
+    """Set the number of devices that jax creates of a CPU; 0 leaves it alone.
+
+    Raises:
+      ValueError: jax has started with another number.
+    """
+    if count:
         try:
-            jax.config.update("jax_num_cpu_devices", config.cpu_devices)
+            jax.config.update("jax_num_cpu_devices", count)
         except RuntimeError:
-            if jax.local_device_count() != config.cpu_devices:
+            if jax.local_device_count() != count:
                 raise ValueError(
-                    f"config.cpu_devices={config.cpu_devices}: jax has started with {jax.local_device_count()}; "
-                    "set it first."
+                    f"config.cpu_devices={count}: jax has started with {jax.local_device_count()}; set it before jax "
+                    "starts."
                 ) from None
 
 
-def work(plan: plans.Plan) -> list[str]:
-    """Say, in a line, how a plan's micro-batches divide over devices; in a second what to do where they do not."""
-    parts = max(o.minibatches or plan.minibatches for o in plan.algorithm.objectives) * plan.microbatches
-    shared = bool(plan.shared(plan.rows // parts))
-    count, unit = (plan.prompts if shared else plan.rows) // parts, "prompts" if shared else "rows"
-    used, there = sharding.spread(plan.mesh, count)
-    said = [f"an update: micro-batches of {count} {unit}, over {used} of the {there} devices that split rows"]
-    if used < there:
-        mend = f"fewer micro-batches (learner.microbatches={plan.microbatches}), more {unit}"
-        mend += ", or learner.share_prompt=False" if shared else ""
-        said.append(f"{there // used} devices at a time do the same work; {mend} would mend that")
-    return said
+def work(setup: phases.Setup) -> list[str]:
+    """Return a line on how micro-batches divide over devices, and one on what to do where they do not."""
+    learner = setup.learner
+    parts = max(o.minibatches or learner.minibatches for o in setup.algorithm.objectives) * learner.microbatches
+    shared = bool(setup.shared(setup.rows // parts))
+    count, unit = (setup.prompts if shared else setup.rows) // parts, "prompts" if shared else "rows"
+    used, available = sharding.spread(setup.mesh, count)
+    lines = [f"an update: micro-batches of {count} {unit}, over {used} of the {available} devices that split rows"]
+    if used < available:
+        remedy = f"use fewer micro-batches (learner.microbatches={learner.microbatches}), more {unit}"
+        remedy += ", or learner.share_prompt=False" if shared else ""
+        lines.append(f"groups of {available // used} devices do the same work; to fix: {remedy}")
+    return lines
 
 
-def make_tokenizer(config: schema.ConfigDict, task: environments.Task) -> tokenizers.Tokenizer:
-    """Load the files the config names, take bytes, or train a SentencePiece model on the task's own text."""
-    fields = config.tokenizer
-    path = fields.path or config.model.weights
+def make_tokenizer(settings: schema.Config, resolved: Sequence[Phase]) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a run: loaded, of bytes, or trained on the text of all phases' tasks.
+
+    Raises:
+      ValueError: its files cannot be read, or the text does not fill the vocabulary.
+    """
+    fields: TokenizerConfig = settings.tokenizer
+    path = fields.path or settings.model.weights
     if path:
         try:
             return tokenizers.load(path)
         except (ValueError, FileNotFoundError) as error:
             raise ValueError(f"config.tokenizer.path={path!r}: {error}") from error
-    return tokenizers.make(fields.kind, task.corpus(), fields.vocabulary or None)
+    return tokenizers.make(fields.kind, _corpus(resolved), fields.vocabulary or None)
+
+
+def _corpus(resolved: Sequence[Phase]) -> Iterator[str]:
+    """Return the text of all phases' tasks, each task once."""
+    tasks = {p.settings.task: p.task for p in resolved}
+    return itertools.chain.from_iterable(task.corpus() for task in tasks.values())

@@ -5,6 +5,7 @@
 Without --prompt, prompts are read line by line from the terminal.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -25,14 +26,28 @@ def complete(
     samples: int = 4,
     temperature: float = 1.0,
     seed: int = 0,
+    phase: int = -1,
 ) -> list[dict[str, Any]]:
-    """Return ``samples`` completions of ``text``: {"text", "logp" (nats, of the whole completion), "finish"}.
+    """Return completions of a prompt typed by hand.
+
+    Args:
+      program: the run.
+      params: the policy's parameters.
+      text: the prompt.
+      samples: number of completions.
+      temperature: divisor of the logits; 0 is greedy. No token is filtered out.
+      seed: seed of the draws.
+      phase: place in ``program.phases`` of the phase whose task and stop strings are used.
+
+    Returns:
+      For each completion "text", "logp" (nats, of the whole completion, unfiltered) and "finish".
 
     Raises:
       ValueError: the prompt is empty, longer than the task's prompt length, or has characters the tokenizer lacks.
     """
     ids = program.tokenizer.prompt(text)
-    length = program.task.prompt_length
+    compiled = program.steps[phase]
+    length = compiled.setup.task.prompt_length
     if not ids or len(ids) > length:
         raise ValueError(f"prompt of {len(ids)} tokens: from 1 to {length} (the task's prompt_length).")
     if program.tokenizer.unk in ids:
@@ -42,11 +57,13 @@ def complete(
     mask = (np.arange(length) >= length - len(ids)).astype(np.float32)[None]
     prompts = types.Prompts(token=jax.numpy.asarray(token), mask=jax.numpy.asarray(mask), index=jax.numpy.zeros(1, int))
     keys = sampling.row_keys(jax.random.key(seed), 0, jax.numpy.zeros(samples, int), jax.numpy.arange(samples))
-    out = program.generate(params, prompts, keys, samples, sampling.build(temperature, 0, 1.0, 0.0))
+    unfiltered = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "rescore": "unfiltered"}
+    sampler = dataclasses.replace(compiled.setup.settings.sampler, temperature=temperature, **unfiltered)
+    out = compiled.generate(params, prompts, keys, samples, sampler)
     token, mask, logp, finish = jax.device_get((out.token, out.mask, out.raw_logp, out.finish))
     return [
         {"text": t, "logp": float(p), "finish": types.Finish(int(f)).name.lower()}
-        for t, p, f in zip(host_rollouts.texts(program, token, mask), logp.sum(axis=1), finish, strict=True)
+        for t, p, f in zip(host_rollouts.texts(program.tokenizer, token, mask), logp.sum(axis=1), finish, strict=True)
     ]
 
 
@@ -67,11 +84,14 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
     program, params, step = evaluate.load(f.workdir, step=f.step)
-    print(f"step {step}; a prompt of this run looks like {program.task.text(0, 'heldout')!r}")
+    number = program.number(step - 1)
+    print(f"step {step}; a prompt of this run looks like {program.tasks[number].text(0, 'heldout')!r}")
     prompts = [f.prompt] if f.prompt is not None else (line.rstrip("\n") for line in sys.stdin)
     for text in prompts:
         try:
-            found = complete(program, params, text, samples=f.samples, temperature=f.temperature, seed=f.seed)
+            found = complete(
+                program, params, text, samples=f.samples, temperature=f.temperature, seed=f.seed, phase=number
+            )
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             if f.prompt is not None:

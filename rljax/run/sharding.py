@@ -100,7 +100,7 @@ def page(program: programs.Program) -> str:
     found = rows(state, {module: program.model(module).axes for module in state.params})
     mesh = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items() if size > 1)
     width = max(len(row.name) for row in found)
-    lines = [f"{program.config.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]
+    lines = [f"{program.settings.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]
     for row in found:
         copied = f"copied over {', '.join(row.copied)}" if row.copied else ""
         lines.append(f"{row.name:{width}}  {_size(row.bytes):>10}  {row.shape}  {copied}".rstrip())
@@ -109,12 +109,12 @@ def page(program: programs.Program) -> str:
         lines.append(f"  {part:13}{_size(sum(r.bytes for r in found if r.name.split('.')[0] == part)):>10}")
     lines.append(f"  {'together':13}{_size(sum(row.bytes for row in found)):>10}")
     held, sent = resident(program, state.params["policy"])
-    dtype = program.policy.architecture.dtype
-    lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={program.config.sampler.layout!r})"]
-    if program.config.sampler.layout == "update":
+    dtype, layout = program.policy.architecture.dtype, program.phases[-1].settings.sampler.layout
+    lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={layout!r})"]
+    if layout == "update":
         lines.append("  lie as above; what is split by fsdp or expert is gathered for every token, a layer at a time")
     lines.append(f"  {'resident':13}{_size(held):>10}, of which {_size(sent)} are fetched, once a rollout")
-    lines += ["", *programs.work(program.steps[-1].plan)]
+    lines += ["", *programs.work(program.steps[-1].setup)]
     copied = [row for row in found if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]
     lines += ["", f"copied, and why: {len(copied)} arrays, {len(large)} of them above 1 MiB on a device"]

@@ -123,10 +123,10 @@ def expand(runs: Sequence[Fields], config: schema.ConfigDict) -> list[Run]:
         try:
             for field, value in ordered:
                 files.override(changed, field, tuple(value) if isinstance(value, list) else value)
-            resolve.resolve(changed)
+            resolve.phases(changed)
         except ValueError as error:
             raise ValueError(f"run {index} ({name}): {error}") from None
-        first = seen.setdefault(changed.to_json(), index)
+        first = seen.setdefault(files.dumps(changed), index)
         if first != index:
             raise ValueError(f"runs {first} ({names[first]}) and {index} ({name}) are the same run.")
         out.append(Run(index, name, tuple(f"{field}={_written(value)}" for field, value in ordered)))

@@ -13,6 +13,7 @@ RLJAX_NUM_PROCESSES, RLJAX_PROCESS_ID. When one of them dies the others end with
 """
 
 import hashlib
+import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -57,15 +58,29 @@ def parse_flags(argv: list[str]) -> list[str]:
         _fail(error)
         raise
     except AttributeError as error:
+        _explain(argv)
         cause = error.args[0]  # the config library's KeyError, with the nearest name in its second line
         lines = str(cause.args[0] if isinstance(cause, KeyError) else cause).splitlines()
         _fail(ValueError(f"--config: no field {'. '.join(lines)}"))
         raise
 
 
+def _explain(argv: Sequence[str]) -> None:
+    """End with an error where a flag sets a field of the config that is not there."""
+    fields = [word.lstrip("-").removeprefix("config.").partition("=")[0] for word in argv if "-config." in word]
+    paths = [word.partition("=")[2] for word in _shipped(argv) if word.lstrip("-").startswith("config=")]
+    paths += [after for word, after in itertools.pairwise(_shipped(argv)) if word in ("--config", "-config")]
+    try:
+        config = files.load(*paths[-1].split(":", 1))
+        for field in fields:
+            files.check(config, field)
+    except ValueError as error:
+        _fail(error)
+
+
 def default_workdir(config: schema.ConfigDict) -> pathlib.Path:
     """Return runs/<name>-<digest>: the same config finds its run again, another one gets its own."""
-    return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(config.to_json().encode()).hexdigest()[:8]}"
+    return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(files.dumps(config).encode()).hexdigest()[:8]}"
 
 
 def define_flags() -> None:
@@ -90,7 +105,8 @@ def main(argv: Sequence[str]) -> None:
     try:
         for edit in flags.FLAGS.set:
             files.override(config, *parse.setting(edit))
-        resolve.resolve(config)
+        settings = resolve.check(config)
+        resolve.phases(config)
     except ValueError as error:
         _fail(error)
     workdir = flags.FLAGS.workdir or default_workdir(config)
@@ -103,7 +119,7 @@ def main(argv: Sequence[str]) -> None:
     from rljax.run import checkpoints, loop, programs
 
     try:
-        programs.start_devices(config)
+        programs.start_devices(settings.cpu_devices)
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )

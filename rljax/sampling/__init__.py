@@ -5,9 +5,8 @@
 inside ``jit`` on one device or with rows sharded over a mesh, and inside ``vmap`` (give ``axis_name``).
 
 **What is drawn.** Logits are divided by the temperature, then pass top-k, top-p and min-p in this
-order, each on the renormalised result of the one before (``build``, or any pure function of
-``[B, V]`` logits, composed by ``chain``). Temperature 0 is greedy: the most probable token, the lowest
-id among equals.
+order, each on the renormalised result of the one before (``build``). Temperature 0 is greedy: the most probable
+token, the lowest id among equals.
 
 **With which randomness.** Token t of row b is drawn with ``fold_in(keys[b], t)``, and ``row_keys``
 makes ``keys[b]`` of the run's root key, step, prompt index and sample number. So a completion is a
@@ -37,9 +36,23 @@ cut at ``length`` (``types.Finish.LENGTH``).
 weights if so wished; with the same weights its tokens are those of one ``generate``, wherever it is cut.
 """
 
+from rljax.sampling.config import SamplerConfig
 from rljax.sampling.decode import EVERY_TOKEN, Policy, Sample, generate, row_keys
 from rljax.sampling.processors import Processors, build, chain, min_p, top_k, top_p
 from rljax.sampling.resume import resume
+from rljax.sampling.stopping import Ends
 
-__all__ = ["EVERY_TOKEN", "Policy", "Processors", "Sample", "build", "chain", "generate", "min_p", "resume"]
+__all__ = [
+    "EVERY_TOKEN",
+    "Ends",
+    "Policy",
+    "Processors",
+    "Sample",
+    "SamplerConfig",
+    "build",
+    "chain",
+    "generate",
+    "min_p",
+    "resume",
+]
 __all__ += ["row_keys", "top_k", "top_p"]

@@ -13,6 +13,7 @@ from rljax import types
 from rljax.models import scoring
 from rljax.sampling import processors as processors_lib
 from rljax.sampling import stopping
+from rljax.sampling.config import SamplerConfig
 from rljax.transforms import ops
 
 Array = types.Array
@@ -80,23 +81,18 @@ def generate(
     params: types.Tree,
     prompts: types.Prompts,
     keys: types.Key,
+    config: SamplerConfig,
+    ends: stopping.Ends,
     *,
     samples: int,
     length: int,
-    stop: tuple[int, ...],
-    pad: int,
-    processors: processors_lib.Processors,
-    strings: stopping.Table | None = None,
-    keep_support: bool = False,
     axis_name: str | None = None,
-    block: int = 0,
-    compact: int = 0,
 ) -> Sample:
     """Sample ``samples`` completions of each prompt, at most ``length`` tokens each.
 
     Token t of row b is drawn with ``fold_in(keys[b], t)`` and nothing else random, so it depends on
     the row's own prompt and key, never on its place, its batch or the number of turns. Each prompt
-    is read once and its keys are shared; the loop ends when every row has ended by ``stop`` or ``strings``.
+    is read once and its keys are shared; the loop ends when every row has ended by ``ends``.
 
     With temperature tau, filter F and logits l: ``raw_logp = log_softmax(l / tau)`` and
     ``behaviour_logp = log_softmax(F(l / tau))`` at the token drawn. At temperature 0 the most
@@ -108,17 +104,13 @@ def generate(
         params: the model's parameters.
         prompts: P prompts, left-padded to L; the last position of each is a token.
         keys: [B] typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
+        config: temperature, filters, and how the loop is laid out. With ``rescore="kept"``, a filter and a
+            temperature above 0, ``Sample.kept`` is filled.
+        ends: what ends a completion, and the token written after it.
         samples: completions of each prompt.
         length: T, the most tokens of a completion.
-        stop: token ids that end a completion; may be empty.
-        pad: token id written after the end.
-        processors: temperature and filter.
-        strings: texts that end a completion once it holds one of them; see ``stopping``.
-        keep_support: fill ``Sample.kept``, provided there is a filter (and temperature is not 0).
         axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member
             has ended; a predicate of each member's own would copy the whole cache each turn.
-        block: columns of the cache that come into use together; 0: all at once.
-        compact: how often the batch may shrink to half its rows as rows end; see ``stages``.
 
     Raises:
         ValueError: no sample, no length, a number of keys other than P * samples, or compaction inside ``vmap``.
@@ -129,20 +121,21 @@ def generate(
         raise ValueError(f"generate: samples = {samples}, length = {length}: expected at least 1 of each")
     if keys.shape != (rows,):
         raise ValueError(f"generate: keys of shape {keys.shape}: expected {(rows,)}, prompts times samples")
-    if compact and axis_name is not None:
-        raise ValueError(f"generate: compact = {compact}: rows cannot be taken out of a batch inside vmap")
+    if config.compact and axis_name is not None:
+        raise ValueError(f"generate: compact = {config.compact}: rows cannot be taken out of a batch inside vmap")
 
+    processors = processors_lib.build(config)
     weights = model.decode_params(params)
     # The last token drawn is never fed back, hence one column less than positions.
-    hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), block)
+    hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), config.cache_block)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
-    keep = keep_support and processors.filter is not None and processors.temperature > 0
-    sample = empty(rows, length, logits.shape[1] if keep else None, pad)
+    keep = config.rescore == "kept" and processors.filter is not None and processors.temperature > 0
+    sample = empty(rows, length, logits.shape[1] if keep else None, ends.pad)
     row = jnp.arange(rows, dtype=jnp.int32)
-    state = None if strings is None else strings.start(rows)
+    state = None if ends.strings is None else ends.strings.start(rows)
     start = Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row, state)
-    draw = functools.partial(emit, stop=stop, pad=pad, processors=processors, strings=strings)
-    return run(model, weights, start, logits, draw, length, stages(count, samples, compact), axis_name)
+    draw = functools.partial(emit, ends=ends, processors=processors)
+    return run(model, weights, start, logits, draw, length, stages(count, samples, config.compact), axis_name)
 
 
 def run(
@@ -215,21 +208,19 @@ def emit(
     flight: Flight,
     logits: Array,
     *,
-    stop: tuple[int, ...],
-    pad: int,
+    ends: stopping.Ends,
     processors: processors_lib.Processors,
-    strings: stopping.Table | None = None,
     before: Array | int = 0,
 ) -> Flight:
     """Draw the next position of every live row; ``before`` (a number, or [b]): those it had when the loop began."""
     live, sample = flight.live, flight.sample
     drawn = _draw(logits, flight.keys, before + sample.steps, processors, sample.kept is not None)
-    token = jnp.where(live, drawn.token, pad)
-    stopped = live & jnp.any(token[:, None] == jnp.asarray(stop, jnp.int32)[None, :], axis=1)
+    token = jnp.where(live, drawn.token, ends.pad)
+    stopped = live & jnp.any(token[:, None] == jnp.asarray(ends.stop, jnp.int32)[None, :], axis=1)
     state = flight.state
-    if strings is not None and state is not None:
-        state = strings.after(state, token)
-        stopped |= live & strings.found(state)
+    if ends.strings is not None and state is not None:
+        state = ends.strings.after(state, token)
+        stopped |= live & ends.strings.found(state)
     sample = _write(sample, dataclasses.replace(drawn, token=token), live)
     finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
     sample = dataclasses.replace(sample, finish=finish)

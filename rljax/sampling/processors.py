@@ -13,6 +13,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from rljax.sampling.config import SamplerConfig
+
 Array = jax.Array
 Processor = Callable[[Array], Array]
 
@@ -111,26 +113,17 @@ def chain(*processors: Processor) -> Processor:
 
 
 @functools.cache
-def build(
-    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, draw: str = "gumbel"
-) -> Processors:
-    """Make the sampler's processors: temperature, then top-k, then top-p, then min-p.
+def build(config: SamplerConfig) -> Processors:
+    """Return the sampler's processors: temperature, then top-k, then top-p, then min-p.
 
-    ``top_k=0``, ``top_p=1.0`` and ``min_p=0.0`` are off. ``draw`` is "gumbel" or "inverse", which is cheaper in a
-    large vocabulary; they draw other tokens of one distribution. At temperature 0 the filters have nothing to
-    do, since every one of them keeps the most probable token, and are left out. Equal settings give
-    the very same record: as a static argument of ``jit`` it compiles once.
-
-    Raises ValueError, naming the field, where a number is out of its range.
+    The two ways to draw, "gumbel" and "inverse", draw different tokens of one distribution. At temperature 0 the
+    filters have no effect, since every one of them keeps the most probable token, and are left out. Equal settings give
+    the same record: as a static argument of ``jit`` it compiles once.
     """
-    _check("temperature", temperature, 0 <= temperature < math.inf, "a finite number of at least 0 (0: greedy)")
-    _check("top_k", top_k, isinstance(top_k, int) and top_k >= 0, "an integer of at least 0 (0: off)")
-    _check("top_p", top_p, 0 < top_p <= 1, "a number in (0, 1] (1: off)")
-    _check("min_p", min_p, 0 <= min_p <= 1, "a number in [0, 1] (0: off)")
-    _check("draw", draw, draw in _DRAWS, " or ".join(map(repr, _DRAWS)))
-    settings = (("top_k", top_k, 0), ("top_p", top_p, 1), ("min_p", min_p, 0))
-    active = [_FILTERS[name](value) for name, value, off in settings if value != off]
-    return Processors(temperature, chain(*active) if active and temperature > 0 else None, _DRAWS[draw])
+    off = {"top_k": 0, "top_p": 1, "min_p": 0}
+    active = [_FILTERS[name](value) for name in off if (value := getattr(config, name)) != off[name]]
+    filtered = active and config.temperature > 0
+    return Processors(config.temperature, chain(*active) if filtered else None, _DRAWS[config.draw])
 
 
 def _check(field: str, given: float | str, valid: bool, allowed: str) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.sampling import decode, stopping
 from rljax.sampling import processors as processors_lib
+from rljax.sampling.config import SamplerConfig
 from rljax.transforms import ops
 
 Array = types.Array
@@ -20,14 +21,10 @@ def resume(
     keys: types.Key,
     sample: decode.Sample,
     fresh: Array,
+    config: SamplerConfig,
+    ends: stopping.Ends,
     *,
     segment: int,
-    stop: tuple[int, ...],
-    pad: int,
-    processors: processors_lib.Processors,
-    strings: stopping.Table | None = None,
-    block: int = 0,
-    compact: int = 0,
 ) -> decode.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
@@ -44,13 +41,10 @@ def resume(
         keys: [B] typed keys, those of each row's first segment.
         sample: what the rows hold, [B, T]; rows with ``finish`` UNFINISHED are continued.
         fresh: [B] bool, rows to start anew, whatever ``sample`` holds of them.
+        config: as in ``generate``. The cache's blocks are of the columns added; with ``compact``, rows that have ended
+            are left out from the first token on.
+        ends: as in ``generate``; for its texts, what a row holds counts, wherever it was cut.
         segment: the most tokens a row gets.
-        stop: token ids that end a completion; may be empty.
-        pad: token id written after the end.
-        processors: temperature and filter.
-        strings: as in ``generate``; what a row holds counts, wherever it was cut.
-        block: as in ``generate``, of the columns added.
-        compact: as in ``generate``; rows that have ended are left out from the first token on.
 
     Returns:
         the sample, rows cut at T with ``finish`` LENGTH, those cut before UNFINISHED; ``segment`` and ``slots`` count
@@ -64,7 +58,7 @@ def resume(
         raise ValueError(f"resume: segment = {segment}, keys of shape {keys.shape}: expected at least 1, and {(rows,)}")
     segment, samples = min(segment, length), rows // prompts.token.shape[0]
     vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
-    sample = _renewed(sample, fresh, decode.empty(rows, length, vocabulary, pad))
+    sample = _renewed(sample, fresh, decode.empty(rows, length, vocabulary, ends.pad))
     done = jnp.sum(sample.mask != 0, axis=1, dtype=jnp.int32)
 
     def whole(prompt: Array, own: Array) -> Array:
@@ -72,20 +66,21 @@ def resume(
 
     weights = model.decode_params(params)
     token, mask = whole(prompts.token, sample.token), whole(prompts.mask, sample.mask)
-    hidden, cache = model.prefill(weights, token, mask, 1, max(1, segment - 1), block)
+    hidden, cache = model.prefill(weights, token, mask, 1, max(1, segment - 1), config.cache_block)
     last = prompts.token.shape[1] - 1 + done
     logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
-    state = None if strings is None else strings.read(sample.token, done)
-    empty = decode.empty(rows, segment, vocabulary, pad)
+    state = None if ends.strings is None else ends.strings.read(sample.token, done)
+    empty = decode.empty(rows, segment, vocabulary, ends.pad)
+    processors = processors_lib.build(config)
     start = decode.Flight(empty, cache, jnp.zeros_like(row), live, keys, row, state)
 
     def draw(flight: decode.Flight, logits: Array) -> decode.Flight:
         before = done[flight.row]
-        flight = decode.emit(flight, logits, stop=stop, pad=pad, processors=processors, strings=strings, before=before)
+        flight = decode.emit(flight, logits, ends=ends, processors=processors, before=before)
         return dataclasses.replace(flight, live=flight.live & (before + flight.sample.steps < length))
 
-    part = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, compact))
+    part = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, config.compact))
     return _joined(sample, part, live, done)
 
 

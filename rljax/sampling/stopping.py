@@ -44,6 +44,15 @@ class Table:
         return jax.lax.fori_loop(0, jnp.max(count), step, self.start(token.shape[0]))
 
 
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """What ends a completion, and what is written after it."""
+
+    stop: tuple[int, ...] = ()  # token ids that end a completion
+    pad: int = 0  # token id of the positions after the end
+    strings: Table | None = None  # texts that end a completion once it holds one of them
+
+
 def build(strings: Sequence[str], pieces: Sequence[bytes | None], vocabulary: int) -> Table:
     """Make the table of stop strings.
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rljax import sampling, types
 from rljax.data import shuffle
-from rljax.training import plans
+from rljax.training import phases
 from rljax.transforms import ops
 
 # streams of the root key; a row's own key is folded from (step, prompt, sample) by sampling.row_keys
@@ -16,19 +16,19 @@ _ROWS, _ORDER, _DEMONSTRATIONS = 0, 1, 2
 _REPORTED = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "finish")
 
 
-def next_prompts(plan: plans.Plan, cursor: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
+def next_prompts(setup: phases.Setup, cursor: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
     """Return what is drawn next: (position [P] in the run, index [P] in the training split).
 
     Each epoch is a shuffle of its own; a batch may straddle two.
     """
-    position = cursor + jnp.arange(plan.prompts * plan.algorithm.source.oversample, dtype=jnp.int32)
-    size = plan.task.size("train")
+    position = cursor + jnp.arange(setup.prompts * setup.algorithm.source.oversample, dtype=jnp.int32)
+    size = setup.task.size("train")
     epochs = jax.vmap(lambda e: jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, _ORDER), e)))
     return position, shuffle.permute(position % size, size, epochs(position // size))
 
 
 def sample(
-    plan: plans.Plan,
+    setup: phases.Setup,
     params: types.Tree,
     step: types.Array,
     position: types.Array,
@@ -36,67 +36,58 @@ def sample(
     key: types.Key,
 ) -> types.Rollout:
     """Sample the policy; rows of a prompt stand together. The reward is still 0 everywhere."""
-    rows = _blank(plan, position, prompts)
+    rows = _blank(setup, position, prompts)
     out = sampling.generate(
-        plan.sampler,
+        setup.decoder,
         params,
         prompts,
-        _keys(plan, step, rows, key),
-        samples=plan.samples,
-        length=plan.task.completion_length,
-        stop=plan.stop,
-        pad=plan.pad,
-        processors=plan.processors,
-        strings=plan.strings,
-        keep_support=plan.rescore,
-        block=plan.block,
-        compact=plan.compact,
+        _keys(setup, step, rows, key),
+        setup.settings.sampler,
+        setup.ends,
+        samples=setup.samples,
+        length=setup.task.completion_length,
     )
     return _filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
 
 
-def resumed(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.Rollout:
+def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> types.Rollout:
     """Continue the rows in flight (``types.Source``), free places being drawn anew; the reward is still 0 everywhere.
 
     A row's key is that of its first step, which is the version of its first token.
     """
     before, free = state.pool["rows"], state.pool["free"]
-    first = slice(None, None, plan.samples)  # a group's rows are free together
+    first = slice(None, None, setup.samples)  # a group's rows are free together
     anew = free[first]
     place = jnp.maximum(jnp.cumsum(anew) - 1, 0)  # the next prompts, one for each free place
-    position, index = (x[place] for x in next_prompts(plan, state.cursor, key))
+    position, index = (x[place] for x in next_prompts(setup, state.cursor[setup.cursor], key))
     position = jnp.where(anew, position, before.group[first])
-    prompts = plan.task.prompts(jnp.where(anew, index, before.index[first]), "train")
-    rows = _blank(plan, position, prompts)
+    prompts = setup.task.prompts(jnp.where(anew, index, before.index[first]), "train")
+    rows = _blank(setup, position, prompts)
     out = sampling.resume(
-        plan.sampler,
+        setup.decoder,
         state.params["policy"],
         prompts,
-        _keys(plan, jnp.where(free, state.step, before.version[:, 0]), rows, key),
+        _keys(setup, jnp.where(free, state.step, before.version[:, 0]), rows, key),
         _sampled(before),
         free,
-        segment=plan.algorithm.source.segment,
-        stop=plan.stop,
-        pad=plan.pad,
-        processors=plan.processors,
-        strings=plan.strings,
-        block=plan.block,
-        compact=plan.compact,
+        setup.settings.sampler,
+        setup.ends,
+        segment=setup.algorithm.source.segment,
     )
     theirs = (before.mask > 0) & ~free[:, None]
     return _filled(rows, out, jnp.where(theirs, before.version, state.step))
 
 
-def _blank(plan: plans.Plan, position: types.Array, prompts: types.Prompts) -> types.Rollout:
+def _blank(setup: phases.Setup, position: types.Array, prompts: types.Prompts) -> types.Rollout:
     """Return the rows of prompts at ``position`` [P], nothing sampled yet; those of a prompt stand together."""
-    per_row = functools.partial(ops.repeat, count=plan.samples)
-    return blank(plan, *map(per_row, (position, prompts.index, prompts.token, prompts.mask)))
+    per_row = functools.partial(ops.repeat, count=setup.samples)
+    return blank(setup, *map(per_row, (position, prompts.index, prompts.token, prompts.mask)))
 
 
-def _keys(plan: plans.Plan, step: types.Array, rows: types.Rollout, key: types.Key) -> types.Key:
+def _keys(setup: phases.Setup, step: types.Array, rows: types.Rollout, key: types.Key) -> types.Key:
     """Return the key of each row; ``step`` (a number, or [B]) is the one in which it was started."""
     assert rows.index is not None
-    sample = jnp.arange(rows.index.size, dtype=jnp.int32) % plan.samples
+    sample = jnp.arange(rows.index.size, dtype=jnp.int32) % setup.samples
     return sampling.row_keys(jax.random.fold_in(key, _ROWS), step, rows.index, sample)
 
 
@@ -119,10 +110,10 @@ def _sampled(rows: types.Rollout) -> sampling.Sample:
 
 
 def blank(
-    plan: plans.Plan, position: types.Array, index: types.Array, token: types.Array, mask: types.Array
+    setup: phases.Setup, position: types.Array, index: types.Array, token: types.Array, mask: types.Array
 ) -> types.Rollout:
     """Return rows of which only the prompt is known: ``position``, ``index`` [B], prompt ``token``, ``mask`` [B, L]."""
-    rows, width = position.shape[0], plan.task.completion_length
+    rows, width = position.shape[0], setup.task.completion_length
     zero = jnp.zeros((rows,), jnp.int32)
     return types.Rollout(
         mask=jnp.zeros((rows, width)),
@@ -150,11 +141,13 @@ def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
     )
 
 
-def demonstrate(plan: plans.Plan, step: types.Array, position, prompts: types.Prompts, key: types.Key) -> types.Rollout:
+def demonstrate(
+    setup: phases.Setup, step: types.Array, position, prompts: types.Prompts, key: types.Key
+) -> types.Rollout:
     """Take the task's demonstrations as rows: no verifier has seen them, somebody else wrote them."""
     key = jax.random.fold_in(jax.random.fold_in(key, _DEMONSTRATIONS), step)
-    token, mask = plan.task.demonstrations(prompts.index, "train", key)
-    rows = blank(plan, position, prompts.index, jnp.asarray(prompts.token), jnp.asarray(prompts.mask))
+    token, mask = setup.task.demonstrations(prompts.index, "train", key)
+    rows = blank(setup, position, prompts.index, jnp.asarray(prompts.token), jnp.asarray(prompts.mask))
     mask = jnp.asarray(mask, jnp.float32)
     return rows.replace(
         mask=mask,
@@ -165,14 +158,14 @@ def demonstrate(plan: plans.Plan, step: types.Array, position, prompts: types.Pr
 
 
 def guided(
-    plan: plans.Plan, rollout: types.Rollout, step: types.Array, prompts: types.Prompts, key: types.Key
+    setup: phases.Setup, rollout: types.Rollout, step: types.Array, prompts: types.Prompts, key: types.Key
 ) -> types.Rollout:
     """Put demonstrations in place of the last samples of each prompt, as many as the source asks for."""
     key = jax.random.fold_in(jax.random.fold_in(key, _DEMONSTRATIONS), step)
-    index = ops.repeat(jnp.asarray(prompts.index), plan.samples)
-    token, mask = plan.task.demonstrations(index, "train", key)
-    sample = jnp.arange(rollout.reward.shape[0]) % plan.samples
-    theirs = sample >= plan.samples - plan.algorithm.source.demonstrated
+    index = ops.repeat(jnp.asarray(prompts.index), setup.samples)
+    token, mask = setup.task.demonstrations(index, "train", key)
+    sample = jnp.arange(rollout.reward.shape[0]) % setup.samples
+    theirs = sample >= setup.samples - setup.algorithm.source.demonstrated
     kept = None if rollout.action is None or rollout.action.kept is None else jnp.uint32(sampling.EVERY_TOKEN)
     certain = jnp.zeros_like(rollout.mask)
     there = rollout.replace(
@@ -192,11 +185,11 @@ def guided(
     return jax.tree.map(pick, there, rollout)
 
 
-def example(plan: plans.Plan, state: types.TrainState, key: types.Key) -> types.Rollout:
+def example(setup: phases.Setup, state: types.TrainState, key: types.Key) -> types.Rollout:
     """Stand for a rollout in shape: what the source's pool is made for."""
-    count, length = plan.prompts * plan.algorithm.source.oversample, plan.task.prompt_length
+    count, length = setup.prompts * setup.algorithm.source.oversample, setup.task.prompt_length
     index = jnp.zeros((count,), jnp.int32)
     prompts = types.Prompts(token=jnp.zeros((count, length), jnp.int32), mask=jnp.ones((count, length)), index=index)
-    if plan.algorithm.source.origin == "demonstrations":
-        return blank(plan, index, index, prompts.token, prompts.mask)
-    return sample(plan, state.params["policy"], state.step, index, prompts, key)
+    if setup.algorithm.source.origin == "demonstrations":
+        return blank(setup, index, index, prompts.token, prompts.mask)
+    return sample(setup, state.params["policy"], state.step, index, prompts, key)

@@ -1,5 +1,6 @@
 """The train state: how a phase begins, and how it is laid out over a mesh."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,22 +10,22 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.algorithms import interpreter
 from rljax.models import adapters
-from rljax.training import optimizers, plans, rollouts, sharding
+from rljax.training import optimizers, phases, rollouts, sharding
 
 _INIT = 4  # stream of the root key
 
 
 def _params(
-    plan: plans.Plan, before: types.TrainState | None, key: types.Key, policy: types.Tree
+    setup: phases.Setup, before: types.TrainState | None, key: types.Key, policy: types.Tree
 ) -> dict[str, types.Tree]:
     """Return every module's parameters: those of the phase before, else the given policy's or fresh ones.
 
     A critic or reward model that is new starts from the policy's trunk, with a head of its own.
     """
     found = {} if before is None else before.params
-    policy = found.get("policy", plan.models["policy"].init(key) if policy is None else policy)
+    policy = found.get("policy", setup.networks["policy"].init(key) if policy is None else policy)
     params: dict[str, types.Tree] = {"policy": policy}
-    for module, model in plan.models.items():
+    for module, model in setup.networks.items():
         if module in found:
             params[module] = found[module]
         elif module != "policy":
@@ -33,66 +34,119 @@ def _params(
     return params
 
 
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """What a phase takes over from the previous one, beside parameters, counters and cursors."""
+
+    optimizer: bool = False
+    reference: bool = False
+    pool: bool = False  # rows in flight
+    notes: tuple[str, ...] = ()  # what was asked for and cannot be carried over
+
+
+def carried(setup: phases.Setup, previous: phases.Setup | None, state: types.TrainState | None) -> Carried:
+    """Decide what a phase takes over.
+
+    Args:
+      setup: the phase on devices.
+      previous: the previous phase on devices; None where the run starts.
+      state: the abstract state in which the previous phase ends.
+
+    Returns:
+      The optimizer state is carried over if the phase asks for it and its tree is that of the previous phase, the
+      reference if the phase asks for it, rows in flight if task, lengths, source and shapes are equal.
+    """
+    if previous is None or state is None:
+        return Carried()
+    fresh = jax.eval_shape(functools.partial(begin, setup, Carried()), state, jax.random.key(0))
+    start, notes = setup.phase.start, ()
+    optimizer = not start.reset_optimizer
+    if optimizer and not _alike(fresh.opt_state, state.opt_state):
+        optimizer = False
+        notes = (
+            f"phase {setup.phase.name!r}: the optimizer state is reset although reset_optimizer=False: its tree "
+            f"differs from that of phase {previous.phase.name!r}.",
+        )
+    pool = setup.continues(previous) and _alike(fresh.pool, state.pool)
+    return Carried(optimizer, start.reference == "keep", pool, notes)
+
+
+def _alike(one: types.Tree, two: types.Tree) -> bool:
+    """Return whether two trees have the same structure, shapes and dtypes."""
+    if jax.tree.structure(one) != jax.tree.structure(two):
+        return False
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
+
+
 def begin(
-    plan: plans.Plan,
-    before: types.TrainState | None,
+    setup: phases.Setup,
+    carried: Carried,
+    previous: types.TrainState | None,
     key: types.Key,
     policy: types.Tree = None,
-    *,
-    carry: bool,
-    keep: bool,
 ) -> types.TrainState:
-    """Start a phase: from nothing, from a ``policy``'s parameters, or from the state in which the phase before ended.
+    """Return the state in which a phase begins.
 
-    ``carry`` takes over the optimizer state (the phases must have the same optimizers), ``keep`` the reference.
-    Optimizer state and reference are of the trained part alone: what is frozen is there once.
+    Optimizer state and reference are those of the trained part alone: frozen parameters exist once.
+
+    Args:
+      setup: the phase on devices.
+      carried: what it takes over beside parameters, counters and cursors.
+      previous: the state in which the previous phase ended; None where the run starts.
+      key: the run's root key.
+      policy: parameters of the policy to start from; None: those of ``previous``, or fresh ones.
+
+    Returns:
+      The state.
     """
-    needs = interpreter.needs(plan.algorithm)
-    params = _params(plan, before, jax.random.fold_in(key, _INIT), policy)
-    reference = before.reference if before is not None and keep else None
+    needs = interpreter.needs(setup.algorithm)
+    params = _params(setup, previous, jax.random.fold_in(key, _INIT), policy)
+    reference = previous.reference if previous is not None and carried.reference else None
     if not needs.reference and not needs.divergence:
         reference = None
     elif reference is None:
         reference = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
-    opt_state = tuple(
-        tx.init(adapters.trained(params[o.module]))
-        for tx, o in zip(plan.optimizers, plan.algorithm.objectives, strict=True)
-    )
-    if carry and before is not None:
-        if jax.tree.structure(opt_state) != jax.tree.structure(before.opt_state):
-            raise ValueError("config.phase: reset_optimizer=False, but the phase before has another optimizer.")
-        opt_state = before.opt_state
+    if previous is not None and carried.optimizer:
+        opt_state = previous.opt_state
+    else:
+        opt_state = tuple(
+            tx.init(adapters.trained(params[o.module]))
+            for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
+        )
     zero = jnp.zeros((), jnp.int32)
     state = types.TrainState(
-        step=zero if before is None else before.step,
-        cursor=zero if before is None else before.cursor,
+        step=zero if previous is None else previous.step,
+        cursor=jnp.zeros((setup.cursors,), jnp.int32) if previous is None else previous.cursor,
         params=params,
         opt_state=opt_state,
-        algorithm=interpreter.init(plan.algorithm),
+        algorithm=interpreter.init(setup.algorithm),
         reference=reference,
         pool=(),
         skipped=zero,
-        skipped_total=zero if before is None else before.skipped_total,
+        skipped_total=zero if previous is None else previous.skipped_total,
     )
-    shape = jax.eval_shape(functools.partial(rollouts.example, plan), state, key)
+    if previous is not None and carried.pool:
+        return state.replace(pool=previous.pool)
+    shape = jax.eval_shape(functools.partial(rollouts.example, setup), state, key)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
-    return state.replace(pool=plan.algorithm.source.init(blank))
+    return state.replace(pool=setup.algorithm.source.init(blank))
 
 
-def layout(plan: plans.Plan, state: types.TrainState) -> types.TrainState:
+def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     """Lay parameters, reference and optimizer state out by the table of rules; pools by row; the rest replicated.
 
     Offloaded optimizer state lies in the host's memory.
     """
-    mesh = plan.mesh
+    mesh = setup.mesh
     whole: Any = sharding.replicated(mesh)
-    params = {m: sharding.param_sharding(mesh, plan.models[m].axes, tree) for m, tree in state.params.items()}
+    params = {m: sharding.param_sharding(mesh, setup.networks[m].axes, tree) for m, tree in state.params.items()}
     trained, shapes = ({m: adapters.trained(x) for m, x in tree.items()} for tree in (params, state.params))
     opt_state = tuple(
         optimizers.shardings(tx, shapes[o.module], trained[o.module], whole)
-        for tx, o in zip(plan.optimizers, plan.algorithm.objectives, strict=True)
+        for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
     )
-    if plan.offload:
+    if setup.learner.offload:
         opt_state = jax.tree.map(lambda s: s.with_memory_kind(optimizers.HOST), opt_state)
     return types.TrainState(
         step=whole,

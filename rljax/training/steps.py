@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 import jax
 
-from rljax import environments, types
-from rljax.training import plans, rollouts, sharding, states, updates
+from rljax import environments, sampling, types
+from rljax.training import phases, rollouts, sharding, states, updates
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The compiled functions of a plan. ``fused`` and ``update`` consume the state they are given."""
+    """The compiled functions of a phase. ``fused`` and ``update`` donate the state they are given."""
 
-    plan: plans.Plan
-    begin: Callable[..., types.TrainState]  # (state before or None, key, policy's parameters or None)
+    setup: phases.Setup
+    begin: Callable[..., types.TrainState]  # (state of the previous phase or None, key, policy's parameters or None)
     next_prompts: Callable[[types.TrainState, types.Key], tuple[types.Array, types.Array]]
     rollout: Callable[[types.TrainState, types.Key], types.Rollout]
     sample: Callable[..., types.Rollout]
@@ -27,62 +27,90 @@ class Step:
     fused: Callable[[types.TrainState, types.Key], tuple[types.TrainState, dict[str, types.Array]]] | None
     sharding: types.TrainState  # of each leaf of the state
     shape: types.TrainState  # abstract state, with its shardings: what a checkpoint is restored like
+    notes: tuple[str, ...] = ()  # what does not carry over from the previous phase although it was asked to
+
+    @functools.cached_property
+    def generate(self) -> Callable[..., sampling.Sample]:
+        """Compiled ``(params, prompts, keys, samples, config) -> Sample``, for evaluations and typed prompts."""
+        setup = self.setup
+
+        @functools.partial(jax.jit, static_argnames=("samples", "config"))
+        def run(params, prompts, keys, samples, config):
+            length = setup.task.completion_length
+            return sampling.generate(
+                setup.decoder, params, prompts, keys, config, setup.ends, samples=samples, length=length
+            )
+
+        return run
+
+    @functools.cached_property
+    def verify(self) -> Callable[..., types.Verdict]:
+        """Compiled device verifier of held-out rows: ``(index, token, mask) -> Verdict``."""
+        task = self.setup.task
+        assert environments.scored_on_device(task)
+        return jax.jit(lambda index, token, mask: task.verify(index, "heldout", token, mask))
 
 
-def make_step(
-    plan: plans.Plan, *, before: types.TrainState | None = None, carry: bool = False, keep: bool = False
-) -> Step:
-    """Compile (lazily) the functions of a plan.
+def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
+    """Return the functions of a phase, each compiled at its first call.
 
-    ``before`` is the abstract state in which the phase before ends; None where the run starts.
+    Args:
+      setup: the phase on devices.
+      previous: the step of the previous phase; None for the first phase of a run.
+
+    Returns:
+      The step.
 
     Raises:
       ValueError: rows do not divide over the mesh, or a parameter does not.
     """
-    sharding.check_rows(plan.mesh, plan.rows, "batch.prompts * config.batch.samples")
-    start = functools.partial(states.begin, plan, carry=carry, keep=keep)
-    shape = jax.eval_shape(start, before, jax.random.key(0))
-    layout = states.layout(plan, shape)
-    device = not plan.task.host
-    demonstrated = plan.algorithm.source.origin == "demonstrations"
+    sharding.check_rows(setup.mesh, setup.rows, "batch.prompts * config.batch.samples")
+    last = None if previous is None else previous.shape
+    carried = states.carried(setup, None if previous is None else previous.setup, last)
+    start = functools.partial(states.begin, setup, carried)
+    shape = jax.eval_shape(start, last, jax.random.key(0))
+    layout = states.layout(setup, shape)
+    device = not setup.task.host
+    demonstrated = setup.algorithm.source.origin == "demonstrations"
 
     def sample(params, step, position, prompts, key):
-        prompts = sharding.constrain(prompts, plan.mesh)
+        prompts = sharding.constrain(prompts, setup.mesh)
         if demonstrated:
-            return rollouts.demonstrate(plan, step, position, prompts, key)
-        rollout = rollouts.sample(plan, params, step, position, prompts, key)
-        if plan.algorithm.source.demonstrated:
-            rollout = rollouts.guided(plan, rollout, step, prompts, key)
+            return rollouts.demonstrate(setup, step, position, prompts, key)
+        rollout = rollouts.sample(setup, params, step, position, prompts, key)
+        if setup.algorithm.source.demonstrated:
+            rollout = rollouts.guided(setup, rollout, step, prompts, key)
         return judge(rollout)
 
     def judge(rollout: types.Rollout) -> types.Rollout:
-        if rollout.action is None or rollout.index is None or not environments.scored_on_device(plan.task):
+        if rollout.action is None or rollout.index is None or not environments.scored_on_device(setup.task):
             return rollout
-        verdict = plan.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
+        verdict = setup.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
         return rollouts.judged(rollout, verdict)
 
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
-        if plan.algorithm.source.segment:
-            return judge(rollouts.resumed(plan, state, key))
-        position, index = rollouts.next_prompts(plan, state.cursor, key)
-        return sample(state.params["policy"], state.step, position, plan.task.prompts(index, "train"), key)
+        if setup.algorithm.source.segment:
+            return judge(rollouts.resumed(setup, state, key))
+        position, index = rollouts.next_prompts(setup, state.cursor[setup.cursor], key)
+        return sample(state.params["policy"], state.step, position, setup.task.prompts(index, "train"), key)
 
     def update(state: types.TrainState, rows: types.Rollout, key: types.Key):
-        return updates.update(plan, state, rows, key)
+        return updates.update(setup, state, rows, key)
 
     def fused(state: types.TrainState, key: types.Key):
         return update(state, rollout(state, key), key)
 
-    out = (layout, sharding.replicated(plan.mesh))
+    out = (layout, sharding.replicated(setup.mesh))
     traced = device or not demonstrated  # a host task's demonstrations are read on the host
     return Step(
-        plan=plan,
+        setup=setup,
         begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
-        next_prompts=jax.jit(lambda state, key: rollouts.next_prompts(plan, state.cursor, key)),
+        next_prompts=jax.jit(lambda state, key: rollouts.next_prompts(setup, state.cursor[setup.cursor], key)),
         rollout=jax.jit(rollout) if device else rollout,
         sample=jax.jit(sample) if traced else sample,
         update=jax.jit(update, donate_argnums=0, out_shardings=out),
         fused=jax.jit(fused, donate_argnums=0, out_shardings=out) if device else None,
         sharding=layout,
         shape=jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shape, layout),
+        notes=carried.notes,
     )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rljax import transforms, types
 from rljax.algorithms import interpreter
 from rljax.models import adapters, packing
-from rljax.training import optimizers, plans, sharding
+from rljax.training import optimizers, phases, sharding
 from rljax.transforms import ops
 
 _PIECES = 3  # stream of the root key
@@ -26,43 +26,49 @@ def _split(tree: types.Tree, parts: int, mesh: jax.sharding.Mesh) -> types.Tree:
     return sharding.constrain(split, mesh, leading=1) if parts > 1 else split
 
 
-def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, plan: plans.Plan) -> Any:
+def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, setup: phases.Setup) -> Any:
     """Apply ``function`` to the rows, a micro-batch at a time."""
-    if plan.microbatches == 1:
+    if setup.learner.microbatches == 1:
         return function(rollout)
-    out = jax.lax.map(function, _split(rollout, plan.microbatches, plan.mesh))
+    out = jax.lax.map(function, _split(rollout, setup.learner.microbatches, setup.mesh))
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), out)
 
 
-def _complete(plan: plans.Plan, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
+def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
     """Fill what the algorithm reads beyond the sample: reference, proximal policy and critic."""
-    needs = interpreter.needs(plan.algorithm)
-    inner = max(_repeats(plan, o) for o in plan.algorithm.objectives)
+    needs = interpreter.needs(setup.algorithm)
+    inner = max(_repeats(setup, o) for o in setup.algorithm.objectives)
 
     def fill(rows: types.Rollout) -> dict[str, types.Array]:
         found = {}
         if needs.reference:
             reference = adapters.joined(state.reference, state.params["policy"])
-            plain = plans.score(plan, "policy", reference, rows, types.Needs(), kept=False)
+            plain = phases.score(setup, "policy", reference, rows, types.Needs(), kept=False)
             found["ref_logp"] = plain.logp
         if needs.fixed_proximal or (needs.proximal and inner > 1):
-            found["proximal_logp"] = plans.score(plan, "policy", state.params["policy"], rows, types.Needs()).logp
+            found["proximal_logp"] = phases.score(setup, "policy", state.params["policy"], rows, types.Needs()).logp
         if needs.value:
-            found["value"] = plans.score(
-                plan, "value", state.params[plan.home("value")], rows, types.Needs(value=True)
+            found["value"] = phases.score(
+                setup, "value", state.params[setup.owner("value")], rows, types.Needs(value=True)
             ).value
         return found
 
-    return rollout.replace(**_map_rows(fill, rollout, plan))
+    return rollout.replace(**_map_rows(fill, rollout, setup))
 
 
-def _repeats(plan: plans.Plan, o: types.Objective) -> int:
+def _repeats(setup: phases.Setup, o: types.Objective) -> int:
     """Count the gradient steps an objective takes on one rollout."""
-    return (o.epochs or plan.epochs) * (o.minibatches or plan.minibatches)
+    return (o.epochs or setup.learner.epochs) * (o.minibatches or setup.learner.minibatches)
 
 
 def _minibatch_gradient(
-    plan: plans.Plan, o: types.Objective, part: types.Tree, state: types.TrainState, rollout: types.Rollout, inner, key
+    setup: phases.Setup,
+    o: types.Objective,
+    part: types.Tree,
+    state: types.TrainState,
+    rollout: types.Rollout,
+    inner,
+    key,
 ):
     """Return (loss, metrics, gradient, state) of one minibatch; micro-batches only add.
 
@@ -74,9 +80,9 @@ def _minibatch_gradient(
 
     def score(part: types.Tree, rows: types.Rollout, places: packing.Places | None = None) -> types.Scores:
         params = adapters.joined(part, state.params[o.module])
-        return plans.score(plan, o.module, params, rows, needs, reference=reference, places=places)
+        return phases.score(setup, o.module, params, rows, needs, reference=reference, places=places)
 
-    live = _map_rows(lambda rows: score(part, rows), rollout, plan) if needs.live else None
+    live = _map_rows(lambda rows: score(part, rows), rollout, setup) if needs.live else None
     rollout, inner = interpreter.prepare_minibatch(o, rollout, live, inner, key)
 
     def loss(part: types.Tree, rows: types.Rollout, key: types.Key, places: packing.Places | None = None):
@@ -92,9 +98,9 @@ def _minibatch_gradient(
         found, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
         return found, optimizers.wide(grads)  # micro-batches add in float32
 
-    if plan.lanes and plan.shared(rollout.mask.shape[0]):
-        return *_packed(plan, gradient, part, rollout, key), inner
-    if plan.microbatches == 1:
+    if setup.learner.lanes and setup.shared(rollout.mask.shape[0]):
+        return *_packed(setup, gradient, part, rollout, key), inner
+    if setup.learner.microbatches == 1:
         (value, metrics), grads = gradient(part, rollout, key)
         return value, metrics, grads, inner
 
@@ -102,9 +108,9 @@ def _minibatch_gradient(
         i, rows = item
         return jax.tree.map(jnp.add, total, gradient(part, rows, jax.random.fold_in(key, i))), None
 
-    parts = _split(rollout, plan.microbatches, plan.mesh)
+    parts = _split(rollout, setup.learner.microbatches, setup.mesh)
     zero = _zeros(gradient, part, jax.tree.map(lambda x: x[0], parts), key)
-    ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(plan.microbatches), parts))
+    ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(setup.learner.microbatches), parts))
     return value, metrics, grads, inner
 
 
@@ -112,33 +118,39 @@ def _zeros(function: Callable[..., Any], *arguments: Any) -> Any:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arguments))
 
 
-def _packed(plan: plans.Plan, gradient: Callable[..., Any], params: types.Tree, rollout: types.Rollout, key: types.Key):
+def _packed(
+    setup: phases.Setup, gradient: Callable[..., Any], params: types.Tree, rollout: types.Rollout, key: types.Key
+):
     """Return (loss, metrics, gradient) of packed rows, as many micro-batches as their tokens take.
 
-    The unit is ``plan.lanes`` packed rows of one prompt; most prompts need one, the longest several.
+    The unit is ``setup.learner.lanes`` packed rows of one prompt; most prompts need one, the longest several.
     """
     rows, width = rollout.mask.shape
-    prompts, samples = rows // plan.samples, plan.samples
+    prompts, samples = rows // setup.samples, setup.samples
     length = jnp.sum(packing.written(rollout.mask), axis=1, dtype=jnp.int32).reshape(prompts, samples)
     lane, offset = packing.first_fit(length, width)
-    ends = jnp.cumsum(jnp.max(lane, axis=1) // plan.lanes + 1)  # units of the prompts up to each
-    each = max(1, prompts // plan.microbatches)
+    ends = jnp.cumsum(jnp.max(lane, axis=1) // setup.learner.lanes + 1)  # units of the prompts up to each
+    each = max(1, prompts // setup.learner.microbatches)
 
     def part(turn: types.Array) -> tuple[types.Rollout, packing.Places]:
         unit = turn * each + jnp.arange(each, dtype=jnp.int32)
         prompt = jnp.minimum(jnp.searchsorted(ends, unit, side="right"), prompts - 1).astype(jnp.int32)
-        first = plan.lanes * (unit - jnp.where(prompt > 0, ends[prompt - 1], 0))
+        first = setup.learner.lanes * (unit - jnp.where(prompt > 0, ends[prompt - 1], 0))
         own = lane[prompt] - first[:, None]
-        here = (own >= 0) & (own < plan.lanes) & (unit < ends[-1])[:, None]
+        here = (own >= 0) & (own < setup.learner.lanes) & (unit < ends[-1])[:, None]
         places = packing.Places(
-            jnp.where(here, own, plan.lanes).reshape(-1), offset[prompt].reshape(-1), plan.lanes, samples, width
+            jnp.where(here, own, setup.learner.lanes).reshape(-1),
+            offset[prompt].reshape(-1),
+            setup.learner.lanes,
+            samples,
+            width,
         )
         index = (prompt[:, None] * samples + jnp.arange(samples, dtype=jnp.int32)[None, :]).reshape(-1)
         taken = jax.tree.map(lambda x: x[index], rollout)
         weight = here.reshape(-1, 1).astype(taken.mask.dtype)
         coefficient = {name: x * weight for name, x in taken.coefficient.items()}
         taken = taken.replace(mask=taken.mask * weight, coefficient=coefficient)
-        return sharding.constrain(taken, plan.mesh), places
+        return sharding.constrain(taken, setup.mesh), places
 
     def add(carry):
         turn, total = carry
@@ -151,31 +163,31 @@ def _packed(plan: plans.Plan, gradient: Callable[..., Any], params: types.Tree, 
     return value, metrics, grads
 
 
-def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
+def _optimise(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
     """Run one objective: every epoch and minibatch. Returns (state, metrics of it)."""
-    o, tx = plan.algorithm.objectives[number], plan.optimizers[number]
-    minibatches = o.minibatches or plan.minibatches
-    batches = _split(rollout, minibatches, plan.mesh)
-    rounding = jax.random.fold_in(key, _ROUNDING) if plan.rounding == "stochastic" else None
+    o, tx = setup.algorithm.objectives[number], setup.phase.optimizers[number]
+    minibatches = o.minibatches or setup.learner.minibatches
+    batches = _split(rollout, minibatches, setup.mesh)
+    rounding = jax.random.fold_in(key, _ROUNDING) if setup.learner.rounding == "stochastic" else None
 
     def turn(carry, i: types.Array):
         part, opt_state, inner = carry
         rows = jax.tree.map(lambda x: x[i % minibatches], batches)
         value, metrics, grads, inner = _minibatch_gradient(
-            plan, o, part, state, rows, inner, jax.random.fold_in(key, i)
+            setup, o, part, state, rows, inner, jax.random.fold_in(key, i)
         )
-        if plan.offload:  # on the device for no longer than it is used
+        if setup.learner.offload:  # on the device for no longer than it is used
             opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
         own = None if rounding is None else jax.random.fold_in(rounding, i)
         part, opt_state, norm, finite = optimizers.apply(tx, grads, value, part, opt_state, own)
-        if plan.offload:
+        if setup.learner.offload:
             opt_state = jax.device_put(opt_state, jax.memory.Space.Host)
         metrics |= {"loss": value, "gradient_norm": norm, "skipped": 1.0 - finite}
         return (part, opt_state, inner), metrics
 
     inner = state.algorithm["objectives"][number]
     carry = (adapters.trained(state.params[o.module]), state.opt_state[number], inner)
-    repeats = _repeats(plan, o)
+    repeats = _repeats(setup, o)
     if repeats == 1:
         carry, metrics = turn(carry, jnp.zeros((), jnp.int32))
         stacked = jax.tree.map(lambda x: x[None], metrics)
@@ -198,12 +210,12 @@ def _optimise(plan: plans.Plan, number: int, state: types.TrainState, rollout: t
     return state, metrics
 
 
-def _experts(plan: plans.Plan, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
+def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
     """Describe how evenly a micro-batch of rows uses the experts, where the policy has any."""
-    model = plan.models["policy"]
+    model = setup.networks["policy"]
     if not model.architecture.experts or rollout.context is None or rollout.action is None:
         return {}
-    rows = jax.tree.map(lambda x: x[: x.shape[0] // plan.microbatches], rollout)
+    rows = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], rollout)
     prompt, seen = rows.context.training
     token = jnp.concatenate([prompt, rows.action.token], axis=1)
     mask = jnp.concatenate([seen, packing.written(rows.mask).astype(seen.dtype)], axis=1)
@@ -245,14 +257,15 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
 
 
 def update(
-    plan: plans.Plan, state: types.TrainState, rollout: types.Rollout, key: types.Key
+    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
 ) -> tuple[types.TrainState, dict[str, Any]]:
     """Update the state from a scored rollout, [prompts * oversample * samples] rows.
 
-    Returns the state and scalar metrics; with ``plan.peek``, also the first rows as they were trained on ("rows").
+    Returns the state and scalar metrics; with ``log.rollout_rows``, also the first rows as they were trained on
+    ("rows").
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
-    algorithm, source, before = plan.algorithm, plan.algorithm.source, state
+    algorithm, source, before = setup.algorithm, setup.algorithm.source, state
     decoded = rollout.extra.get("slots")
     metrics = {}
     if decoded is not None:
@@ -260,30 +273,30 @@ def update(
         metrics["slot_utilisation"] = jnp.sum(written) / jnp.sum(decoded)
     if source.segment:
         metrics["carried"] = jnp.mean((rollout.finish == types.Finish.UNFINISHED) * 1.0)
-    drawn = jnp.sum(state.pool["free"]) // plan.samples if source.segment else plan.prompts * source.oversample
-    rollout, pool = source.select(rollout, state.pool, plan.rows, jax.random.fold_in(key, 0))
-    rollout = _complete(plan, state, sharding.constrain(rollout, plan.mesh))
+    drawn = jnp.sum(state.pool["free"]) // setup.samples if source.segment else setup.prompts * source.oversample
+    rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
+    rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
     rollout, inner = interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
     state = state.replace(algorithm=inner, pool=pool)
     metrics |= _rollout_metrics(rollout, judged=source.origin == "policy")
-    metrics |= _experts(plan, state.params["policy"], rollout)
+    metrics |= _experts(setup, state.params["policy"], rollout)
     skipped = jnp.zeros(())
     for number, o in enumerate(algorithm.objectives):
-        state, own = _when_due(plan, number, state, rollout, jax.random.fold_in(key, 2 + number))
+        state, own = _when_due(setup, number, state, rollout, jax.random.fold_in(key, 2 + number))
         skipped += own["skipped"]
         metrics |= own if o.module == "policy" else {f"{o.module}/{name}": x for name, x in own.items()}
-    state = _follow(plan, before, state, metrics, skipped, jax.random.fold_in(key, 1000))
+    state = _follow(setup, before, state, metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
-    if plan.peek:
-        metrics["rows"] = jax.tree.map(lambda x: x[: plan.peek], rollout)
-    return state.replace(cursor=state.cursor + drawn), metrics
+    if setup.settings.log.rollout_rows:
+        metrics["rows"] = jax.tree.map(lambda x: x[: setup.settings.log.rollout_rows], rollout)
+    return state.replace(cursor=state.cursor.at[setup.cursor].add(drawn)), metrics
 
 
-def _when_due(plan: plans.Plan, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
+def _when_due(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
     """Run an objective on the steps it is meant for; on the others its metrics are 0."""
-    every = plan.algorithm.objectives[number].every
-    run = functools.partial(_optimise, plan, number)
+    every = setup.algorithm.objectives[number].every
+    run = functools.partial(_optimise, setup, number)
     if every == 1:
         return run(state, rollout, key)
     shapes = jax.eval_shape(run, state, rollout, key)[1]
@@ -291,13 +304,13 @@ def _when_due(plan: plans.Plan, number: int, state: types.TrainState, rollout: t
     return jax.lax.cond(state.step % every == 0, run, lambda s, *_: (s, idle), state, rollout, key)
 
 
-def _follow(plan: plans.Plan, before, state: types.TrainState, metrics, skipped, key: types.Key) -> types.TrainState:
+def _follow(setup: phases.Setup, before, state: types.TrainState, metrics, skipped, key: types.Key) -> types.TrainState:
     """Move reference, schedules and counters. A step with a skipped update moves the counters only."""
     finite = skipped == 0
     reference, inner = interpreter.after(
-        plan.algorithm, state.reference, adapters.trained(state.params["policy"]), metrics, state.algorithm, key
+        setup.algorithm, state.reference, adapters.trained(state.params["policy"]), metrics, state.algorithm, key
     )
-    inner = interpreter.observe(plan.algorithm, inner, metrics)
+    inner = interpreter.observe(setup.algorithm, inner, metrics)
 
     def keep(new: types.Tree, old: types.Tree) -> types.Tree:
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)

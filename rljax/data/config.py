@@ -1,0 +1,20 @@
+"""Settings of the tokenizer."""
+
+import dataclasses
+from typing import Literal
+
+from rljax.language import settings
+from rljax.language.settings import Size, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """The tokenizer that is trained on the tasks' text, or loaded."""
+
+    kind: Literal["char", "bpe", "unigram", "bytes"] = setting(
+        "char", "Trained on the text of the tasks ('char', 'bpe', 'unigram'), or UTF-8 bytes."
+    )
+    vocabulary: Size = setting(0, "Ids to train; 0: as many as there are characters.")
+    path: str = setting("", "Folder with tokenizer.json or a SentencePiece model to load instead, gs:// too.")
+
+    __post_init__ = settings.check

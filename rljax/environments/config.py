@@ -1,0 +1,17 @@
+"""Settings of verifiers on the host."""
+
+import dataclasses
+
+from rljax.language import settings
+from rljax.language.settings import Count, Positive, Size, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifierConfig:
+    """The worker processes that judge completions of host tasks."""
+
+    workers: Size = setting(2, "Worker processes; 0 judges in the process of the run.")
+    timeout: Positive = setting(5.0, "Seconds that judging one completion may take.")
+    chunks: Count = setting(2, "Parts of a batch: one is judged while the next is sampled.")
+
+    __post_init__ = settings.check

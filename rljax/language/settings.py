@@ -1,0 +1,208 @@
+"""Groups of settings: a frozen dataclass is the schema of its group.
+
+    @dataclasses.dataclass(frozen=True)
+    class SamplerConfig:
+        temperature: Positive = setting(1.0, "Divisor of the logits.")
+        draw: Literal["gumbel", "inverse"] = setting("gumbel", "How a token is drawn.")
+
+The annotation is the type and the range, the default is the default, and the text is the help. A ``ConfigDict``, the
+flags, the checks, the error messages and the page of all fields are made from these. A group is passed whole to
+whoever reads it, so that a new field is one line here and one where it is read.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
+
+from rljax.language import hints, parse
+from rljax.types import Range
+
+Count = Annotated[int, Range(1)]
+Size = Annotated[int, Range(0)]  # 0 usually means "off", or "chosen for you"
+Share = Annotated[float, Range(0, 1)]
+NonNegative = Annotated[float, Range(0)]
+Positive = Annotated[float, Range(0, open_low=True)]
+
+T = TypeVar("T")
+
+
+def setting(default: Any, help: str, *, fixed: bool = False) -> Any:
+    """Define a field of a group.
+
+    Args:
+      default: its value where a config does not set it.
+      help: one line that says what the field means, with its unit.
+      fixed: whether it holds for the whole run, so that a phase cannot set it for itself.
+
+    Returns:
+      The field, for the right-hand side of an annotated name in a dataclass.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "fixed": fixed})
+
+
+def group(of: type, *, fixed: bool = False, flat: bool = False, **defaults: Any) -> Any:
+    """Define a field that holds another group.
+
+    Args:
+      of: the group's dataclass; every field of it has a default, there or in ``defaults``.
+      fixed: whether no field of it can be set by a phase.
+      flat: whether its fields stand beside those of the enclosing group in a config, instead of below its name.
+      **defaults: values that replace the defaults of its fields.
+
+    Returns:
+      The field, for the right-hand side of an annotated name in a dataclass.
+    """
+    metadata = {"of": of, "fixed": fixed, "flat": flat, "defaults": defaults}
+    return dataclasses.field(default_factory=lambda: of(**defaults), metadata=metadata)
+
+
+@functools.cache
+def _annotations(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def check(instance: Any) -> None:
+    """Check every setting of a group; a group's ``__post_init__``.
+
+    Raises:
+      ValueError: a value of another type or out of range; the message names the field, its value and what is allowed.
+    """
+    annotations = _annotations(type(instance))
+    for field in dataclasses.fields(instance):
+        if "help" in field.metadata:
+            _check(field.name, getattr(instance, field.name), annotations[field.name])
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if problem := hints.mismatch(value, hint):
+        raise ValueError(f"{name}={value!r}: must be {problem}.{hints.closest(value, hint)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field of a schema: where it stands, and what it may hold."""
+
+    path: tuple[str, ...]
+    hint: Any  # the annotation
+    default: Any
+    help: str
+    fixed: bool  # for the whole run
+
+    @property
+    def type(self) -> type:
+        """The Python type of its values."""
+        return type(self.default)
+
+    @property
+    def allowed(self) -> str:
+        """What it may hold, in words."""
+        return hints.describe(self.hint)
+
+
+def fields(cls: type) -> Iterator[Field]:
+    """Yield every field of a group and of the groups inside it, in order of definition."""
+    yield from _fields(cls, (), False, {})
+
+
+def _fields(cls: type, path: tuple[str, ...], fixed: bool, defaults: Mapping[str, Any]) -> Iterator[Field]:
+    annotations = _annotations(cls)
+    for field in dataclasses.fields(cls):
+        meta, here = field.metadata, (*path, field.name)
+        if "of" in meta:
+            yield from _fields(meta["of"], path if meta["flat"] else here, fixed or meta["fixed"], meta["defaults"])
+        elif "help" in meta:
+            default = defaults.get(field.name, field.default)
+            yield Field(here, annotations[field.name], default, meta["help"], fixed or meta["fixed"])
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """Return a nested dictionary with the default of every field of a group."""
+    tree: dict[str, Any] = {}
+    for field in fields(cls):
+        put(tree, field.path, field.default)
+    return tree
+
+
+def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Set ``tree[path[0]][path[1]]...`` to a value and create the dictionaries on the way."""
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def verify(cls: type, values: Mapping[str, Any], path: str = "config") -> None:
+    """Check the values of a nested mapping against the schema of a group, each by itself.
+
+    Args:
+      cls: the group's dataclass.
+      values: a mapping such as a ``ConfigDict``; it may lack fields.
+      path: the name of the mapping in error messages.
+
+    Raises:
+      ValueError: a field that the schema lacks, or a value of another type or out of range; the message names the
+        field, its value and what is allowed.
+    """
+    known = _members(cls)
+    for name in values:
+        value = values[name]
+        if name not in known:
+            raise ValueError(f"{path}.{name}: unknown field.{parse.nearest(name, known)}")
+        if not isinstance(known[name], _Group):
+            _check(f"{path}.{name}", value, known[name])
+        elif hasattr(value, "items"):
+            verify(known[name].of, value, f"{path}.{name}")
+        else:
+            raise ValueError(f"{path}.{name}={value!r}: must be a group of fields.")
+
+
+def build(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
+    """Return a group whose fields have the values of a nested mapping, checked against its schema.
+
+    Args:
+      cls: the group's dataclass.
+      values: a mapping such as a ``ConfigDict``; fields that it lacks have their defaults.
+      path: the name of the mapping in error messages.
+
+    Returns:
+      An instance of ``cls``.
+
+    Raises:
+      ValueError: what ``verify`` finds, or values that do not fit each other.
+    """
+    verify(cls, values, path)
+    return _build(cls, values, path, {})
+
+
+def _build(cls: Any, values: Mapping[str, Any], path: str, defaults: Mapping[str, Any]) -> Any:
+    arguments = dict(defaults)
+    for field in dataclasses.fields(cls):
+        meta = field.metadata
+        if "of" in meta:
+            inner = values if meta["flat"] else values.get(field.name, {})
+            where = path if meta["flat"] else f"{path}.{field.name}"
+            arguments[field.name] = _build(meta["of"], inner, where, meta["defaults"])
+        elif "help" in meta and field.name in values:
+            arguments[field.name] = values[field.name]
+    try:
+        return cls(**arguments)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    of: type
+
+
+def _members(cls: type) -> dict[str, Any]:
+    """Return what a mapping of a group may hold: an annotation for each setting, a ``_Group`` for each group."""
+    members: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        meta = field.metadata
+        if "of" in meta:
+            members |= _members(meta["of"]) if meta["flat"] else {field.name: _Group(meta["of"])}
+        elif "help" in meta:
+            members[field.name] = _annotations(cls)[field.name]
+    return members

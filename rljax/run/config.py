@@ -1,0 +1,40 @@
+"""Settings of the loop around the steps."""
+
+import dataclasses
+
+from rljax.language import settings
+from rljax.language.settings import Count, Size, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluations on held-out prompts."""
+
+    every: Size = setting(0, "Steps between evaluations during training; 0: none.")
+    prompts: Count = setting(128, "Prompts of an evaluation during training.")
+    samples: Count = setting(32, "Completions of each of its prompts.")
+    final_prompts: Count = setting(256, "Prompts of an evaluation that a phase names.")
+    final_samples: Count = setting(64, "Completions of each of its prompts.")
+
+    __post_init__ = settings.check
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """Checkpoints of the train state."""
+
+    every: Count = setting(100, "Steps between checkpoints; phases and evaluations end with one too.")
+    max_to_keep: Count = setting(2, "Newest checkpoints kept, beside the best.", fixed=True)
+
+    __post_init__ = settings.check
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """What is written of each step."""
+
+    every: Count = setting(10, "Steps between flushes of the metrics.")
+    rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; 0: none.")
+    rollout_rows: Size = setting(8, "Rows of a dump.")
+
+    __post_init__ = settings.check

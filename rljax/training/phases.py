@@ -1,0 +1,184 @@
+"""Phases: one algorithm for a number of steps, and what its step is compiled for."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import jax
+import optax
+
+from rljax import environments, models, sampling, types
+from rljax.algorithms import interpreter
+from rljax.models import packing, scoring
+from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig
+
+
+class Log(Protocol):
+    """The settings of logging that a step reads."""
+
+    @property
+    def rollout_rows(self) -> int:
+        """Rows of a step that are returned with its metrics."""
+        ...
+
+
+class Settings(Protocol):
+    """The groups of settings that training reads; ``config.schema.Config`` has these among others."""
+
+    @property
+    def task(self) -> str:
+        """The call that names the task."""
+        ...
+
+    @property
+    def batch(self) -> BatchConfig:
+        """The rows of a step."""
+        ...
+
+    @property
+    def sampler(self) -> sampling.SamplerConfig:
+        """How tokens are drawn."""
+        ...
+
+    @property
+    def learner(self) -> LearnerConfig:
+        """How the update goes over the rows."""
+        ...
+
+    @property
+    def log(self) -> Log:
+        """What is returned of each step."""
+        ...
+
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase(Generic[S]):
+    """A phase with its names resolved. It makes the updates ``first`` < step <= ``last``."""
+
+    name: str
+    first: int
+    last: int
+    start: PhaseConfig  # how it begins and ends
+    settings: S  # the run's, with those that the phase sets for itself
+    algorithm: types.Algorithm
+    optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
+    task: environments.Task  # not bound to a tokenizer
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that the algorithm trains or reads: "policy" and, where needed, "value" and "reward"."""
+        needs = interpreter.needs(self.algorithm)
+        trained = {o.module for o in self.algorithm.objectives}
+        return ("policy", *(m for m in ("value", "reward") if m in trained or getattr(needs, m)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup(Generic[S]):
+    """A phase on devices: what its step is compiled for. Sizes are those of one step."""
+
+    phase: Phase[S]
+    task: environments.Task  # bound to the tokenizer
+    networks: Mapping[str, models.Model]  # by module; "policy" is always there
+    decoder: models.Model  # the policy, laid out for rollouts
+    ends: sampling.Ends
+    mesh: jax.sharding.Mesh
+    cursor: int = 0  # place of the task's cursor in ``TrainState.cursor``
+    cursors: int = 1  # tasks of the run
+
+    @property
+    def settings(self) -> S:
+        """The settings of the phase."""
+        return self.phase.settings
+
+    @property
+    def learner(self) -> LearnerConfig:
+        """How the update goes over the rows."""
+        return self.settings.learner
+
+    @property
+    def algorithm(self) -> types.Algorithm:
+        """The algorithm of the phase."""
+        return self.phase.algorithm
+
+    @property
+    def prompts(self) -> int:
+        """Prompts that a step trains on."""
+        return self.settings.batch.prompts
+
+    @property
+    def samples(self) -> int:
+        """Completions of each prompt."""
+        return self.settings.batch.samples
+
+    @property
+    def rows(self) -> int:
+        """Rows that a step trains on."""
+        return self.prompts * self.samples
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of every log-prob; demonstrations have none."""
+        return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
+
+    def shared(self, rows: int) -> int:
+        """Return how many adjacent ones of ``rows`` rows have one prompt that is read once; 0: none."""
+        whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0
+        return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
+
+    def owner(self, module: str) -> str:
+        """Return the module whose parameters hold ``module``: a critic may be a head on the policy's trunk."""
+        return module if module in self.networks else "policy"
+
+    def continues(self, previous: "Setup[Any]") -> bool:
+        """Return whether rows in flight of the previous phase are also rows of this one."""
+
+        def rows(setup: "Setup[Any]") -> tuple[Any, ...]:
+            lengths = setup.task.prompt_length, setup.task.completion_length
+            return setup.settings.task, lengths, setup.algorithm.source.spec
+
+        return rows(self) == rows(previous)
+
+
+def score(
+    setup: Setup,
+    module: str,
+    params: types.Tree,
+    rows: types.Rollout,
+    needs: types.Needs,
+    *,
+    kept: bool | None = None,
+    reference: types.Tree | None = None,
+    places: packing.Places | None = None,
+) -> types.Scores:
+    """Score rows with a module, at the temperature of the phase.
+
+    Args:
+      setup: the phase on devices.
+      module: "policy", "value" or "reward".
+      params: the module's parameters.
+      rows: ``[B, T]`` rows.
+      needs: what to compute beyond log-probs.
+      kept: whether log-probs are normalized over the support that the sampler kept; None: as the settings say.
+      reference: parameters of the reference policy, for exact divergences.
+      places: where packed completions stand; None: each has a row.
+
+    Returns:
+      The scores, ``[B, T]`` float32 each, differentiable in ``params``.
+    """
+    learner = setup.learner
+    return scoring.score(
+        setup.networks[setup.owner(module)],
+        params,
+        rows,
+        needs,
+        temperature=setup.temperature,
+        kept=setup.settings.sampler.rescore == "kept" if kept is None else kept,
+        reference=reference,
+        vocabulary=learner.vocabulary,
+        keep_logits=learner.keep_logits,
+        samples=setup.shared(rows.mask.shape[0]),
+        places=places,
+    )

@@ -1,0 +1,237 @@
+"""Settings: one definition, checked in one place, and phases that set fields for themselves."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.config import files, resolve, schema
+from rljax.language import settings
+from rljax.run import loop, programs
+from rljax.training.config import PhaseConfig
+from tests import tiny
+
+ROOT = pathlib.Path(__file__).parent.parent
+FIELDS = [*settings.fields(schema.Config), *settings.fields(PhaseConfig)]
+OTHER = "arithmetic(operands=2, digits=2, working=False, noise=0.3)"
+
+
+# --- the schema --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda f: ".".join(f.path))
+def test_every_field_has_a_default_that_fits_and_one_line_of_help(field):
+    settings.verify(schema.Config if field in FIELDS[: len(FIELDS) - 6] else PhaseConfig, _nested(field), "config")
+    assert field.help.endswith(".") and "\n" not in field.help and len(field.help) < 110
+    assert field.allowed and isinstance(field.default, bool | int | float | str | tuple)
+
+
+def _nested(field):
+    tree = {}
+    settings.put(tree, field.path, field.default)
+    return tree
+
+
+def test_the_config_is_made_of_the_schema_alone():
+    config = files.flatten(schema.default())
+    fields = {f"config.{'.'.join(f.path)}": f for f in settings.fields(schema.Config)}
+    assert {k for k in config if not k.startswith("config.phase.")} == set(fields)
+    phase = {k.removeprefix("config.phase.main."): v for k, v in config.items() if k.startswith("config.phase.")}
+    free = {".".join(f.path) for f in settings.fields(schema.Config) if not f.fixed}
+    own = {".".join(f.path): f.default for f in settings.fields(PhaseConfig)}
+    assert {k for k, v in phase.items() if v is None} == free
+    assert {k: v for k, v in phase.items() if v is not None} == own
+
+
+def test_groups_check_themselves():
+    with pytest.raises(ValueError, match=r"epochs=0: must be a whole number in \[1, inf\]"):
+        rljax.training.config.LearnerConfig(epochs=0)
+    with pytest.raises(ValueError, match=r"draw='invers': must be one of .*Did you mean 'inverse'"):
+        rljax.sampling.SamplerConfig(draw="invers")
+
+
+def test_a_new_sampler_field_is_one_line_and_one_where_it_is_read(tmp_path):
+    """Edit a copy of the package: one line in the schema, one in the sampler, and the config has the field."""
+    shutil.copytree(ROOT / "rljax", tmp_path / "rljax", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    schema_file, reader = tmp_path / "rljax/sampling/config.py", tmp_path / "rljax/sampling/decode.py"
+    text, line = schema_file.read_text(), "    compact: Size = setting("
+    assert line in text
+    schema_file.write_text(
+        text.replace(line, '    banned: Size = setting(0, "Token that is never drawn; 0: none.")\n' + line)
+    )
+    text, line = reader.read_text(), "    logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)\n"
+    assert line in text
+    reader.write_text(text.replace(line, line + "    logits = logits.at[:, config.banned].set(-jnp.inf)\n"))
+    code = (
+        "import sys, jax, numpy as np; sys.path.insert(0, '.')\n"
+        "from rljax.config import files, resolve\n"
+        "from rljax.run import programs\n"
+        f"sys.path.append({str(ROOT)!r})\n"
+        "from tests import tiny\n"
+        "program = tiny.program(sampler__banned=7)\n"
+        "step = program.steps[0]\n"
+        "rollout = step.rollout(step.begin(None, program.key), program.key)\n"
+        "first = np.asarray(rollout.action.token)[:, 0]\n"
+        "print('drawn', 7 in first, len(set(first.tolist())) > 3)\n"
+        "try: resolve.phases(tiny.config(phase__main__sampler__banned=-1))\n"
+        "except ValueError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "drawn False True" in done.stdout, done.stderr
+    assert "config.phase.main.sampler.banned=-1: must be a whole number in [0, inf]" in done.stdout
+
+
+# --- phases set fields for themselves -------------------------------------------------------------
+
+
+def test_a_phase_sets_any_field_that_is_not_fixed():
+    config = tiny.config(
+        phase__warm__learner__microbatches=2,
+        phase__main__seam__penalty="+ entropy(0.01)",
+        phase__main__sampler__temperature=0.7,
+        phase__main__task=OTHER,
+        phase__main__model__remat="none",
+    )
+    warm, main = resolve.phases(config)
+    assert (warm.settings.learner.microbatches, main.settings.learner.microbatches) == (2, 1)
+    assert (warm.settings.sampler.temperature, main.settings.sampler.temperature) == (1.0, 0.7)
+    assert main.algorithm.objectives[0].loss[-1].spec.startswith("entropy(coefficient=0.01")
+    assert warm.settings.task == config.task and main.settings.task == OTHER
+    assert main.settings.model.architecture.remat == "none" and warm.settings.model.architecture.remat == "full"
+
+
+@pytest.mark.parametrize(
+    "field", [".".join(f.path) for f in settings.fields(schema.Config) if f.fixed], ids=lambda name: name
+)
+def test_what_holds_for_the_run_is_refused_in_a_phase(field):
+    message = rf"config\.phase\.main\.{field.split('.')[0]}.*: a phase cannot set .*, which holds for the whole run"
+    with pytest.raises(ValueError, match=message):
+        files.override(tiny.config(), f"phase.main.{field}", 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"phase__main__learner__epochs": 0}, r"config\.phase\.main\.learner\.epochs=0: must be a whole number in \[1"),
+        ({"phase__main__sampler__draw": "best"}, r"config\.phase\.main\.sampler\.draw='best': must be one of 'gumbel'"),
+        ({"phase__main__task": "arithmetics()"}, r"config\.phase\.main\.task: .*Did you mean 'arithmetic'"),
+        ({"phase__main__seam__penalty": "kll()"}, r"config\.phase\.main\.seam\.penalty: .*Did you mean 'kl'"),
+        (
+            {"seam__penalty": "kl()", "phase__main__algorithm": "rloo()"},
+            r"config\.seam\.penalty='kl\(\)' edits nothing: every phase names an algorithm",
+        ),
+    ],
+)
+def test_a_phase_is_checked_like_the_run(fields, message):
+    with pytest.raises(ValueError, match=message):
+        resolve.phases(tiny.config(**fields))
+
+
+def test_old_names_of_sizes_lead_to_the_new_ones():
+    with pytest.raises(ValueError, match=r"phase\.prompts: unknown field\. It is phase\.batch\.prompts"):
+        rljax.phase(prompts=4)
+    old = files.from_dict({"phase": {"main": {"algorithm": "", "prompts": 4, "samples": 0}}, "sampler": {"block": 2}})
+    assert (old.phase.main.batch.prompts, old.phase.main.batch.samples, old.sampler.cache_block) == (4, None, 2)
+    assert old.phase.main.algorithm is None
+
+
+# --- phase boundaries -------------------------------------------------------------------------------
+
+
+def curriculum(**fields):
+    """Return a config of three phases: a task, another one, and the first again; rows in flight in the last two."""
+    config = tiny.config(phases=("warm", "other", "main"), **fields)
+    config.phase.other = rljax.phase(steps=2, warmup=1, task=OTHER, evaluate="other")
+    config.phase.main.update({"steps": 2, "evaluate": "result"})
+    return config
+
+
+def test_the_vocabulary_is_that_of_all_phases():
+    first, second = resolve.phases(tiny.config(phase__main__task="countdown(numbers=3)"))
+    program = programs.build(
+        tiny.config(phase__main__task="countdown(numbers=3)", mesh__data=1), devices=jax.devices()[:1]
+    )
+    for task in (first.task, second.task):
+        for text in task.corpus():
+            assert program.tokenizer.unk not in program.tokenizer.encode(text)
+    assert [t.name for t in program.tasks] == ["arithmetic", "countdown"]
+
+
+def test_each_task_keeps_its_cursor_and_an_evaluation_names_its_task():
+    result = loop.train(curriculum(mesh__data=1), workdir=None, progress=False, devices=jax.devices()[:1])
+    assert result.state.cursor.tolist() == [2 * 16 + 2 * 8, 2 * 8]  # warm-up and main, other
+    first = tiny.config().task
+    assert [e["task"] for e in result.evaluations] == [first, OTHER, first]
+    lengths = [p.task.completion_length for p in result.program.setups]
+    assert lengths[0] == lengths[2] != lengths[1]
+
+
+def carried(**fields):
+    config = tiny.config(phases=("first", "main"), mesh__data=1, seam__source="partial(segment=2, oversample=2)")
+    config.phase.first = rljax.phase(steps=2, warmup=1)
+    config.phase.main.reset_optimizer = False
+    for name, value in fields.items():
+        files.override(config, name.replace("__", "."), value)
+    program = programs.build(config, devices=jax.devices()[:1])
+    first, second = program.steps
+    state = first.begin(None, program.key)
+    for _ in range(2):
+        state, _ = first.fused(state, program.key)
+    return second, jax.device_get(state), jax.device_get(second.begin(state, program.key))
+
+
+def test_equal_task_lengths_and_source_carry_rows_in_flight():
+    step, before, after = carried()
+    jax.tree.map(np.testing.assert_array_equal, after.pool, before.pool)
+    jax.tree.map(np.testing.assert_array_equal, after.opt_state, before.opt_state)
+    assert step.notes == () and not np.all(before.pool["free"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"phase__main__seam__source": "partial(segment=3, oversample=2)"}, {"phase__main__task": OTHER}],
+    ids=["source", "task"],
+)
+def test_another_task_or_source_starts_with_no_rows_in_flight(fields):
+    _, before, after = carried(**fields)
+    assert np.all(after.pool["free"]) and not np.all(before.pool["free"])
+
+
+def test_another_optimizer_is_reset_and_said_so():
+    step, _, after = carried(phase__main__optimizer="sgd(0.1)")
+    assert len(step.notes) == 1 and "'main': the optimizer state is reset although" in step.notes[0]
+    fresh = jax.tree.leaves(after.opt_state)
+    assert all(not np.any(x) for x in fresh)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the work directory and the result of a run of three phases that keeps every checkpoint."""
+    folder = tmp_path_factory.mktemp("curriculum") / "whole"
+    return folder, loop.train(stored(), folder, progress=False, devices=jax.devices()[:1])
+
+
+def stored():
+    fields = {"checkpoint__every": 1, "checkpoint__max_to_keep": 9, "seam__source": "partial(segment=2, oversample=2)"}
+    return curriculum(mesh__data=1, **fields)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stop", [3, 4], ids=["inside a phase", "at a boundary"])
+def test_a_run_resumed_from_a_checkpoint_is_the_run_undisturbed(whole, tmp_path, stop):
+    folder, result = whole
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    for checkpoint in (again / "checkpoints").iterdir():  # as if it had been killed after this step
+        if checkpoint.name.isdigit() and int(checkpoint.name) > stop:
+            shutil.rmtree(checkpoint)
+    resumed = loop.train(stored(), again, progress=False, devices=jax.devices()[:1])
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(result.state))
+    for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
