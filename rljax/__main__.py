@@ -22,6 +22,7 @@ COMMANDS = {
     "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
     "metrics": ("rljax.run.metrics", "Show the rollouts that a run has dumped."),
     "sweep": ("rljax.run.sweep", "Make the commands of many runs from a file of fields and values."),
+    "config": ("rljax.config.page", "List the fields of a config: defaults, what is allowed, what they mean."),
     "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
     "sharding": ("rljax.run.sharding", "Show how a config's train state is laid out over a mesh."),
     "convert": ("rljax.run.convert", "Read a public checkpoint, or write a run's policy as one."),
