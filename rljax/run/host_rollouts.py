@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
 def own(index: types.Array, token: types.Array, mask: types.Array, mesh: jax.sharding.Mesh, first: int = 0) -> Rows:
     """Fetch those of B rows that lie on this host; waits for the devices. The batch has ``first`` rows before them."""
-    place, found = processes.own_rows((index, token, mask), _layout(mesh, token.shape[0]))
+    place, found = processes.local_rows((index, token, mask), _layout(mesh, token.shape[0]))
     return Rows(first + place, *found)
 
 
@@ -167,7 +167,7 @@ def prompts(program: programs.Program, index: np.ndarray, split: environments.Sp
         return program.task.prompts(jnp.asarray(index), split)
     layout = _layout(program.mesh, index.size)
     read: Any = program.task.prompts  # a host task takes NumPy arrays
-    return processes.lay_rows(lambda rows: read(index[rows], split), index.size, layout)
+    return processes.global_rows(lambda rows: read(index[rows], split), index.size, layout)
 
 
 def rollout(
@@ -227,4 +227,4 @@ def _demonstrated(
         made = rollouts.demonstrate(step.plan, jnp.asarray(number), jnp.asarray(position[rows]), there, program.key)
         return jax.device_get(made.replace(episode=rows.astype(np.int32)))
 
-    return processes.lay_rows(read, index.size, _layout(program.mesh, index.size))
+    return processes.global_rows(read, index.size, _layout(program.mesh, index.size))
