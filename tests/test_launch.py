@@ -640,7 +640,7 @@ def test_the_manifest_is_applied_or_its_command_shown(cloud):
     ("options", "said"),
     [
         (["--type", "v5p", "--topology", "4x4"], "v5p has topologies such as 4x4x4"),
-        (["--type", "v6e", "--topology", "3x1"], "3 chips are not hosts of 4"),
+        (["--type", "v6e", "--topology", "3x1"], "3 chips; must be a multiple of the 4 chips of a host"),
         (["--type", "v5q", "--topology", "4x4"], "invalid choice: 'v5q'"),
         (["--type", "v5e", "--topology", "4x4", "--name", "Mine"], "--name 'Mine'"),
         (["--type", "v5e", "--topology", "4x4", "--slices", "0"], "at least 1"),
