@@ -95,7 +95,8 @@ def _table(record: dict[str, Any]) -> str:
     lines = [
         f"{record['shape']}, {record['lengths']}, {record['new_tokens']} tokens: step {record['step_ms']:.0f} ms "
         f"(best {record['best_ms']:.0f}), peak {record['peak_gib']:.2f} GiB, "
-        f"first step {record['first_step_s']:.1f} s, slot utilization {100 * record['slot_utilisation']:.0f} %, sampler gap {record['sampler_gap']:.1e}",
+        f"first step {record['first_step_s']:.1f} s, slot utilization {100 * record['slot_utilisation']:.0f} %, "
+        f"sampler gap {record['sampler_gap']:.1e}",
         f"matmul GFLOP/s: {sizes}; memory {bandwidth / 1e9:.1f} GB/s; {record['devices']} x {record['device']}",
         f"{'part':10s} {'ms':>9s} {'tokens/s':>10s} {'of matmul':>10s} {'of memory':>10s} {'compile s':>10s}",
     ]
