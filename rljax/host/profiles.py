@@ -47,9 +47,7 @@ def steps(text: str, last: int) -> range:
         )
     first, final = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= final <= last:
-        raise ValueError(
-            f"config.profile={text!r}: steps must be in ascending order and within 1 to {last}, the steps of the run."
-        )
+        raise ValueError(f"config.profile={text!r}: must be an ascending range within the run's steps, 1 to {last}.")
     return range(first, final + 1)
 
 
