@@ -56,9 +56,8 @@ def learning_curve(
     present = {name for record in history for name in record}
     panels = [panel for panel in _PANELS if any(name in present for name, _ in panel[2])][:_MAX_PANELS]
     if not panels:
-        raise ValueError(
-            f"history: got {len(history)} records with {sorted(present)}, must include reward, entropy, length, kl or gradient_norm"
-        )
+        names = ", ".join(name for panel in _PANELS for name, _ in panel[2])
+        raise ValueError(f"history: got {len(history)} records with {sorted(present)}, must have one of {names}")
     phases = list(phases) or _phases_of(history)
     fig = _figure()
     columns = 2 if len(panels) > 1 else 1
