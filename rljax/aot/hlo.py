@@ -79,7 +79,7 @@ class Instruction:
     def op(self) -> str:
         """The name of its operation in the traced program."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
-        return match[1] if match else ""
+        return match[1].replace("\\'", "'") if match else ""
 
 
 @dataclasses.dataclass(frozen=True)

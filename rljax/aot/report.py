@@ -127,14 +127,12 @@ def table(record: Record) -> str:
         f"  roofline           {r['overlapped_s']:.3g} s, bound by {r['bound']}, if everything overlaps; "
         f"{r['apart_s']:.3g} s if nothing overlaps ({seconds})"
     )
-    lines += [
-        f"  largest arrays     {size(a['bytes']):>10s}  {a['array']}  {a['source'] or a['op']}" for a in r["largest"]
+    arrays = [f"{size(a['bytes']):>10s}  {a['array']}  {a['source'] or a['op']}" for a in r["largest"]]
+    sends = [
+        f"{size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']:.0f}  {c['source']}" for c in r["most"]
     ]
-    for c in r["most"]:
-        lines.append(
-            f"  largest sends      {size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']:.0f}  "
-            f"{c['source']}"
-        )
+    for label, rows in (("largest arrays", arrays), ("largest sends", sends)):
+        lines += [f"  {'' if i else label:19s}{row}".rstrip() for i, row in enumerate(rows)]
     return "\n".join(lines)
 
 
