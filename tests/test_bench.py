@@ -43,6 +43,7 @@ def _work(lengths: str):
     config.algorithm, config.batch.prompts, config.batch.samples = "grpo(kl=0.0)", 8, 4
     config.log.rollout_rows = 0
     shapes.SHAPES["test"] = ({"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32}, 64)
+    shapes.set_model(config, "test")
     return parts.whole(shapes.work(config, "test", 5, 16, lengths))
 
 

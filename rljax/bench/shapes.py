@@ -99,12 +99,17 @@ class Filler:
         return f"prompt {index}"
 
 
+def set_model(config: schema.ConfigDict, shape: str) -> None:
+    """Set the fields of ``config.model`` to those of a name in ``SHAPES``."""
+    config.model.update(SHAPES[shape][0])
+
+
 def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
-    """Return the step of a config's last phase with a given model shape and token counts.
+    """Return the step of a config's last phase with given token counts.
 
     Args:
-      config: a config.
-      shape: a name in ``SHAPES``.
+      config: a config, on which ``set_model`` was called.
+      shape: a name in ``SHAPES``, for its vocabulary.
       prompt: tokens per prompt.
       length: maximum tokens per completion.
       lengths: "fixed": no token ends a completion. "longtail": several tokens end one, so that a newly initialized
@@ -113,9 +118,8 @@ def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, length
     Returns:
       The step.
     """
-    fields, vocabulary = SHAPES[shape]
+    _, vocabulary = SHAPES[shape]
     config = config.copy_and_resolve_references()
-    config.model.update(fields)
     config.phases = config.phases[-1:]
     tokenizer: Any = Tokens(vocabulary)
     program = programs.build(config, tokenizer, task=Filler(prompt, length))
