@@ -44,7 +44,7 @@ def _work(lengths: str):
     config.log.rollout_rows = 0
     shapes.SHAPES["test"] = ({"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32}, 64)
     shapes.set_model(config, "test")
-    return parts.whole(shapes.work(config, "test", 5, 16, lengths))
+    return parts.compile_step(shapes.work(config, "test", 5, 16, lengths))
 
 
 def test_the_split_names_every_part_and_counts_real_tokens():

@@ -117,7 +117,7 @@ def _prompts(step: steps.Step) -> types.Prompts:
 
 
 def _by_rows(step: steps.Step, tree: types.Tree) -> types.Tree:
-    """Give abstract arrays the sharding of rows that a step gives them."""
+    """Return abstract arrays with the shardings of a step's rows."""
     mesh = step.plan.mesh
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
 

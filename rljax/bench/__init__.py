@@ -1,7 +1,7 @@
 """Benchmarks on this machine, measured side by side: ``python -m rljax bench``. README.md has the commands and results.
 
 ``__main__``  The command: the step and its parts, ``choices``, ``algebra``.
-``parts``     Each part of a step, with its FLOPs and bytes: ``whole``, ``split``, ``flops``.
+``parts``     Each part of a step, with its FLOPs and bytes: ``compile_step``, ``split``, ``flops``.
 ``ceilings``  The machine's matrix-product rate and memory bandwidth: ``matmul``, ``bandwidth``.
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``.
 ``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.

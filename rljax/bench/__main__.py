@@ -66,8 +66,8 @@ def _config() -> schema.ConfigDict:
 def _step() -> dict[str, Any]:
     f = FLAGS
     step = shapes.work(_config(), f.shape, f.prompt_length, f.new_tokens, f.lengths)
-    whole = parts.whole(step)
-    times = bench.seconds(whole.run, f.steps)
+    compiled = parts.compile_step(step)
+    times = bench.seconds(compiled.run, f.steps)
     record: dict[str, Any] = {
         "bench": "step",
         "device": jax.devices()[0].device_kind,
@@ -77,14 +77,14 @@ def _step() -> dict[str, Any]:
         "new_tokens": f.new_tokens,
         "step_ms": 1e3 * statistics.median(times),
         "best_ms": 1e3 * min(times),
-        "first_step_s": whole.first,
+        "first_step_s": compiled.first,
         "peak_gib": parts.peak_memory() / 2**30,  # of the step alone, as nothing else has run
-        "slot_utilisation": float(whole.metrics["slot_utilisation"]),
-        "sampler_gap": float(whole.metrics["sampler_gap"]),
-        "params": sum(x.size for x in jax.tree.leaves(whole.state.params["policy"])),
+        "slot_utilisation": float(compiled.metrics["slot_utilisation"]),
+        "sampler_gap": float(compiled.metrics["sampler_gap"]),
+        "params": sum(x.size for x in jax.tree.leaves(compiled.state.params["policy"])),
     }
-    record["peers"] = peers.compare(whole.run, step.plan, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
-    record["parts"] = parts.split(whole, f.steps)
+    record["peers"] = peers.compare(compiled.run, step.plan, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
+    record["parts"] = parts.split(compiled, f.steps)
     record["matmul"] = ceilings.matmul(step.plan.models["policy"].architecture.dtype)
     record["bandwidth"] = ceilings.bandwidth()
     return record

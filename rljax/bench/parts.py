@@ -61,7 +61,7 @@ def peak_memory() -> int:
 
 
 @dataclasses.dataclass
-class Whole:
+class CompiledStep:
     """A step with its state, to run repeatedly.
 
     Attributes:
@@ -83,25 +83,25 @@ class Whole:
         self.metrics = jax.block_until_ready(metrics)
 
 
-def whole(step: steps.Step) -> Whole:
+def compile_step(step: steps.Step) -> CompiledStep:
     """Compile a step and run it once."""
     key = jax.random.key(0, impl="threefry2x32")
-    result = Whole(step, step.begin(None, key), key, 0.0)
+    result = CompiledStep(step, step.begin(None, key), key, 0.0)
     start = time.perf_counter()
     result.run()
     result.first = time.perf_counter() - start
     return result
 
 
-def split(timed_step: Whole, repeats: int) -> list[dict[str, Any]]:
+def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
     """Time the parts of a step: prefill, decode, score, log-probs, gradient, optimizer.
 
     "log-probs" is a separate pass over finished rows, for comparison; an on-policy step has none. The time of decode is
     that of the rollout minus prefill and score, the time of the gradient that of the update minus the optimizer.
     """
-    plan, state, key = timed_step.step.plan, timed_step.state, timed_step.key
+    plan, state, key = compiled.step.plan, compiled.state, compiled.key
     model = plan.models["policy"]
-    _, index = timed_step.step.next_prompts(state, key)
+    _, index = compiled.step.next_prompts(state, key)
     prompts = plan.task.prompts(index, "train")
     compile_s: dict[str, float] = {}
 
@@ -120,8 +120,8 @@ def split(timed_step: Whole, repeats: int) -> list[dict[str, Any]]:
 
     params, task = state.params["policy"], plan.task
     seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
-    both = timed("decode", timed_step.step.rollout, state, key)
-    rows = timed_step.step.rollout(state, key)
+    both = timed("decode", compiled.step.rollout, state, key)
+    rows = compiled.step.rollout(state, key)
     verify: Any = jax.jit(lambda r: task.verify(r.index, "train", r.action.token, r.mask))  # type: ignore
     seconds["score"] = timed("score", verify, rows)
     seconds["decode"] = both - seconds["prefill"] - seconds["score"]
@@ -129,12 +129,12 @@ def split(timed_step: Whole, repeats: int) -> list[dict[str, Any]]:
     seconds["log-probs"] = timed("log-probs", score, params, rows)
 
     def update() -> None:
-        timed_step.state, metrics = timed_step.step.update(timed_step.state, rows, key)
+        compiled.state, metrics = compiled.step.update(compiled.state, rows, key)
         jax.block_until_ready(metrics)
 
     update_s = timed("gradient", update)
-    tx, opt_state = plan.optimizers[0], timed_step.state.opt_state[0]
-    params = adapters.trained(timed_step.state.params["policy"])
+    tx, opt_state = plan.optimizers[0], compiled.state.opt_state[0]
+    params = adapters.trained(compiled.state.params["policy"])
     apply = jax.jit(lambda g, p, o: optimizers.apply(tx, g, jax.numpy.zeros(()), p, o))
     seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
     seconds["gradient"] = update_s - seconds["optimizer"]

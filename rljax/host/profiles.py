@@ -201,7 +201,13 @@ class Clock:
             self._open.pop()
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Reassign ``seconds`` from the activity ``source`` to ``target``."""
+        """Reassign time from one activity to another.
+
+        Args:
+          seconds: the time to reassign.
+          source: the activity it was counted for.
+          target: the activity to count it for.
+        """
         self._spent[source] -= seconds
         self._spent[target] += seconds
 
