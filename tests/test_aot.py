@@ -362,7 +362,7 @@ def test_a_roofline_is_work_over_rates():
     kind = topology.KINDS["v5e"]
     times = roofline.times(kind, 197e12, 819e9 / 2, 50e9, 0)
     assert (times.compute, times.memory, times.ici, times.dcn) == pytest.approx((1, 0.5, 0.25, 0))
-    assert (times.overlapped, times.apart) == pytest.approx((1, 1.75)) and times.bound == "compute"
+    assert (times.overlapped, times.serial) == pytest.approx((1, 1.75)) and times.bound == "compute"
     assert topology.KINDS["tpu7x"].share().hbm == 96 * 2**30  # two devices per chip
 
 

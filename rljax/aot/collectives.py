@@ -195,9 +195,9 @@ def _kind(run: hlo.Run) -> str | None:
 
 def _operands(run: hlo.Run) -> tuple[hlo.Shape, ...]:
     """Return the arrays that an instruction reads."""
-    known = run.computation.instructions
-    if run.instruction.operands and all(name in known for name in run.instruction.operands):
-        return tuple(s for name in run.instruction.operands for s in known[name].shapes)
+    instructions = run.computation.instructions
+    if run.instruction.operands and all(name in instructions for name in run.instruction.operands):
+        return tuple(s for name in run.instruction.operands for s in instructions[name].shapes)
     return tuple(hlo.shapes(run.instruction.arguments))
 
 

@@ -88,7 +88,7 @@ def _value(variable: Any, known: _Known) -> int | None:
     return known.get(variable)
 
 
-def _fold(equation: Any, known: _Known) -> None:
+def _record_constant(equation: Any, known: _Known) -> None:
     """Record the value of a scalar computed from constants."""
     operands = [_value(v, known) for v in equation.invars]
     values = [v for v in operands if v is not None]
@@ -102,7 +102,7 @@ def _fold(equation: Any, known: _Known) -> None:
         known[equation.outvars[0]] = values[0]
 
 
-def _enter(jaxpr: Any, invars: Iterable[Any], known: _Known) -> _Known:
+def _constant_arguments(jaxpr: Any, invars: Iterable[Any], known: _Known) -> _Known:
     """Return the parameters of a function that are called with constants, and their values."""
     values = [_value(v, known) for v in invars]
     return {p: v for p, v in zip(jaxpr.invars, values, strict=False) if v is not None}
@@ -116,13 +116,14 @@ def _count(jaxpr: Any, known: _Known, assumed: Assumed) -> float:
             total += _PRODUCTS[name](equation) * (_share(equation, assumed) if name.startswith("ragged_dot") else 1)
         elif name == "scan":
             body = params["jaxpr"].jaxpr
-            constants = _enter(body, equation.invars[: params["num_consts"]], known)
+            constants = _constant_arguments(body, equation.invars[: params["num_consts"]], known)
             total += params["length"] * _count(body, constants, assumed)
         elif name == "while":
             total += _while(equation, known, assumed)
         elif name == "cond":
             total += max(
-                _count(b.jaxpr, _enter(b.jaxpr, equation.invars[1:], known), assumed) for b in params["branches"]
+                _count(b.jaxpr, _constant_arguments(b.jaxpr, equation.invars[1:], known), assumed)
+                for b in params["branches"]
             )
         elif name == "pallas_call":
             total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {}, assumed)
@@ -132,15 +133,15 @@ def _count(jaxpr: Any, known: _Known, assumed: Assumed) -> float:
         else:
             inner = _inside(equation)
             for body in inner:
-                constants = _enter(body, equation.invars, known)
+                constants = _constant_arguments(body, equation.invars, known)
                 total += _count(body, constants, assumed)
-                _leave(equation, body, constants, known)
+                _record_results(equation, body, constants, known)
             if not inner:
-                _fold(equation, known)
+                _record_constant(equation, known)
     return total
 
 
-def _leave(equation: Any, body: Any, constants: _Known, known: _Known) -> None:
+def _record_results(equation: Any, body: Any, constants: _Known, known: _Known) -> None:
     """Record which results of a call are constants; ``constants`` are those of its body after ``_count``."""
     for outer, inner in zip(equation.outvars, body.outvars, strict=False):
         value = _value(inner, constants)
@@ -154,7 +155,7 @@ def _while(equation: Any, known: _Known, assumed: Assumed) -> float:
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     cut = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     start = invars[cut[1] :]
-    constants = _enter(cond, [*invars[: cut[0]], *start], known)
+    constants = _constant_arguments(cond, [*invars[: cut[0]], *start], known)
     carried = {v: i for i, v in enumerate(cond.invars[cut[0] :])}
     trips = []
     for inner in cond.eqns:
@@ -164,7 +165,7 @@ def _while(equation: Any, known: _Known, assumed: Assumed) -> float:
             if end is not None and counter in carried:
                 first = _value(start[carried[counter]], known) or 0
                 trips.append(max(0, end - first))
-    once = _count(body, _enter(body, invars[cut[0] : cut[1]], known), assumed)
+    once = _count(body, _constant_arguments(body, invars[cut[0] : cut[1]], known), assumed)
     return min(trips, default=assumed.trips) * once
 
 

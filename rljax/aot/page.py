@@ -139,7 +139,7 @@ def _line(row: Row, name: str, r: dict[str, Any], total: float) -> str:
         f"{r['moved'] / gib:,.0f}",
         f"{r['sent_ici'] / gib:.3g}",
         f"{r['sent_dcn'] / gib:.3g}",
-        f"{r['overlapped_s']:.3g} ({r['bound']}), {r['apart_s']:.3g}",
+        f"{r['overlapped_s']:.3g} ({r['bound']}), {r['serial_s']:.3g}",
         share,
         f"{r['compile_s']:.0f} ({r['compile_cpu_s']:.0f})",
         f"{r['peak_rss'] / gib:.1f}",

@@ -67,7 +67,7 @@ def describe(step: steps.Step, compiled: programs.Compiled, target: topology.Top
         "unread": len(hlo.unread(module)),
         "seconds": {"compute": times.compute, "memory": times.memory, "ici": times.ici, "dcn": times.dcn},
         "overlapped_s": times.overlapped,
-        "apart_s": times.apart,
+        "serial_s": times.serial,
         "bound": times.bound,
     }
 
@@ -125,7 +125,7 @@ def table(record: Record) -> str:
         lines.append("  no collectives")
     lines.append(
         f"  roofline           {r['overlapped_s']:.3g} s, bound by {r['bound']}, if everything overlaps; "
-        f"{r['apart_s']:.3g} s if nothing overlaps ({seconds})"
+        f"{r['serial_s']:.3g} s if nothing overlaps ({seconds})"
     )
     arrays = [f"{size(a['bytes']):>10s}  {a['array']}  {a['source'] or a['op']}" for a in r["largest"]]
     sends = [

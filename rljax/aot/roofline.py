@@ -31,7 +31,7 @@ class Times:
         return max(dataclasses.astuple(self))
 
     @property
-    def apart(self) -> float:
+    def serial(self) -> float:
         """Seconds if nothing overlaps."""
         return sum(dataclasses.astuple(self))
 
