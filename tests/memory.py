@@ -1,4 +1,4 @@
-"""Letting go of compiled programs, which hold memory maps, of which a process may have 65,530."""
+"""Release of compiled programs: each holds memory maps, and a process may have at most 65,530."""
 
 import gc
 import pathlib
@@ -6,9 +6,9 @@ import pathlib
 import jax
 
 
-def forget_programs(most: int = 20_000) -> None:
-    """Drop compiled programs once they hold many maps: at the kernel's limit the compiler dies."""
+def forget_programs(limit: int = 20_000) -> None:
+    """Clear jax's caches if the process has more than ``limit`` maps: at the kernel's limit the compiler crashes."""
     maps = pathlib.Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > most:
+    if maps.exists() and maps.read_bytes().count(b"\n") > limit:
         jax.clear_caches()
         gc.collect()

@@ -1,4 +1,4 @@
-"""Run device tasks in tests: compiled once for each task, texts in and texts out."""
+"""Run device tasks in tests, compiled once for each task, with texts as inputs and outputs."""
 
 import collections
 import functools
@@ -10,12 +10,12 @@ import numpy as np
 from rljax import environments
 from rljax.data import tokenizers
 
-ROWS = 3000  # every batch is cut or padded to it, so that a task compiles once
+ROWS = 3000  # every batch is split or padded to this size, so that a task compiles once
 
 
 @functools.cache
 def make(name: str, **settings: Any) -> Any:
-    """Build a task and bind it to a tokenizer that knows every character of every task."""
+    """Build a task and bind it to a tokenizer with the characters of all tasks."""
     return environments.lookup(name)(**settings).bind(tokenizers.train(["0123456789+-*/=;() >:"]))
 
 
@@ -50,12 +50,12 @@ Run = collections.namedtuple("Run", "prompts texts token mask outcome verdict ba
 
 
 def prompts(task, index, split):
-    """Write prompts as text."""
+    """Return prompts as text."""
     return decode(task, batched(lambda i: _prompts(task, i, split), index))
 
 
 def run(task, index, split="train", key=0):
-    """Prompts and demonstrations as text, and what the verifier says of the demonstrations."""
+    """Return prompts and demonstrations as text, and the verdicts of the demonstrations."""
     key = jax.random.key(key)
     batch, token, mask, verdict = batched(lambda i: _run(task, i, split, key), index)
     return Run(decode(task, batch.token), decode(task, token), token, mask, verdict.outcome, verdict, batch)
@@ -66,13 +66,13 @@ def verify(task, index, token, mask):
 
 
 def decode(task, token):
-    """Texts of rows of tokens, by the table of characters and not by the task."""
+    """Return the texts of rows of tokens, decoded by the table of characters instead of the task."""
     table = [chr(c) if c else "" for c in task.tokenizer.characters().tolist()]
     return ["".join(map(table.__getitem__, row)) for row in np.asarray(token).tolist()]
 
 
 def completions(task, texts):
-    """Token and mask of texts; each ends with end-of-sequence unless it ends with a tilde."""
+    """Return token and mask of texts; end-of-sequence is appended unless the text ends with a tilde."""
     length, tokenizer = task.completion_length, task.tokenizer
     token, mask = np.zeros((len(texts), length), np.int32), np.zeros((len(texts), length), np.float32)
     for row, text in enumerate(texts):

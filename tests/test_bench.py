@@ -1,4 +1,4 @@
-"""The bench runs, compares what it says it compares, and leaves timing to its reader."""
+"""The benchmarks run and compare what their pages say; timings are not tested."""
 
 import functools
 import sys
@@ -23,35 +23,36 @@ def test_the_extremes_have_equal_needs_and_differ_only_in_their_chains():
     assert algebra.pieces(algorithms.reinforce()) == 4  # source, returns, reinforce, a reduction
 
 
-def test_functions_are_timed_turn_about():
+def test_functions_are_timed_interleaved():
     order = []
     times = bench.interleaved({name: lambda n=name: order.append(n) for name in "ab"}, 3)
     assert order == ["b", "a", "a", "b", "b", "a"] and [len(t) for t in times.values()] == [3, 3]
 
 
 def test_the_algebra_bench_reports_both_chains():
-    found = algebra.algebra(tiny.config(), 2, ("grpo(kl=0.0)", "dr_grpo()"))
-    assert [c["pieces"] for c in found["chains"]] == [6, 5]
-    assert all(c["best_ms"] > 0 for c in found["chains"]) and found["ratio"] > 0
-    assert algebra.table(found).count("pieces") == 2
+    record = algebra.algebra(tiny.config(), 2, ("grpo(kl=0.0)", "dr_grpo()"))
+    assert [c["pieces"] for c in record["chains"]] == [6, 5]
+    assert all(c["best_ms"] > 0 for c in record["chains"]) and record["ratio"] > 0
+    assert algebra.table(record).count("pieces") == 2
 
 
 @functools.cache
 def _work(lengths: str):
-    """A step small enough to run here, of either kind of lengths."""
+    """Return a small compiled step, with either kind of lengths."""
     config = schema.default()
     config.algorithm, config.batch.prompts, config.batch.samples = "grpo(kl=0.0)", 8, 4
     config.log.rollout_rows = 0
     shapes.SHAPES["test"] = ({"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32}, 64)
-    return parts.whole(shapes.work(config, "test", 5, 16, lengths))
+    shapes.set_model(config, "test")
+    return parts.compile_step(shapes.work(config, "test", 5, 16, lengths))
 
 
 def test_the_split_names_every_part_and_counts_real_tokens():
-    made = _work("fixed")
-    found = {part["part"]: part for part in parts.split(made, 2)}
-    assert list(found) == ["prefill", "decode", "score", "log-probs", "gradient", "optimizer"]
-    assert found["gradient"]["flops"] == 3 * found["log-probs"]["flops"]
-    assert made.metrics["slot_utilisation"] == 1
+    work = _work("fixed")
+    split = {part["part"]: part for part in parts.split(work, 2)}
+    assert list(split) == ["prefill", "decode", "score", "log-probs", "gradient", "optimizer"]
+    assert split["gradient"]["flops"] == 3 * split["log-probs"]["flops"]
+    assert work.metrics["slot_utilisation"] == 1
 
 
 def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
@@ -61,35 +62,35 @@ def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
     forward = jax.jit(lambda params: model.logits(params, model.apply(params, token, token == 0)))
     shapes_ = jax.eval_shape(model.init, jax.random.key(0))
     counted = forward.lower(shapes_).cost_analysis()["flops"]
-    # every row a prompt of no token: all positions real; a plain softmax also computes what the mask hides
-    ours = parts.flops(setup, 0, rows * width, rows, width)
-    np.testing.assert_allclose(ours, counted, rtol=0.25)
-    assert ours < counted  # norms, rotations and softmaxes are work, but not the model's
+    # prompts of length 0, so that all positions are completion tokens; a plain softmax also computes masked scores
+    count = parts.flops(setup, 0, rows * width, rows, width)
+    np.testing.assert_allclose(count, counted, rtol=0.25)
+    assert count < counted  # model FLOPs leave out norms, rotations and softmaxes
 
 
 def test_a_long_tail_has_a_quarter_of_the_length():
-    made = _work("longtail")
+    work = _work("longtail")
     lengths = []
     for _ in range(4):
-        made.run()
-        lengths.append(float(made.metrics["length"]))
+        work.run()
+        lengths.append(float(work.metrics["length"]))
     assert 2.5 < np.mean(lengths) < 5.5  # 4 of 16; 160 rows
-    assert made.metrics["slot_utilisation"] < 0.6
+    assert work.metrics["slot_utilisation"] < 0.6
 
 
-def test_peers_get_the_shapes_and_answer_in_json(tmp_path):
+def test_peers_receive_the_shapes_and_return_json(tmp_path):
     script = tmp_path / "peer.py"
     script.write_text("import json, sys; print(json.dumps({'step_s_median': 2.0, 'peer': ' '.join(sys.argv[1:])}))")
     setup = _work("fixed").step.setup
-    (found,) = peers.compare(lambda: None, setup, [str(script)], [sys.executable], 1, 1)
-    assert "--prompts 8 --group 4 --prompt-len 6 --new-tokens 16 --layers 2 --dim 16" in found["peer"]
-    assert 0 < found["ratio"] < 0.1  # nothing takes less than two seconds
+    (record,) = peers.compare(lambda: None, setup, [str(script)], [sys.executable], 1, 1)
+    assert "--prompts 8 --group 4 --prompt-len 6 --new-tokens 16 --layers 2 --dim 16" in record["peer"]
+    assert 0 < record["ratio"] < 0.1  # an empty function against 2 seconds
     with pytest.raises(ValueError, match="no such file"):
         peers.check([str(tmp_path / "none.py")], [sys.executable])
-    with pytest.raises(ValueError, match="one for each"):
+    with pytest.raises(ValueError, match="must be one for each"):
         peers.check([str(script)], [])
-    script.write_text("raise SystemExit('out of sorts')")
-    with pytest.raises(RuntimeError, match="out of sorts"):
+    script.write_text("raise SystemExit('a failure')")
+    with pytest.raises(RuntimeError, match="a failure"):
         peers.run(sys.executable, str(script), [])
 
 

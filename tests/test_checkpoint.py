@@ -1,4 +1,4 @@
-"""Checkpoints: structure and bits come back, any mesh, any fault, any kill."""
+"""Checkpoints are restored bit for bit, on any mesh, after any fault and any kill."""
 
 import os
 import pathlib
@@ -15,16 +15,16 @@ import optax
 import pytest
 
 from rljax import types
-from rljax.run import checkpoints
+from rljax.run import checkpoints, digests
 
-# Tensorstore's threads may still answer to an event loop that orbax closed after the first error.
+# Tensorstore's threads may still call back an event loop that orbax closed after the first error.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-NAN_BITS = 0x7FC12345  # a NaN with a payload, which only a bit-for-bit copy keeps
+NAN_BITS = 0x7FC12345  # a NaN with a payload, which only a copy of the bits preserves
 
 
 def make_state(step, rows=8):
-    """A small state with every kind of leaf and container; params[...]["w"][i, j] = step + i + j / 4."""
+    """Return a small state with every kind of leaf and container; params[...]["w"][i, j] = step + i + j / 4."""
     w = step + jnp.arange(rows, dtype=jnp.float32)[:, None] + jnp.arange(4, dtype=jnp.float32)[None, :] / 4
     nan = jax.lax.bitcast_convert_type(jnp.array([NAN_BITS, 0x80000000], jnp.uint32), jnp.float32)  # and -0.0
     params = {"policy": {"w": w, "scale": jnp.full((3,), step, jnp.bfloat16)}, "value": {"nan": nan}}
@@ -53,7 +53,7 @@ def abstract(state, sharding=None):
 
 
 def same(left, right):
-    """Same structure, types and bits."""
+    """Assert equal structure, types and bits."""
     assert jax.tree.structure(left) == jax.tree.structure(right)
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
@@ -71,7 +71,7 @@ def listing(directory):
     return {str(f): (f.stat().st_mtime_ns, f.read_bytes() if f.is_file() else b"") for f in files}
 
 
-def test_everything_comes_back_bit_for_bit_in_its_structure(tmp_path):
+def test_the_state_is_restored_bit_for_bit_in_its_structure(tmp_path):
     state, extras = make_state(3), {"config": {"a": [1, 2.5, None]}, "tokenizer": "AAE="}
     with checkpoints.Checkpointer(tmp_path / "run", max_to_keep=2) as saver:
         assert saver.latest_step() is None
@@ -79,17 +79,17 @@ def test_everything_comes_back_bit_for_bit_in_its_structure(tmp_path):
         saver.wait()
         assert saver.all_steps() == [3]
     reader = checkpoints.Checkpointer(tmp_path / "run")
-    restored, got, step = reader.restore(abstract(state))
+    restored, restored_extras, step = reader.restore(abstract(state))
     same(restored, state)
-    assert (got, step) == (extras, 3)
+    assert (restored_extras, step) == (extras, 3)
     assert isinstance(restored.opt_state[0][1][0], optax.ScaleByAdamState)
     assert reader.read_extras() == extras
-    params, got, step = reader.restore_params(abstract({"policy": state.params["policy"]}))
+    params, restored_extras, step = reader.restore_params(abstract({"policy": state.params["policy"]}))
     same(params, {"policy": state.params["policy"]})
-    assert (got, step) == (extras, 3)
+    assert (restored_extras, step) == (extras, 3)
 
 
-def test_a_relative_directory_is_understood(tmp_path, monkeypatch):
+def test_a_relative_directory_is_accepted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("run", [1])
     assert checkpoints.Checkpointer(tmp_path / "run").all_steps() == [1]
@@ -109,23 +109,23 @@ def test_the_state_may_be_donated_once_save_returns(tmp_path):
         np.testing.assert_array_equal(np.asarray(restored["w"]), np.arange(200_000, dtype=np.float32) * 2**step)
 
 
-def test_other_shardings_one_device_to_eight_and_back(tmp_path):
+def test_a_state_is_restored_on_eight_devices_and_back_on_one(tmp_path):
     assert jax.device_count() == 8
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))
 
-    def spread(leaf):
+    def sharded(leaf):
         split = leaf.ndim and leaf.shape[0] and leaf.shape[0] % 8 == 0
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(("fsdp",) if split else ())))
 
     state = make_state(1)
     with checkpoints.Checkpointer(tmp_path / "one") as saver:
         saver.save(1, state, {})
-    like = abstract(state, spread).replace(step=jax.ShapeDtypeStruct((), jnp.int32))
+    like = abstract(state, sharded).replace(step=jax.ShapeDtypeStruct((), jnp.int32))
     wide, _, _ = checkpoints.Checkpointer(tmp_path / "one").restore(like)
     assert len(wide.params["policy"]["w"].sharding.device_set) == 8
     assert wide.params["policy"]["w"].addressable_shards[0].data.shape == (1, 4)
     same(wide, state)
-    assert len(wide.step.sharding.device_set) == 8  # no sharding given: beside the others
+    assert len(wide.step.sharding.device_set) == 8  # a leaf without sharding is replicated on the same mesh
     with checkpoints.Checkpointer(tmp_path / "eight") as saver:
         saver.save(2, wide, {})
     back, _, _ = checkpoints.Checkpointer(tmp_path / "eight").restore(abstract(state))
@@ -134,8 +134,8 @@ def test_other_shardings_one_device_to_eight_and_back(tmp_path):
 
 
 def test_keeps_the_newest_and_the_best(tmp_path):
-    accuracy = {2: 0.5, 3: 0.9, 5: 0.9, 6: 0.1, 8: float("nan")}  # the later of two equals is the best
-    for steps in ((1, 2, 3, 4), (5, 6, 7, 8)):  # the second writer must find the first one's scores
+    accuracy = {2: 0.5, 3: 0.9, 5: 0.9, 6: 0.1, 8: float("nan")}  # of two equals, the later is the best
+    for steps in ((1, 2, 3, 4), (5, 6, 7, 8)):  # the second writer must read the first one's scores
         with checkpoints.Checkpointer(tmp_path, max_to_keep=2) as saver:
             if saver.all_steps():
                 saver.restore(abstract(make_state(4)))
@@ -160,15 +160,15 @@ def test_best_survives_a_restart(tmp_path):
 
 def test_save_interval_force_and_saving_twice(tmp_path):
     with checkpoints.Checkpointer(tmp_path, max_to_keep=9, save_interval=2) as saver:
-        done = [saver.save(step, make_state(step), {}) for step in (1, 2, 3)]
-        done += [saver.save(3, make_state(3), {}, force=True), saver.save(3, make_state(3), {}, force=True)]
-        assert done == [False, True, False, True, False]
+        saves = [saver.save(step, make_state(step), {}) for step in (1, 2, 3)]
+        saves += [saver.save(3, make_state(3), {}, force=True), saver.save(3, make_state(3), {}, force=True)]
+        assert saves == [False, True, False, True, False]
         saver.wait()
         assert saver.all_steps() == [2, 3]
 
 
 def largest_array_file(step_directory):
-    """The noise of ``make_state``, which does not compress, beside one index or other."""
+    """Return the file with the noise of ``make_state``, which does not compress."""
     return max((step_directory / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
 
 
@@ -218,7 +218,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_path, fault):
+def test_a_corrupt_newest_checkpoint_is_skipped_with_a_warning_and_replaced(tmp_path, fault):
     write(tmp_path, [10, 20, 30])
     fault(tmp_path / "30")
     damaged = sorted(path.name for path in (tmp_path / "30").rglob("*"))
@@ -230,7 +230,7 @@ def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_p
         assert "step 30" in text and "step 20" in text and "\n" not in text
         same(state, make_state(20))
         assert (extras, step) == ({"step": 20}, 20)
-        assert saver.all_steps() == [10, 20, 30]  # nothing moves before something is saved
+        assert saver.all_steps() == [10, 20, 30]  # nothing is renamed before the next save
         saver.save(25, make_state(25), {"step": 25})
         saver.save(30, make_state(30), {"step": 30})
     assert sorted(path.name for path in (tmp_path / "corrupt-30").rglob("*")) == damaged
@@ -239,7 +239,7 @@ def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_p
     same(reader.restore(abstract(make_state(0)))[0], make_state(30))
 
 
-def test_corrupt_twice_keeps_both_aside(tmp_path):
+def test_a_step_corrupted_twice_is_renamed_twice(tmp_path):
     for _ in range(2):
         with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
             if saver.all_steps():
@@ -257,7 +257,7 @@ def test_corrupt_twice_keeps_both_aside(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "corrupt-2", "corrupt-2-again"]
 
 
-def test_going_back_on_purpose_sets_the_later_ones_aside(tmp_path):
+def test_restoring_an_older_step_renames_the_newer_ones(tmp_path):
     write(tmp_path, [1, 2, 3])
     with checkpoints.Checkpointer(tmp_path, max_to_keep=2) as saver:
         assert saver.restore(abstract(make_state(0)), step=1)[2] == 1
@@ -267,21 +267,21 @@ def test_going_back_on_purpose_sets_the_later_ones_aside(tmp_path):
     assert checkpoints.Checkpointer(tmp_path).read_extras() == {"again": True}
 
 
-def test_none_readable_is_an_error_that_lists_them_and_deletes_nothing(tmp_path):
+def test_an_error_lists_the_unreadable_checkpoints_and_deletes_nothing(tmp_path):
     write(tmp_path, [1, 2])
     flip_a_bit(tmp_path / "1")
     delete_record(tmp_path / "2")
-    before = listing(tmp_path)
+    files = listing(tmp_path)
     with pytest.raises(checkpoints.CheckpointError, match=r"(?s)nothing was deleted.*step 2: .*step 1: .*digest"):
         checkpoints.Checkpointer(tmp_path).restore(abstract(make_state(0)))
     with pytest.raises(checkpoints.CheckpointError, match="step 2"):
         checkpoints.Checkpointer(tmp_path).read_extras(2)
     with pytest.warns(checkpoints.CheckpointWarning, match=r"step 2.*step 1"):
         assert checkpoints.Checkpointer(tmp_path).read_extras() == {"step": 1}
-    assert listing(tmp_path) == before
+    assert listing(tmp_path) == files
 
 
-def test_a_step_asked_for_does_not_fall_back(tmp_path):
+def test_a_requested_step_does_not_fall_back(tmp_path):
     write(tmp_path, [1, 2])
     flip_a_bit(tmp_path / "2")
     with pytest.raises(checkpoints.CheckpointError, match="step 2"):
@@ -299,17 +299,17 @@ def test_readers_create_and_delete_nothing(tmp_path):
     reader.close()
     assert not (tmp_path / "absent").exists()
     write(tmp_path / "run", [1, 2, 3])
-    (tmp_path / "run" / "4.orbax-checkpoint-tmp").mkdir()  # a save another process has under way
-    before = listing(tmp_path)
+    (tmp_path / "run" / "4.orbax-checkpoint-tmp").mkdir()  # a save in progress in another process
+    files = listing(tmp_path)
     with checkpoints.Checkpointer(tmp_path / "run", max_to_keep=1) as reader:
         reader.restore(abstract(make_state(0)))
         reader.restore_params(abstract(make_state(0).params))
         assert (reader.read_extras(), reader.all_steps(), reader.best_step()) == ({"step": 3}, [1, 2, 3], None)
-    assert listing(tmp_path) == before
+    assert listing(tmp_path) == files
 
 
 def test_like_may_depend_on_the_extras(tmp_path):
-    """A run with phases has another state in each; the extras say which, also after a fallback."""
+    """A run with phases has a different state in each; the extras determine it, also after a fallback."""
     with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
         saver.save(1, make_state(1, rows=8), {"rows": 8})
         saver.save(2, make_state(2, rows=16), {"rows": 16})
@@ -326,17 +326,17 @@ def test_like_may_depend_on_the_extras(tmp_path):
         reader.restore(refuse)
 
 
-def test_another_state_is_a_mismatch_not_a_corruption(tmp_path):
+def test_a_different_state_is_a_mismatch_and_not_corruption(tmp_path):
     write(tmp_path, [1, 2])
     reader = checkpoints.Checkpointer(tmp_path)
-    with pytest.raises(ValueError, match=r"like: .*step 2(?s:.)*params/policy/w: saved .*8, 4.*wanted .*9, 4"):
+    with pytest.raises(ValueError, match=r"like: .*step 2(?s:.)*params/policy/w: saved .*8, 4.*expected .*9, 4"):
         reader.restore(abstract(make_state(0, rows=9)))
     state = abstract(make_state(0))
     with pytest.raises(ValueError, match="reference: not saved"):
         reader.restore(state.replace(reference=jax.ShapeDtypeStruct((), jnp.float32)))
-    with pytest.raises(ValueError, match=r"draw: saved .*int32.* wanted .*uint32"):
+    with pytest.raises(ValueError, match=r"cursor: saved .*int32.* expected .*uint32"):
         reader.restore(state.replace(cursor=jax.ShapeDtypeStruct((), jnp.uint32)))
-    with pytest.raises(ValueError, match=r"pool/token: saved .* not wanted"):
+    with pytest.raises(ValueError, match=r"pool/token: saved .* not expected"):
         reader.restore(state.replace(pool={name: state.pool[name] for name in ("empty", "noise")}))
 
 
@@ -347,11 +347,11 @@ def test_bad_arguments_are_refused(tmp_path):
     saver, state = checkpoints.Checkpointer(tmp_path / "run"), make_state(1)
     with pytest.raises(ValueError, match="extras: "):
         saver.save(1, state, {"tokenizer": b"raw"})
-    with pytest.raises(ValueError, match=r"metrics: got \['reward'\], must hold 'accuracy'"):
+    with pytest.raises(ValueError, match=r"metrics: got \['reward'\], must include 'accuracy'"):
         saver.save(1, state, {}, metrics={"reward": 1.0})
-    with pytest.raises(ValueError, match=r"state: draw is 7"):
+    with pytest.raises(ValueError, match=r"state: cursor is 7"):
         saver.save(1, state.replace(cursor=7), {})
-    with pytest.raises(ValueError, match=r"state: draw is a typed key"):
+    with pytest.raises(ValueError, match=r"state: cursor is a typed key"):
         saver.save(1, state.replace(cursor=jax.random.key(0)), {})
     assert not (tmp_path / "run").exists()
     saver.save(5, state, {})
@@ -362,8 +362,8 @@ def test_bad_arguments_are_refused(tmp_path):
         checkpoints.Checkpointer(tmp_path / "run").save(2, state, {})
 
 
-def test_digest_sees_bits_places_and_every_dtype():
-    """By hand: a flip in any element, or two elements exchanged, changes the digest."""
+def test_the_digest_depends_on_bits_positions_and_dtype():
+    """By hand: flipping a bit of any element, or exchanging two elements, changes the digest."""
     values = {
         "float32": np.array([0.0, 1.0, 2.0, 3.0], np.float32),
         "bfloat16": jnp.array([0.0, 1.0, 2.0, 3.0], jnp.bfloat16),
@@ -373,24 +373,24 @@ def test_digest_sees_bits_places_and_every_dtype():
     }
     for name, value in values.items():
         value = np.asarray(value)
-        first = checkpoints._digest_by_name({"x": value})
+        first = digests.by_name({"x": value})
         swapped = np.ascontiguousarray(value[::-1])
-        assert checkpoints._digest_by_name({"x": swapped}) != first, name
+        assert digests.by_name({"x": swapped}) != first, name
         for byte in range(value.nbytes if name != "bool" else 0):
-            changed = bytearray(value.tobytes())
-            changed[byte] ^= 1
-            other = np.frombuffer(bytes(changed), value.dtype).reshape(value.shape)
-            assert checkpoints._digest_by_name({"x": other}) != first, (name, byte)
-    zeros = checkpoints._digest_by_name({"x": np.zeros(2, np.float32)})
-    assert checkpoints._digest_by_name({"x": np.array([0.0, -0.0], np.float32)}) != zeros
+            content = bytearray(value.tobytes())
+            content[byte] ^= 1
+            flipped = np.frombuffer(bytes(content), value.dtype).reshape(value.shape)
+            assert digests.by_name({"x": flipped}) != first, (name, byte)
+    zeros = digests.by_name({"x": np.zeros(2, np.float32)})
+    assert digests.by_name({"x": np.array([0.0, -0.0], np.float32)}) != zeros
 
 
 WRITER = """
 import sys
 import jax.numpy as jnp
-from rljax import checkpoint
+from rljax.run import checkpoints
 like = {"w": jnp.zeros((64, 64)), "step": jnp.int32(0)}
-with checkpoint.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
+with checkpoints.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
     step = 0
     if saver.latest_step() is not None:
         state, extras, step = saver.restore(like)
@@ -402,10 +402,10 @@ with checkpoint.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
 """
 
 
-def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
+def test_a_kill_at_any_moment_leaves_complete_checkpoints(tmp_path):
     rng = np.random.default_rng(0)
     like = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
-    root = pathlib.Path(checkpoints.__file__).parents[1]
+    root = pathlib.Path(checkpoints.__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     reached = 0
     for _ in range(3):
@@ -413,7 +413,7 @@ def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
             [sys.executable, "-c", WRITER, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
-        assert int(process.stdout.readline()) > reached  # it resumed where the last one was killed
+        assert int(process.stdout.readline()) > reached  # it resumes where the previous one was killed
         process.stdout.readline()
         time.sleep(float(rng.uniform(0.0, 0.3)))
         os.kill(process.pid, signal.SIGKILL)

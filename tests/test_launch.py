@@ -1,7 +1,7 @@
-"""The scripts of tpu/, run against a pretended cloud: gcloud, kubectl, srun and the rest are stubs on the PATH.
+"""The scripts of tpu/, run against a simulated cloud: gcloud, kubectl, srun and others are stubs on the PATH.
 
-The stub of gcloud writes down how it was called and answers from a plan; what would run on the workers it runs here,
-each worker in a home directory of its own, so that tpu/worker is itself under test.
+The stub of gcloud records its calls and replies according to a plan. It runs the workers' commands on this machine,
+each worker in a separate home directory, so that tpu/worker is tested too.
 """
 
 import json
@@ -36,17 +36,17 @@ with (cloud / "calls.jsonl").open("a") as file:
 plan = json.loads((cloud / "plan.json").read_text())
 homes = [cloud / f"worker-{i}" for i in range(plan["workers"])]
 line = " ".join([name, *argv])
-for number, (pattern, answers) in enumerate(plan["answers"]):  # answers in turn, the last for ever
+for number, (pattern, replies) in enumerate(plan["replies"]):  # one reply per call, the last one repeatedly
     if re.search(pattern, line):
         count = cloud / f"count-{number}"
-        turn = int(count.read_text()) if count.exists() else 0
-        count.write_text(str(turn + 1))
-        answer = answers[min(turn, len(answers) - 1)]
-        print(answer.get("out", ""), end="")
-        print(answer.get("err", ""), end="", file=sys.stderr)
-        if answer.get("code") is not None:
-            sys.exit(answer["code"])
-if " delete " in line or " create " in line:  # machines that go take all with them
+        call = int(count.read_text()) if count.exists() else 0
+        count.write_text(str(call + 1))
+        reply = replies[min(call, len(replies) - 1)]
+        print(reply.get("out", ""), end="")
+        print(reply.get("err", ""), end="", file=sys.stderr)
+        if reply.get("code") is not None:
+            sys.exit(reply["code"])
+if " delete " in line or " create " in line:  # new machines have no processes and no files
     for home in homes:
         pid = home / "rljax-run" / "pid"
         if pid.exists():
@@ -65,12 +65,12 @@ if "queued-resources scp" in line:
 if "queued-resources ssh" in line:
     command = next(a for a in argv if a.startswith("--command="))[len("--command="):]
     for home in homes[: plan.get("reached", len(homes))]:
-        there = {**os.environ, "HOME": str(home)}
-        code = subprocess.run(["bash", "-c", command], cwd=home, env=there).returncode or code
+        environment = {**os.environ, "HOME": str(home)}
+        code = subprocess.run(["bash", "-c", command], cwd=home, env=environment).returncode or code
 sys.exit(code)
 """
 
-# python3 of a worker: its "uv venv" makes an interpreter that writes down its arguments and does as it is told.
+# python3 of a worker: its "uv venv" creates an interpreter that records its arguments and exits with planned codes.
 PYTHON3 = """#!/usr/bin/env bash
 echo "$*" >>"$CLOUD/installs"
 if [[ "$*" == *"uv venv"* ]]; then
@@ -82,7 +82,7 @@ fi
 PROGRAM = """#!/usr/bin/env bash
 echo "run with NOTE=${NOTE:-}"
 exec 9>"$CLOUD/lock"
-flock 9 # one after the other
+flock 9 # one process at a time
 printf '%s\\0' "$@" >>"$CLOUD/arguments"
 echo >>"$CLOUD/arguments"
 code=$(head -n 1 "$CLOUD/codes")
@@ -90,7 +90,7 @@ sed -i 1d "$CLOUD/codes"
 exec 9>&-
 if [[ $code == sleep ]]; then
   trap 'echo saved; exit 75' TERM
-  echo "it saves when told to" >>"$CLOUD/asleep"
+  echo "saves on SIGTERM" >>"$CLOUD/asleep"
   sleep 20 >/dev/null & wait $!
 fi
 exit "$code"
@@ -98,7 +98,7 @@ exit "$code"
 
 
 class Cloud:
-    """A folder with stubs on the PATH, a plan for them, and what they were asked."""
+    """A folder with stubs for the PATH, a plan of their replies, and a log of their calls."""
 
     def __init__(self, path, root):
         self.path, self.tpu = path, root / "tpu"
@@ -122,14 +122,14 @@ class Cloud:
         (self.path / name).write_text(text)
         (self.path / name).chmod(0o755)
 
-    def plan(self, *answers, workers=2, **more):
-        """Answers are (pattern of the command line, [what is answered in turn])."""
-        (self.path / "plan.json").write_text(json.dumps({"answers": answers, "workers": workers, **more}))
+    def plan(self, *replies, workers=2, **more):
+        """Set the replies: (pattern of the command line, [reply of each call])."""
+        (self.path / "plan.json").write_text(json.dumps({"replies": replies, "workers": workers, **more}))
         for i in range(workers):
             (self.path / f"worker-{i}").mkdir(exist_ok=True)
 
     def codes(self, *codes):
-        """What the program on the workers ends with, one run after the other."""
+        """Set the exit codes of the program on the workers, one per run."""
         (self.path / "codes").write_text("".join(f"{c}\n" for c in codes))
 
     def run(self, script, *arguments, **more):
@@ -144,14 +144,14 @@ class Cloud:
         )
 
     def pod(self, *arguments, **more):
-        """Run tpu/pod as a person does who gives zone and project."""
+        """Run tpu/pod with a zone and a project."""
         head, tail = arguments, []
         if "--" in arguments:
             head, tail = arguments[: arguments.index("--")], arguments[arguments.index("--") :]
         return self.run("pod", *head, "--zone", "us-east5-b", "--project", "lab", "--interval", "0.05", *tail, **more)
 
     def worker(self, *arguments):
-        """Run tpu/worker on the first worker, which is installed."""
+        """Run tpu/worker on the first worker, after its setup."""
         home = self.path / "worker-0"
         if not (home / "rljax").exists():
             (home / "rljax").symlink_to(self.tpu.parent)
@@ -166,35 +166,35 @@ class Cloud:
         )
 
     def calls(self, name="gcloud"):
-        """Return how a program was called."""
+        """Return the calls of a program."""
         log = self.path / "calls.jsonl"
         return [c for c in map(json.loads, log.read_text().splitlines()) if c["name"] == name] if log.exists() else []
 
-    def asked(self):
-        """Return what gcloud was asked, without the prefix and the place, which every command has."""
-        out = []
+    def requests(self):
+        """Return the arguments of gcloud without the prefix, zone and project, which every call has."""
+        requests = []
         for call in self.calls():
             argv = call["argv"]
             assert [a for a in argv if a.startswith(("--zone", "--project"))] == PLACE
-            out.append([a for a in argv if a not in PLACE][2:])
-        return out
+            requests.append([a for a in argv if a not in PLACE][2:])
+        return requests
 
     def arguments(self):
         """Return the arguments of each run of the program."""
         lines = (self.path / "arguments").read_text().split("\0\n")[:-1]
         return [line.split("\0") for line in lines]
 
-    def wait_for(self, done):
-        """Wait until done() says so."""
+    def wait_for(self, condition):
+        """Wait until ``condition()`` is true."""
         limit = time.monotonic() + 20
-        while not done():
+        while not condition():
             assert time.monotonic() < limit
             time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-    """Return a repository of nothing but tpu/, which is copied to the workers in no time."""
+    """Return a repository with tpu/ alone, which is copied to the workers quickly."""
     root = tmp_path_factory.mktemp("small")
     shutil.copytree(TPU, root / "tpu", ignore=shutil.ignore_patterns("__pycache__"))
     for command in (["init", "--quiet"], ["add", "--all"]):
@@ -204,8 +204,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture
 def cloud(tmp_path, small):
-    made = Cloud(tmp_path, small)
-    yield made
+    yield Cloud(tmp_path, small)
     for pid in tmp_path.glob("worker-*/rljax-run/pid"):
         try:
             os.killpg(int(pid.read_text()), signal.SIGKILL)
@@ -214,7 +213,7 @@ def cloud(tmp_path, small):
 
 
 def shown(output):
-    """Return the gcloud commands that a script printed, as a shell would read them."""
+    """Return the gcloud commands that a script printed, parsed as by a shell."""
     return [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ gcloud")]
 
 
@@ -231,15 +230,15 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_shellcheck_finds_nothing(script):
-    beside = pathlib.Path(sys.executable).with_name("shellcheck")
-    command = str(beside) if beside.exists() else shutil.which("shellcheck")
-    assert command, "pip install -e '.[test]' brings shellcheck"
+    installed = pathlib.Path(sys.executable).with_name("shellcheck")
+    command = str(installed) if installed.exists() else shutil.which("shellcheck")
+    assert command, "pip install -e '.[test]' installs shellcheck"
     done = subprocess.run([command, str(TPU / script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert os.access(TPU / script, os.X_OK)
 
 
-# --- asking for TPUs ------------------------------------------------------------------------------
+# --- requesting TPUs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,71 +260,71 @@ def test_shellcheck_finds_nothing(script):
             ],
         ),
         (
-            ["--type", "v6e-8", "--runtime", "own"],
-            ["--node-id=mine", "--accelerator-type=v6e-8", "--runtime-version=own"],
+            ["--type", "v6e-8", "--runtime", "custom"],
+            ["--node-id=mine", "--accelerator-type=v6e-8", "--runtime-version=custom"],
         ),
     ],
     ids=["v4", "spot", "slices", "runtime"],
 )
-def test_create_asks_for_what_was_said_and_waits(cloud, options, flags):
+def test_create_requests_the_tpus_and_waits(cloud, options, flags):
     cloud.plan((STATE, [{"out": "WAITING_FOR_RESOURCES\n"}, {"out": "PROVISIONING\n"}, {"out": "ACTIVE\n"}]))
     done = cloud.pod("create", "mine", *options)
     assert done.returncode == 0, done.stderr
     state = ["queued-resources", "list", "--filter=name~/mine$", "--format=value(state.state)"]
-    assert cloud.asked() == [["queued-resources", "create", "mine", *flags], state, state, state]
+    assert cloud.requests() == [["queued-resources", "create", "mine", *flags], state, state, state]
     assert "mine: PROVISIONING" in done.stdout
 
 
-def test_a_quota_error_is_shown_and_ends_it(cloud):
+def test_a_quota_error_is_shown_and_ends_create(cloud):
     cloud.plan(("create", [{"err": "ERROR: Quota 'TPUV5sPreemptible' exhausted\n", "code": 1}]))
     done = cloud.pod("create", "mine", "--type", "v5litepod-16")
     assert done.returncode == 1 and len(cloud.calls()) == 1
-    assert "Quota 'TPUV5sPreemptible' exhausted" in done.stderr and "error: create: gcloud's message" in done.stderr
+    assert "Quota 'TPUV5sPreemptible' exhausted" in done.stderr and "error: create: gcloud failed" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("states", "said"),
+    ("states", "message"),
     [
-        (["PROVISIONING", "FAILED"], "mine is FAILED and will not come"),
+        (["PROVISIONING", "FAILED"], "mine is FAILED and will not become active"),
         (["ACTIVE"], None),
-        ([""], "there is no mine in us-east5-b"),
-        (["WAITING_FOR_RESOURCES"], "WAITING_FOR_RESOURCES after 1 s. The request stands"),
+        ([""], "no resource mine in zone us-east5-b"),
+        (["WAITING_FOR_RESOURCES"], "WAITING_FOR_RESOURCES after 1 s. The request remains"),
     ],
 )
-def test_waiting_ends_with_the_state_it_found(cloud, states, said):
+def test_wait_ends_with_the_state_of_the_resource(cloud, states, message):
     cloud.plan((STATE, [{"out": s + "\n" * bool(s)} for s in states]))
-    done = cloud.pod("wait", "mine", "--timeout", "1" if said and "after 1 s" in said else "50")
-    assert done.returncode == (0 if said is None else 1)
-    assert said is None or said in done.stderr
+    done = cloud.pod("wait", "mine", "--timeout", "1" if message and "after 1 s" in message else "50")
+    assert done.returncode == (0 if message is None else 1)
+    assert message is None or message in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["create", "mine"], "--type: which TPUs?"),
-        (["create", "mine", "--type", "v9-8"], "--type v9-8: no runtime version is known"),
-        (["create", "--type", "v4-8"], "name the pod first"),
-        (["delete"], "name the pod first"),
-        (["delete", "Mine"], "not 'Mine'"),
-        (["delete", "mine", "other"], "takes 0 arguments after the name, not 1"),
-        (["launch", "mine"], "launch: nothing to run"),
+        (["create", "mine"], "--type is required"),
+        (["create", "mine", "--type", "v9-8"], "--type v9-8: unknown runtime version"),
+        (["create", "--type", "v4-8"], "got the name '--type', must be"),
+        (["delete"], "got the name '', must be"),
+        (["delete", "Mine"], "got the name 'Mine', must be"),
+        (["delete", "mine", "other"], "got 1 arguments after the name, must be 0"),
+        (["launch", "mine"], "launch: no arguments"),
         (["launch", "mine", "--config", "x"], "unknown option '--config'"),
-        (["create", "mine", "--type", "v4-8", "--slices", "two"], "--slices 'two': a whole number"),
-        (["launch", "mine", "--env", "A B=1", "--", "x"], "--env 'A B=1': NAME=VALUE"),
-        (["create", "mine", "--type"], "--type: a value is missing"),
-        (["watch", "mine", "--", "x"], "watch: --type"),
+        (["create", "mine", "--type", "v4-8", "--slices", "two"], "--slices: got 'two', must be an integer"),
+        (["launch", "mine", "--env", "A B=1", "--", "x"], "--env: got 'A B=1', must be NAME=VALUE"),
+        (["create", "mine", "--type"], "--type: requires a value"),
+        (["watch", "mine", "--", "x"], "watch: --type is required"),
     ],
 )
-def test_a_mistake_is_named_before_anything_is_called(cloud, arguments, said):
+def test_an_invalid_command_is_refused_before_any_call(cloud, arguments, message):
     place = {"CLOUDSDK_COMPUTE_ZONE": "z", "CLOUDSDK_CORE_PROJECT": "p"}
     done = cloud.run("pod", *arguments, **place)
-    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert done.returncode == 1 and message in done.stderr, done.stderr
     assert cloud.calls() == []
 
 
 def test_zone_and_project_are_needed_and_read_from_the_environment(cloud):
-    assert "which zone?" in cloud.run("pod", "status", "mine").stderr
-    assert "which project?" in cloud.run("pod", "status", "mine", CLOUDSDK_COMPUTE_ZONE="z").stderr
+    assert "no zone" in cloud.run("pod", "status", "mine").stderr
+    assert "no project" in cloud.run("pod", "status", "mine", CLOUDSDK_COMPUTE_ZONE="z").stderr
     cloud.run("pod", "delete", "mine", CLOUDSDK_COMPUTE_ZONE="z", CLOUDSDK_CORE_PROJECT="p")
     (call,) = cloud.calls()
     assert call["argv"][2:] == ["queued-resources", "delete", "mine", "--force", "--quiet", "--zone=z", "--project=p"]
@@ -335,8 +334,8 @@ def test_zone_and_project_are_needed_and_read_from_the_environment(cloud):
 # --- the workers ----------------------------------------------------------------------------------
 
 
-def test_set_up_launch_look_and_stop(cloud):
-    """The whole way of a person, on two workers that are real but for their interpreter."""
+def test_setup_launch_status_and_stop(cloud):
+    """Run all commands in order, on two workers of which only the interpreter is a stub."""
     cloud.plan(ACTIVE)
     cloud.codes("sleep", "sleep")
     done = cloud.pod("setup", "mine")
@@ -358,7 +357,7 @@ def test_set_up_launch_look_and_stop(cloud):
     assert "run with NOTE=a 'b'\n" in (cloud.path / "worker-0/rljax-run/log").read_text()
     assert cloud.pod("status", "mine").stdout.count(" running (restarts: 0)\n") == 2
     again = cloud.pod("setup", "mine")
-    assert again.returncode == 1 and "a run is going on here" in again.stderr and copied.exists()
+    assert again.returncode == 1 and "a run is already in progress" in again.stderr and copied.exists()
 
     done = cloud.pod("stop", "mine")
     assert done.returncode == 0 and done.stdout.count(" stopped\n") == 2
@@ -366,25 +365,25 @@ def test_set_up_launch_look_and_stop(cloud):
     assert cloud.pod("status", "mine").stdout.count(" stopped\n") == 2
 
 
-def test_a_worker_that_fails_its_set_up_fails_it(cloud):
+def test_setup_fails_if_a_worker_fails(cloud):
     cloud.plan(ACTIVE)
     cloud.executable(
         "bin/python3", '#!/bin/sh\n[ "$(basename "$HOME")" = worker-0 ] || { echo no wheel >&2; exit 1; }\n'
     )
     done = cloud.pod("setup", "mine")
     assert done.returncode == 1 and "no wheel" in done.stderr
-    assert "mine: 1 of 2 workers answered; gcloud ended with 1" in done.stderr
+    assert "mine: 1 of 2 workers replied; gcloud's exit code is 1" in done.stderr
     assert "error: setup: not every worker is ready" in done.stderr
 
 
-def test_a_launch_that_did_not_reach_all_stops_those_it_reached(cloud):
+def test_a_launch_that_does_not_reach_all_workers_stops_the_others(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
     cloud.codes("sleep")
-    cloud.plan(ACTIVE, reached=1)  # gcloud itself ends well then
+    cloud.plan(ACTIVE, reached=1)  # gcloud itself succeeds
     done = cloud.pod("launch", "mine", "--", "--config", "x")
-    assert done.returncode == 1 and "1 of 2 workers answered; gcloud ended with 0" in done.stderr
-    assert "launch: not on every worker, so on none" in done.stderr
+    assert done.returncode == 1 and "1 of 2 workers replied; gcloud's exit code is 0" in done.stderr
+    assert "launch: failed on some workers" in done.stderr
     assert (cloud.path / "worker-0/rljax-run/state").read_text() == "stopped\n"
 
 
@@ -434,39 +433,41 @@ def test_a_dry_run_calls_nothing_and_prints_what_a_run_calls(cloud, arguments):
 # --- preemption -----------------------------------------------------------------------------------
 
 
-def test_watch_recreates_what_is_preempted_until_the_run_is_done(cloud):
+def test_watch_recreates_preempted_tpus_until_the_run_has_finished(cloud):
     states = ["", "PROVISIONING", "ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED", "", "ACTIVE"]
     cloud.plan((STATE, [{"out": s and s + "\n"} for s in states]))
-    cloud.codes("sleep", "sleep", 0, 0)  # the first two runs go with their machines
+    cloud.codes("sleep", "sleep", 0, 0)  # the first two runs end with their machines
     done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--", *ARGUMENTS)
     assert done.returncode == 0, done.stdout + done.stderr
-    verbs = [a[1] if a[1] != "ssh" else re.search(r"worker (\w+)", a[-1])[1] for a in cloud.asked() if a[1] != "list"]
+    verbs = [
+        a[1] if a[1] != "ssh" else re.search(r"worker (\w+)", a[-1])[1] for a in cloud.requests() if a[1] != "list"
+    ]
     once = ["create", "status", "stop", "scp", "setup", "start"]
     assert [v for v in verbs if v != "status"] == [v for v in [*once, "delete", *once] if v != "status"]
-    assert ["queued-resources", "delete", "mine", "--force", "--quiet"] in cloud.asked()
+    assert ["queued-resources", "delete", "mine", "--force", "--quiet"] in cloud.requests()
     assert cloud.arguments() == [["-m", "rljax", *ARGUMENTS]] * 4
-    assert "the run is done on every worker" in done.stdout
+    assert "the run has finished on every worker" in done.stdout
 
 
-def test_watch_outlives_a_preemption_during_the_set_up(cloud):
+def test_watch_survives_a_preemption_during_setup(cloud):
     states = (STATE, [{"out": "ACTIVE\n"}, {"out": "SUSPENDED\n"}, {}, {"out": "ACTIVE\n"}])
     cloud.plan(states, ("scp", [{"err": "connection lost\n", "code": 255}, {}]))
     cloud.codes(0, 0)
     done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--", "--config", "x")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "error: setup: copying to the workers" in done.stderr and len(cloud.arguments()) == 2
+    assert "error: setup: could not copy to the workers" in done.stderr and len(cloud.arguments()) == 2
 
 
-def test_watch_stops_all_when_a_worker_gives_up(cloud):
+def test_watch_stops_all_workers_when_one_fails(cloud):
     cloud.plan(ACTIVE)
     cloud.codes("sleep", 2)
     done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--", "--config", "x")
-    assert done.returncode == 1 and "watch: a worker gave up, so all were stopped" in done.stderr
+    assert done.returncode == 1 and "watch: a worker failed, so all were stopped" in done.stderr
     states = sorted((cloud.path / f"worker-{i}/rljax-run/state").read_text() for i in range(2))
     assert states == ["ended 2\n", "stopped\n"]
 
 
-def test_watch_launches_again_where_a_machine_was_started_again(cloud):
+def test_watch_launches_again_after_a_machine_was_rebooted(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
     cloud.codes("sleep", "sleep")
@@ -477,10 +478,10 @@ def test_watch_launches_again_where_a_machine_was_started_again(cloud):
     cloud.codes(0, 0)
     done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--", "--config", "x")
     assert done.returncode == 0 and len(cloud.arguments()) == 4
-    assert not any(a[1] == "scp" for a in cloud.asked()[4:])  # installed is installed
+    assert not any(a[1] == "scp" for a in cloud.requests()[4:])  # setup is not repeated
 
 
-def test_watch_does_not_take_an_earlier_run_for_its_own(cloud):
+def test_watch_ignores_the_states_of_an_earlier_run(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
     cloud.codes(0, 2)
@@ -492,29 +493,29 @@ def test_watch_does_not_take_an_earlier_run_for_its_own(cloud):
     assert done.returncode == 0 and cloud.arguments()[2:] == [["-m", "rljax", "--config", "x"]] * 2
 
 
-def test_watch_does_not_start_again_what_somebody_stopped(cloud):
+def test_watch_does_not_restart_a_stopped_run(cloud):
     cloud.plan(ACTIVE, ("worker status", [{}, {}, {"out": "rljax-worker a stopped\n" * 2, "code": 0}]))
     cloud.codes("sleep", "sleep")
     done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--", "--config", "x")
-    assert done.returncode == 1 and "watch: somebody stopped the run" in done.stderr
+    assert done.returncode == 1 and "watch: the run was stopped" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("replies", "message"),
     [
         ([(STATE, [{"out": "FAILED\n"}])], "the request for mine failed"),
-        ([(STATE, [{"code": 1}])], "out of reach 3 times in a row"),
-        ([ACTIVE, ("ssh", [{"code": 255}])], "out of reach 3 times in a row"),
-        ([ACTIVE, ("scp", [{"code": 1}])], "set-up or launch failed 3 times in a row"),
-        ([(STATE, [{}]), ("create", [{"code": 1}])], "create: gcloud's message is above"),
-        ([(STATE, [{"out": "SUSPENDED\n"}])], "preempted 5 times, more than --max-recreations"),
+        ([(STATE, [{"code": 1}])], "did not respond 3 times in a row"),
+        ([ACTIVE, ("ssh", [{"code": 255}])], "did not respond 3 times in a row"),
+        ([ACTIVE, ("scp", [{"code": 1}])], "setup or launch failed 3 times in a row"),
+        ([(STATE, [{}]), ("create", [{"code": 1}])], "create: gcloud failed"),
+        ([(STATE, [{"out": "SUSPENDED\n"}])], "preempted 5 times, above the limit --max-recreations"),
     ],
 )
-def test_watch_does_not_go_on_for_ever(cloud, answers, said):
-    cloud.plan(*answers)
+def test_watch_ends_within_its_limits(cloud, replies, message):
+    cloud.plan(*replies)
     bounds = ["--max-recreations", "4", "--max-misses", "2", "--interval", "0"]
     done = cloud.pod("watch", "mine", "--type", "v4-8", *bounds, "--", "--config", "x")
-    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert done.returncode == 1 and message in done.stderr, done.stderr
 
 
 def test_a_dry_watch_shows_the_first_round(cloud):
@@ -532,13 +533,13 @@ def test_a_dry_watch_shows_the_first_round(cloud):
     ("codes", "runs", "state"),
     [
         ([0], 1, "ended 0"),
-        ([75, 134, 0], 3, "ended 0"),  # saved and unfinished; aborted because a peer is gone
+        ([75, 134, 0], 3, "ended 0"),  # saved and unfinished; aborted because another process was lost
         ([2], 1, "ended 2"),
         ([75, 1], 2, "ended 1"),
         ([75] * 9, 4, "ended 75"),
     ],
 )
-def test_the_loop_restarts_what_is_unfinished_within_bounds(cloud, codes, runs, state):
+def test_the_loop_restarts_unfinished_runs_within_limits(cloud, codes, runs, state):
     cloud.codes(*codes)
     done = cloud.worker("start", "--max-restarts", "3", "--", *ARGUMENTS)
     assert done.returncode == 0 and done.stdout.endswith(" started\n")
@@ -549,7 +550,7 @@ def test_the_loop_restarts_what_is_unfinished_within_bounds(cloud, codes, runs, 
     assert cloud.worker("status").stdout.endswith(f" {state}\n")
 
 
-def test_runs_that_got_on_do_not_count_and_pauses_grow(cloud):
+def test_long_runs_reset_the_restart_count_and_pauses_grow(cloud):
     cloud.environment |= {"RLJAX_SETTLED": "0"}
     cloud.codes(75, 75, 75, 0)
     cloud.worker("start", "--max-restarts", "1", "--", "x")
@@ -563,7 +564,7 @@ def test_runs_that_got_on_do_not_count_and_pauses_grow(cloud):
     assert cloud.worker("stop").stdout.endswith(" stopped\n") and (cloud.path / "codes").read_text() == "0\n"
 
 
-def test_a_second_start_is_refused_and_one_that_will_not_save_is_killed(cloud):
+def test_a_second_start_is_refused_and_a_run_that_does_not_save_is_killed(cloud):
     assert cloud.worker("status").stdout.endswith(" none\n")
     assert cloud.worker("stop").stdout.endswith(" stopped\n")
     cloud.executable(
@@ -572,9 +573,9 @@ def test_a_second_start_is_refused_and_one_that_will_not_save_is_killed(cloud):
     cloud.worker("start", "--", "x")
     cloud.wait_for((cloud.path / "asleep").exists)
     second = cloud.worker("start", "--", "x")
-    assert second.returncode == 1 and "a run is going on here" in second.stderr
+    assert second.returncode == 1 and "a run is already in progress" in second.stderr
     cloud.environment["RLJAX_GRACE"] = "1"
-    assert "not saved within 1 s, killed" in cloud.worker("stop").stderr
+    assert "did not save within 1 s and was killed" in cloud.worker("stop").stderr
     assert cloud.worker("status").stdout.endswith(" stopped\n")
 
 
@@ -602,24 +603,24 @@ def test_the_manifest_has_a_pod_for_each_host(cloud, kind, topology, label, host
     options = ["--type", kind, "--topology", topology, "--slices", "2", "--max-restarts", "7"]
     done = jobset(cloud, *options, "--", *ARGUMENTS, "$(HOME)")
     assert done.returncode == 0, done.stderr
-    made = yaml.safe_load(done.stdout)
-    (job,) = made["spec"]["replicatedJobs"]
+    manifest = yaml.safe_load(done.stdout)
+    (job,) = manifest["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
-    assert (made["kind"], made["metadata"]["name"], job["replicas"]) == ("JobSet", "mine", 2)
+    assert (manifest["kind"], manifest["metadata"]["name"], job["replicas"]) == ("JobSet", "mine", 2)
     assert spec["completions"] == spec["parallelism"] == hosts and spec["backoffLimit"] == 0
     assert container["resources"]["limits"] == {"google.com/tpu": chips}
     assert container["command"] + container["args"] == ["python", "-m", "rljax", *ARGUMENTS, "$$(HOME)"]
-    assert pod["restartPolicy"] == "Never"  # which podFailurePolicy asks for
+    assert pod["restartPolicy"] == "Never"  # required by podFailurePolicy
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": label,
         "cloud.google.com/gke-tpu-topology": topology,
     }
     final = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]
     assert final == {"containerName": container["name"], "operator": "In", "values": [1, 2]}
-    assert made["spec"]["failurePolicy"]["maxRestarts"] == 7
-    assert made["spec"]["failurePolicy"]["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
+    assert manifest["spec"]["failurePolicy"]["maxRestarts"] == 7
+    assert manifest["spec"]["failurePolicy"]["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
 
 
 def test_the_manifest_is_applied_or_its_command_shown(cloud):
@@ -637,18 +638,18 @@ def test_the_manifest_is_applied_or_its_command_shown(cloud):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--type", "v5p", "--topology", "4x4"], "v5p has topologies such as 4x4x4"),
-        (["--type", "v6e", "--topology", "3x1"], "3 chips are not hosts of 4"),
+        (["--type", "v6e", "--topology", "3x1"], "3 chips; must be a multiple of the 4 chips of a host"),
         (["--type", "v5q", "--topology", "4x4"], "invalid choice: 'v5q'"),
         (["--type", "v5e", "--topology", "4x4", "--name", "Mine"], "--name 'Mine'"),
         (["--type", "v5e", "--topology", "4x4", "--slices", "0"], "at least 1"),
     ],
 )
-def test_a_manifest_that_cannot_be_is_refused(cloud, options, said):
+def test_invalid_options_of_a_manifest_are_refused(cloud, options, message):
     done = jobset(cloud, *options, "--apply", "--", "--config", "x")
-    assert done.returncode == 2 and said in done.stderr and cloud.calls("kubectl") == []
+    assert done.returncode == 2 and message in done.stderr and cloud.calls("kubectl") == []
 
 
 # --- SLURM ----------------------------------------------------------------------------------------
@@ -658,8 +659,8 @@ def slurm(cloud, code, *arguments, state="RUNNING", **environment):
     cloud.codes(code)
     cloud.plan(("squeue", [{"out": f"{state}\n"}]))
     cloud.executable("bin/srun", '#!/bin/sh\nprintf "%s\\n" "$@" >$CLOUD/srun\nshift 4\nexec "$CLOUD/program" "$@"\n')
-    given = {"SLURM_JOB_ID": "12", "PYTHON": "python3.11"} | environment
-    return cloud.run("slurm.sh", *arguments, **given)
+    variables = {"SLURM_JOB_ID": "12", "PYTHON": "python3.11"} | environment
+    return cloud.run("slurm.sh", *arguments, **variables)
 
 
 def test_a_slurm_job_runs_requeues_and_ends(cloud):
@@ -683,18 +684,18 @@ def test_a_slurm_array_runs_a_sweep(cloud):
     assert cloud.arguments() == [["rljax", "sweep", "--index", "3", "sweep.py", "--config", "x"]]
 
 
-def test_slurm_passes_its_signal_on_and_waits_for_the_save(cloud):
-    slurm(cloud, 0, "x")  # makes the stubs
+def test_slurm_forwards_its_signal_and_waits_for_the_save(cloud):
+    slurm(cloud, 0, "x")  # creates the stubs
     cloud.codes("sleep")
-    given = cloud.environment | {"SLURM_JOB_ID": "12"}
-    process = subprocess.Popen([str(TPU / "slurm.sh"), "x"], env=given, stdout=subprocess.PIPE, text=True)
+    environment = cloud.environment | {"SLURM_JOB_ID": "12"}
+    process = subprocess.Popen([str(TPU / "slurm.sh"), "x"], env=environment, stdout=subprocess.PIPE, text=True)
     cloud.wait_for((cloud.path / "asleep").exists)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=20)
-    assert "saved" in output and "ended with code 75" in output
+    assert "saved" in output and "rljax: exit code 75" in output
     assert [c["argv"] for c in cloud.calls("scontrol")] == [["requeue", "12"]]
 
 
-def test_the_options_of_the_batch_script_are_those_the_page_tells_of():
+def test_the_batch_script_has_the_documented_options():
     options = re.findall(r"^#SBATCH (--\S+)", (TPU / "slurm.sh").read_text(), re.M)
     assert {"--requeue", "--signal=B:TERM@120", "--ntasks-per-node=1", "--open-mode=append"} <= set(options)

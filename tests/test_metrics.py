@@ -1,4 +1,4 @@
-"""Logs that can be cut and torn, a progress line for any output, and rollouts shown."""
+"""Logs that are truncated and torn, the progress line in every kind of output, and the display of rollouts."""
 
 import io
 import json
@@ -29,10 +29,10 @@ def read_events(directory):
     return events
 
 
-def test_a_log_gives_back_what_was_appended(tmp_path):
+def test_a_log_returns_the_appended_records(tmp_path):
     log = metrics.StepLog(tmp_path / "deep" / "a.jsonl")
     assert log.read() == []
-    log.cut(3)  # nothing to cut, nothing made
+    log.cut(3)  # nothing to cut: no file is created
     assert not (tmp_path / "deep").exists()
     records = [{"step": 1, "text": "a\u2028b é\n"}, {"step": 2, "x": [0.1, -0.0, 1e-45]}, {"step": 2, "n": None}]
     for record in records:
@@ -43,7 +43,7 @@ def test_a_log_gives_back_what_was_appended(tmp_path):
     assert log.read()[-1] == {"step": 3, "x": 0.5, "y": [0, 1], "bad": "\udc80"}
 
 
-def test_cut_drops_later_steps_whatever_their_order_and_appending_goes_on(tmp_path):
+def test_cut_removes_later_steps_in_any_order_and_appending_continues(tmp_path):
     path = tmp_path / "a.jsonl"
     log = metrics.StepLog(path)
     for step in (1, 3, 2, 5):
@@ -52,25 +52,25 @@ def test_cut_drops_later_steps_whatever_their_order_and_appending_goes_on(tmp_pa
     assert [r["step"] for r in log.read()] == [1, 2]
     log.append({"step": 4})
     assert [r["step"] for r in metrics.StepLog(path).read()] == [1, 2, 4]
-    before = path.stat().st_ino
+    inode = path.stat().st_ino
     log.cut(4)
-    assert path.stat().st_ino == before  # nothing to drop: untouched
+    assert path.stat().st_ino == inode  # nothing to remove: the file is unchanged
     assert os.listdir(tmp_path) == ["a.jsonl"]
 
 
 @pytest.mark.parametrize("torn", [b'{"step": 3, "x', b'{"step": 3}', b"\x00\x00"])
 def test_a_torn_last_line_is_dropped_by_read_append_and_cut(tmp_path, torn):
-    whole = b'{"step": 1}\n{"step": 2}\n'
+    complete = b'{"step": 1}\n{"step": 2}\n'
     path = tmp_path / "a.jsonl"
-    path.write_bytes(whole + torn)
+    path.write_bytes(complete + torn)
     log = metrics.StepLog(path)
     assert [r["step"] for r in log.read()] == [1, 2]
-    assert path.read_bytes() == whole + torn
+    assert path.read_bytes() == complete + torn
     log.append({"step": 3})
-    assert path.read_bytes() == whole + b'{"step": 3}\n'
-    path.write_bytes(whole + torn)
+    assert path.read_bytes() == complete + b'{"step": 3}\n'
+    path.write_bytes(complete + torn)
     metrics.StepLog(path).cut(9)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
 def test_a_broken_line_elsewhere_is_an_error_and_bad_records_are_refused(tmp_path):
@@ -94,7 +94,7 @@ def test_metrics_are_sorted_exact_and_free_of_clocks(tmp_path):
         logger.step(1, "sft", {"reward": jnp.float32(0.1), "accuracy": 0.25}, {"seconds": 1.0 if name == "a" else 2.0})
         logger.step(2, "grpo", {"reward": float("nan"), "count": np.int32(3)})
         logger.close()
-    # float32 0.1 is 0.100000001490116119..., written with the digits that give that double back
+    # float32 0.1 is 0.100000001490116119..., written with the digits that restore that double
     lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
     assert lines == [
         '{"step": 1, "phase": "sft", "accuracy": 0.25, "reward": 0.10000000149011612}',
@@ -132,10 +132,10 @@ def test_a_resumed_run_leaves_the_files_and_history_of_an_uninterrupted_one(tmp_
     assert [e["step"] for e in whole.evaluations] == [2, 4, 6]
 
 
-def test_a_fresh_run_empties_what_a_dead_one_left(tmp_path):
+def test_a_new_run_removes_the_records_of_a_killed_one(tmp_path):
     run_steps(metrics.Logger(tmp_path, tensorboard=False), 1, 2)
-    fresh = metrics.Logger(tmp_path, tensorboard=False)
-    assert fresh.history == [] and fresh.evaluations == []
+    new = metrics.Logger(tmp_path, tensorboard=False)
+    assert new.history == [] and new.evaluations == []
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
@@ -152,7 +152,7 @@ def test_tensorboard_gets_scalars_and_purges_on_resume(tmp_path):
     assert scalars.count((2, "reward", np.float32(2 / 3))) == 2
     assert scalars.count((2, "time/seconds", 0.5)) == 2
     assert scalars.count((2, "evaluation/pass_at_1", 0.5)) == 2
-    # TensorBoard hides what came before a START mark at or after its step: 0 when fresh, 2 when resumed after 1.
+    # TensorBoard hides earlier events at or after the step of a START mark: 0 in a new run, 2 when resumed after 1.
     assert [e.step for e in events if e.session_log.status] == [0, 2]
 
 
@@ -171,7 +171,7 @@ def test_bad_metrics_are_refused_by_name(tmp_path):
     for values, pattern in (
         ({"reward": np.zeros(2)}, r"reward: got .*must be one number"),
         ({"reward": "high"}, r"reward: got 'high'"),
-        ({"step": 1.0}, r"metrics: \['step'\] is taken"),
+        ({"step": 1.0}, r"metrics: \['step'\] is reserved"),
     ):
         with pytest.raises(ValueError, match=pattern):
             logger.step(1, "sft", values)
@@ -180,7 +180,7 @@ def test_bad_metrics_are_refused_by_name(tmp_path):
     assert logger.history == [] and logger.evaluations == []
 
 
-def test_the_line_holds_what_is_there_and_fits():
+def test_the_line_has_the_available_metrics_and_fits():
     values = {"reward": 0.5321, "accuracy": 0.25, "entropy": 1.2345, "length": 12.34, "other": 3.0}
     line = progress.progress_line(12, 345, "grpo", values, 12_345.0, 3_725.0)
     assert line == ("grpo  12/345  reward 0.532  accuracy 0.250  entropy 1.234  length 12.3  12.3k tok/s  1:02:05 left")
@@ -192,11 +192,11 @@ def test_the_line_holds_what_is_there_and_fits():
     assert len(some) <= 100 and "23:59:59 left" in some and "rew 0.532" in some
 
 
-def test_where_there_is_no_terminal_plain_lines_come_at_intervals():
+def test_without_a_terminal_plain_lines_are_printed_at_intervals():
     out, now = io.StringIO(), [0.0]
     console = rich.console.Console(file=out, width=40)
     with progress.Progress(20, console=console, interval=5.0, clock=lambda: now[0]) as bar:
-        for step in range(1, 17):  # two steps a second
+        for step in range(1, 17):  # two steps per second
             now[0] = step / 2
             bar.update(step, "sft" if step < 8 else "grpo", {"reward": step}, tokens_per_second=10.0)
     assert "\x1b" not in out.getvalue() and "\r" not in out.getvalue()
@@ -207,14 +207,14 @@ def test_where_there_is_no_terminal_plain_lines_come_at_intervals():
         "grpo 11",
         "grpo 16",
     ]
-    # grpo at two steps a second from step 8 on: 4 left at step 16 is 2 s
+    # grpo at two steps per second from step 8 on: 4 left at step 16 is 2 s
     assert out.getvalue().endswith("grpo 16/20  reward 16.000  10 tok/s  0:00:02 left\n")
 
 
-def test_steps_that_come_in_bunches_do_not_promise_the_impossible():
+def test_the_time_left_ignores_the_first_batch_of_steps():
     out, now = io.StringIO(), [0.0]
     bar = progress.Progress(100, console=rich.console.Console(file=out), interval=0.0, clock=lambda: now[0])
-    for step in range(1, 11):  # the first bunch, at once
+    for step in range(1, 11):  # the first batch, all at once
         bar.update(step, "grpo", {})
     assert "left" not in out.getvalue()
     now[0] = 5.0
@@ -222,7 +222,7 @@ def test_steps_that_come_in_bunches_do_not_promise_the_impossible():
     assert out.getvalue().endswith("grpo  20/100  0:00:40 left\n")  # ten steps in 5 s, 80 to go
 
 
-def test_in_a_terminal_the_line_is_live_and_printing_goes_above_it():
+def test_in_a_terminal_the_line_is_updated_in_place():
     out, now = io.StringIO(), [0.0]
     console = rich.console.Console(file=out, force_terminal=True, width=120, _environ={"TERM": "xterm"})
     with progress.Progress(3, console=console, clock=lambda: now[0]) as bar:
@@ -231,7 +231,7 @@ def test_in_a_terminal_the_line_is_live_and_printing_goes_above_it():
             bar.update(step, "grpo", {"reward": step})
     text = out.getvalue()
     assert "\x1b[" in text and "grpo 3/3  reward 3.000" in text
-    assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert text.rstrip().endswith("\x1b[?25h")  # the terminal's cursor is visible again
 
 
 def test_quiet_shows_nothing():
@@ -263,7 +263,7 @@ def shown(source, **options):
     return out.getvalue()
 
 
-def test_rollouts_are_shown_with_their_scores_and_cannot_command_the_terminal(tmp_path):
+def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
     text = shown(ROLLOUTS)
     assert "step 8: 2 of 2" in text and "1+1=" not in text
     for part in ("correct", "reward 1", "format 0.5", "advantage +0.250", "finish stop", "[red]2+2=4\\x1b[31m", "ok"):
@@ -277,14 +277,14 @@ def test_rollouts_are_shown_with_their_scores_and_cannot_command_the_terminal(tm
     assert "5+5=" not in shown(tmp_path, count=1)
 
 
-def test_the_command_shows_rollouts_and_explains_what_is_missing(tmp_path):
+def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):
     logger = metrics.Logger(tmp_path, tensorboard=False)
     logger.rollouts(ROLLOUTS)
     logger.close()
     shown = command(tmp_path, "--step", "4", "--count", "1")
     assert "step 4: 1 of 1" in shown.stdout
     missing = command(tmp_path, "--step", "5")
-    assert missing.returncode == 1 and "step: got 5, rollouts were dumped at steps [4, 8]" in missing.stderr
+    assert missing.returncode == 1 and "step: got 5, must be one of the logged steps [4, 8]" in missing.stderr
     assert re.search(r"no rollouts in .*absent", command(tmp_path / "absent").stderr)
 
 
@@ -306,25 +306,25 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def test_the_learning_curve_has_a_panel_for_each_metric_and_names_the_phases(tmp_path):
     history = [*HISTORY, {**HISTORY[-1], "step": 31, "reward": float("nan"), "gradient_norm": 2.0}]
-    made = plots.learning_curve(history, tmp_path / "curve.png", [("warm", 10), ("rl", 31), ("never_reached", 99)])
-    titles = [ax.get_title(loc="left") for ax in made.axes]
+    fig = plots.learning_curve(history, tmp_path / "curve.png", [("warm", 10), ("rl", 31), ("never_reached", 99)])
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
     assert titles == ["Reward and accuracy", "Entropy", "Completion length", "Gradient norm"]
-    assert all(ax.get_xlabel() == "step" and ax.get_ylabel() for ax in made.axes)
-    assert {text.get_text() for text in made.axes[0].texts} == {"warm", "rl"}
-    # Two phases of two metrics, raw and smoothed, and the line between the phases; no value that is not finite.
-    lines = made.axes[0].get_lines()
+    assert all(ax.get_xlabel() == "step" and ax.get_ylabel() for ax in fig.axes)
+    assert {text.get_text() for text in fig.axes[0].texts} == {"warm", "rl"}
+    # Two phases of two metrics, raw and smoothed, and the line between the phases; non-finite values are left out.
+    lines = fig.axes[0].get_lines()
     assert len(lines) == 9
     assert max(np.max(line.get_xdata()) for line in lines[:8]) == 31 and len(lines[2].get_xdata()) == 20
     assert os.listdir(tmp_path) == ["curve.png"]
     data = (tmp_path / "curve.png").read_bytes()
     assert data.startswith(PNG) and data[16:24] == (1000).to_bytes(4, "big") + (600).to_bytes(4, "big")
-    assert made._repr_png_().startswith(PNG)  # what a notebook shows
+    assert fig._repr_png_().startswith(PNG)  # the display in a notebook
 
 
-def test_the_learning_curve_finds_the_phases_and_does_without_metrics():
-    made = plots.learning_curve([{k: r[k] for k in ("step", "phase", "reward")} for r in HISTORY])
-    assert [ax.get_title(loc="left") for ax in made.axes] == ["Reward and accuracy"]
-    assert [text.get_text() for text in made.axes[0].texts] == ["sft", "grpo"]
+def test_the_learning_curve_infers_the_phases_and_leaves_out_missing_metrics():
+    fig = plots.learning_curve([{k: r[k] for k in ("step", "phase", "reward")} for r in HISTORY])
+    assert [ax.get_title(loc="left") for ax in fig.axes] == ["Reward and accuracy"]
+    assert [text.get_text() for text in fig.axes[0].texts] == ["sft", "grpo"]
     with pytest.raises(ValueError, match="history: got 0 records"):
         plots.learning_curve([])
 
@@ -336,8 +336,8 @@ def test_smoothing_is_a_mean_over_a_twentieth_of_the_values():
 
 
 def test_passk_draws_each_evaluation_with_its_band_and_the_greedy_mark(tmp_path):
-    made = plots.passk(EVALUATIONS, tmp_path / "passk.png")
-    ax = made.axes[0]
+    fig = plots.passk(EVALUATIONS, tmp_path / "passk.png")
+    ax = fig.axes[0]
     assert ax.get_legend_handles_labels()[1] == ["base (step 10)", "grpo (step 30)"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["greedy", "1", "2"]
     base = ax.get_lines()[0]

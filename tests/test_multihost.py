@@ -1,4 +1,4 @@
-"""Several processes on loopback: the numbers of one, one writer, and runs that survive being stopped and killed."""
+"""Several processes on loopback: the numbers of one process, one writer, and runs that are stopped and killed."""
 
 import json
 import os
@@ -20,16 +20,16 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
 STEPS = 14
 
-# A host task with a verifier that draws lots, and says in which process it was asked.
+# A host task whose verifier gives pseudo-random rewards and records the process in which it was called.
 TASK = """
 import dataclasses, os, pathlib, zlib
-from rljax.tasks import gsm8k
+from rljax.environments import gsm8k
 
 
-def judge(text, reference):
+def judge(text, target):
     with open(pathlib.Path(__file__).parent / f"calls-{os.environ['CALLS']}", "a") as calls:
         calls.write(".")
-    return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(reference)}
+    return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(target)}
 
 
 def questions(path):
@@ -39,14 +39,14 @@ def questions(path):
 
 CONFIG = f"""
 import pathlib
-from rljax import config as configs
+import rljax
 from tests import tiny
 
 
 def get_config(arg=""):
     config = tiny.config("grpo(kl=0.0)", phases=("main",), phase__main__steps={STEPS}, evaluation__final_prompts=4)
     config.task = f"task_of_test_multihost.questions(path={{str(pathlib.Path(__file__).parent)!r}})"
-    config.phase.main = configs.phase(steps={STEPS}, optimizer="sgd(learning_rate=1.0)", warmup=0, evaluate="result")
+    config.phase.main = rljax.phase(steps={STEPS}, optimizer="sgd(learning_rate=1.0)", warmup=0, evaluate="result")
     config.model.update({{"remat": "none", "layers": 1}})
     config.sampler.cache_block = 0
     config.learner.clip_norm = 0.0
@@ -57,7 +57,7 @@ def get_config(arg=""):
 
 
 def environment(folder, name, number, processes, devices, address):
-    several = {"RLJAX_COORDINATOR": address, "RLJAX_PROCESS_ID": str(number)} if processes > 1 else {}
+    variables = {"RLJAX_COORDINATOR": address, "RLJAX_PROCESS_ID": str(number)} if processes > 1 else {}
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith(("RLJAX_", "JAX_COMPILATION"))},
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
@@ -65,12 +65,12 @@ def environment(folder, name, number, processes, devices, address):
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
         "CALLS": f"{name}-{number}",
         "RLJAX_NUM_PROCESSES": str(processes),
-        **several,
+        **variables,
     }
 
 
 class Group:
-    """Processes of one run, each with its output in a file; none of them outlives the ``with``."""
+    """Processes of one run, each with its output in a file; all are killed at the end of the ``with``."""
 
     def __init__(self, folder, name, arguments, processes, devices):
         with socket.socket() as free:
@@ -100,21 +100,21 @@ class Group:
         deadline = time.monotonic() + seconds
         return [m.wait(max(0.1, deadline - time.monotonic())) for m in self.members]
 
-    def said(self):
-        """Return what each process has written so far."""
+    def output(self):
+        """Return the output of each process so far."""
         return [log.read_text() for log in self.logs]
 
     def send_at(self, step, sign, number, workdir):
-        """Signal one process once the run has logged so many steps."""
+        """Signal one process once the run has logged ``step`` steps."""
         log, deadline = workdir / "metrics.jsonl", time.monotonic() + 150
         while not log.exists() or log.read_bytes().count(b"\n") < step:
-            assert self.members[number].poll() is None and time.monotonic() < deadline, self.said()
+            assert self.members[number].poll() is None and time.monotonic() < deadline, self.output()
             time.sleep(0.01)
         self.members[number].send_signal(sign)
 
 
 def run(folder, name):
-    """Start the command line on a work directory, in two processes of two devices."""
+    """Start a run in two processes of two devices."""
     arguments = ("-m", "rljax", "--config", str(folder / "config.py"), "--workdir", str(folder / name))
     return Group(folder, name, (*arguments, f"--heartbeat_seconds={HEARTBEAT}"), processes=2, devices=2)
 
@@ -133,34 +133,34 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """Return (work directory, what each process said) of a run of two processes that nothing disturbed."""
+    """Return the work directory and the outputs of an uninterrupted run of two processes."""
     with run(folder, "whole") as group:
-        assert group.wait() == [0, 0], group.said()
-    return folder / "whole", group.said()
+        assert group.wait() == [0, 0], group.output()
+    return folder / "whole", group.output()
 
 
 @pytest.fixture(scope="module")
 def layouts(folder, whole):
-    """Return what tests/process.py found in 1, 2 and 4 processes, all with four devices and the same rows."""
-    found = {}
+    """Return the arrays of tests/process.py with 1, 2 and 4 processes; all have four devices and the same rows."""
+    arrays = {}
     for count, devices, mesh in ((1, 4, "4x1"), (2, 2, "4x1"), (4, 1, "2x2")):
         name = f"check{count}"
         with Group(folder, name, (str(ROOT / "tests" / "process.py"), str(folder), name, mesh), count, devices) as g:
-            assert g.wait() == [0] * count, g.said()
-        found[count] = dict(np.load(folder / f"{name}.npz"))
+            assert g.wait() == [0] * count, g.output()
+        arrays[count] = dict(np.load(folder / f"{name}.npz"))
         if count == 1:
             (folder / f"{name}.npz").rename(folder / "fixed.npz")
         facts = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(count)]
         assert facts == [{"process": i, "count": count, "devices": devices} for i in range(count)]
-    return found
+    return arrays
 
 
-def part(found, prefix):
-    return {name: value for name, value in found.items() if name.startswith(prefix)}
+def part(arrays, prefix):
+    return {name: value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 def saved(workdir, step):
-    """Read a checkpoint's arrays as they lie on disk."""
+    """Read a checkpoint's arrays as stored on disk."""
     leaves = checkpoints.Checkpointer(workdir / "checkpoints")._read_record(step)["leaves"]
     stored = {name: 0 for name, (shape, _, _) in leaves.items() if 0 not in shape}
     arguments = ocp.args.PyTreeRestore(stored, {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in stored})
@@ -176,8 +176,8 @@ def saved(workdir, step):
 def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, count):
     one, more = layouts[1], layouts[count]
     gradient = {
-        count: {n: value - found[n.replace("after", "before")] for n, value in part(found, "after/").items()}
-        for count, found in ((1, one), (count, more))  # plain SGD with a rate of 1: what changed is the gradient
+        count: {n: value - arrays[n.replace("after", "before")] for n, value in part(arrays, "after/").items()}
+        for count, arrays in ((1, one), (count, more))  # SGD with learning rate 1: the change is minus the gradient
     }
     assert max(np.abs(g).max() for g in gradient[1].values()) > 0.01
     for name, value in gradient[1].items():
@@ -186,7 +186,7 @@ def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, count)
         np.testing.assert_allclose(more[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_two_processes_sample_and_judge_what_one_does(folder, layouts):
+def test_two_processes_sample_and_judge_as_one_does(folder, layouts):
     for name in ("rows/action/token", "rows/mask", "rows/reward", "rows/outcome", "rows/parts/wanted", "rows/episode"):
         np.testing.assert_array_equal(layouts[2][name], layouts[1][name], err_msg=name)
     assert set(layouts[1]["rows/reward"]) == {0.0, 1.0}
@@ -195,22 +195,22 @@ def test_two_processes_sample_and_judge_what_one_does(folder, layouts):
 
 
 def test_a_checkpoint_of_two_processes_is_read_by_one_and_by_four_on_another_mesh(whole, layouts):
-    there = saved(whole[0], STEPS)
+    stored = saved(whole[0], STEPS)
     for count in (1, 2, 4):
         assert int(layouts[count]["step"]) == STEPS
-        found = part(layouts[count], "restored/")
-        for name, value in there.items():
-            np.testing.assert_array_equal(found[f"restored/{name}"], value, err_msg=name)
+        restored = part(layouts[count], "restored/")
+        for name, value in stored.items():
+            np.testing.assert_array_equal(restored[f"restored/{name}"], value, err_msg=name)
 
 
 # --- a run --------------------------------------------------------------------------------------
 
 
-def test_process_0_writes_and_speaks_and_both_judge(folder, whole):
-    workdir, said = whole
-    assert "pass@4" in said[0] and "written to" in said[0]
+def test_process_0_writes_and_prints_and_both_judge(folder, whole):
+    workdir, output = whole
+    assert "pass@4" in output[0] and "written to" in output[0]
     assert not [
-        line for line in said[1].splitlines() if line and not line.startswith("[Gloo]") and "peer ranks" not in line
+        line for line in output[1].splitlines() if line and not line.startswith("[Gloo]") and "peer ranks" not in line
     ]
     assert len(list((workdir / "tensorboard").iterdir())) == 1
     for name in ("metrics", "verdicts"):
@@ -219,12 +219,12 @@ def test_process_0_writes_and_speaks_and_both_judge(folder, whole):
         assert (folder / f"calls-whole-{i}").stat().st_size == STEPS * 16 + 8 + 2
 
 
-def test_stopped_and_killed_it_ends_bit_for_bit_as_if_nothing_had_been(folder, whole):
+def test_a_run_stopped_and_killed_ends_bit_for_bit_as_an_uninterrupted_one(folder, whole):
     workdir = folder / "cut"
     with run(folder, "cut") as group:
-        group.send_at(2, signal.SIGTERM, 1, workdir)  # to the one that writes nothing
-        assert group.wait() == [loop.RESUMABLE] * 2, group.said()
-    assert "To resume, run the same command again" in group.said()[0]
+        group.send_at(2, signal.SIGTERM, 1, workdir)  # to the process that writes no logs
+        assert group.wait() == [loop.RESUMABLE] * 2, group.output()
+    assert "To resume, run the same command again" in group.output()[0]
     stopped = checkpoints.Checkpointer(workdir / "checkpoints").latest_step()
     assert stopped == (workdir / "metrics.jsonl").read_bytes().count(b"\n") < STEPS
 
@@ -233,27 +233,31 @@ def test_stopped_and_killed_it_ends_bit_for_bit_as_if_nothing_had_been(folder, w
         began = time.monotonic()
         code, killed = group.wait()
         assert killed == -signal.SIGKILL and time.monotonic() - began < HEARTBEAT + 5
-        assert code in (loop.RESUMABLE, -signal.SIGABRT), group.said()  # jax's own watch may be the first to see it
+        assert code in (loop.RESUMABLE, -signal.SIGABRT), group.output()  # jax's heartbeat may detect it first
     words = ("another process of this run is gone", "another task died")[code != loop.RESUMABLE]
-    assert words in group.said()[0]
-    assert code != loop.RESUMABLE or "Run the same command again on every host" in group.said()[0]
+    assert words in group.output()[0]
+    assert code != loop.RESUMABLE or "Run the same command again on every host" in group.output()[0]
 
     with run(folder, "cut") as group:
-        assert group.wait() == [0, 0], group.said()
+        assert group.wait() == [0, 0], group.output()
     for name in ("metrics", "verdicts", "evaluations", "rollouts"):
         assert (workdir / f"{name}.jsonl").read_bytes() == (whole[0] / f"{name}.jsonl").read_bytes(), name
-    there = saved(whole[0], STEPS)
+    stored = saved(whole[0], STEPS)
     for name, value in saved(workdir, STEPS).items():
-        np.testing.assert_array_equal(value, there[name], err_msg=name)
+        np.testing.assert_array_equal(value, stored[name], err_msg=name)
 
 
-# --- finding each other -------------------------------------------------------------------------
+# --- initialization -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("environment", "given", "found"),
+    ("environment", "flags", "expected"),
     [
-        ({"TPU_SKIP_MDS_QUERY": "1"}, (None, None, None), None),  # a laptop: importing jax found no TPU chips
+        (
+            {"TPU_SKIP_MDS_QUERY": "1"},
+            (None, None, None),
+            None,
+        ),  # a laptop: jax detected no TPU chips
         ({}, (None, 1, None), None),
         ({}, ("10.0.0.2:8476", 4, 3), {"coordinator_address": "10.0.0.2:8476", "num_processes": 4, "process_id": 3}),
         (
@@ -268,11 +272,11 @@ def test_stopped_and_killed_it_ends_bit_for_bit_as_if_nothing_had_been(folder, w
         ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, (None, None, None), {}),
     ],
 )
-def test_where_the_other_processes_are(environment, given, found):
-    answer = processes.arguments(environment, *given)
-    if answer:
-        assert answer.pop("cluster_detection_method") == "deactivate"  # no other cluster is looked for
-    assert answer == found
+def test_the_processes_of_a_run_are_determined_by_flags_and_environment(environment, flags, expected):
+    options = processes.arguments(environment, *flags)
+    if options:
+        assert options.pop("cluster_detection_method") == "deactivate"  # jax looks for no other cluster
+    assert options == expected
 
 
 def test_the_tasks_of_a_slurm_step_are_processes():
@@ -285,25 +289,29 @@ def test_the_tasks_of_a_slurm_step_are_processes():
         "SLURM_STEP_NUM_TASKS": "4",
         "SLURM_STEP_NUM_NODES": "2",
     }
-    found = {"num_processes": 4, "cluster_detection_method": "slurm"}
-    assert processes.arguments(in_step, None, None, None) == found
-    one_a_node = {**in_step, "SLURM_STEP_NUM_TASKS": "2"}
-    assert processes.arguments(one_a_node, None, None, None) == {**found, "num_processes": 2, "local_device_ids": []}
+    expected = {"num_processes": 4, "cluster_detection_method": "slurm"}
+    assert processes.arguments(in_step, None, None, None) == expected
+    one_per_node = {**in_step, "SLURM_STEP_NUM_TASKS": "2"}
+    assert processes.arguments(one_per_node, None, None, None) == {
+        **expected,
+        "num_processes": 2,
+        "local_device_ids": [],
+    }
     assert processes.arguments({**in_step, "SLURM_STEP_NUM_TASKS": "1"}, None, None, None) is None
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("flags", "message"),
     [
-        (("host:1", 2, None), r"--coordinator .* and --num_processes .* given, but not --process_id"),
+        (("host:1", 2, None), r"--coordinator .* and --num_processes .* set, but not --process_id"),
         (("host", 2, 0), r"--coordinator \(RLJAX_COORDINATOR\) is 'host': must be HOST:PORT"),
         (("host:x", 2, 0), "must be HOST:PORT"),
         (("host:1", 2, 2), r"--process_id \(RLJAX_PROCESS_ID\) is 2: must be from 0 to 1"),
         (("host:1", 0, 0), "must be at least 1"),
     ],
 )
-def test_mistakes_name_the_flag_and_the_variable(given, words):
-    with pytest.raises(ValueError, match=words):
-        processes.arguments({}, *given)
-    with pytest.raises(ValueError, match="RLJAX_NUM_PROCESSES='two': must be a whole number"):
+def test_errors_name_the_flag_and_the_variable(flags, message):
+    with pytest.raises(ValueError, match=message):
+        processes.arguments({}, *flags)
+    with pytest.raises(ValueError, match="RLJAX_NUM_PROCESSES='two': must be an integer"):
         processes.arguments({"RLJAX_NUM_PROCESSES": "two"}, None, None, None)

@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom in a kernel of its own, as a reader runs it."""
+"""The notebook runs from top to bottom in a new kernel, as for a reader."""
 
 import base64
 import io
@@ -45,7 +45,7 @@ def text(cell):
     return "".join(o.get("text", "") for o in cell.outputs) + "".join(outputs(cell, "text/plain"))
 
 
-def test_it_is_valid_and_committed_without_outputs():
+def test_the_notebook_is_valid_and_committed_without_outputs():
     notebook = read()
     nbformat.validate(notebook)
     for cell in notebook.cells:
@@ -63,7 +63,7 @@ def test_every_cell_runs_and_draws_its_figures(executed):
         picture = matplotlib.image.imread(io.BytesIO(base64.b64decode(png)))
         height, width, _ = picture.shape
         assert min(height, width) > 300
-        assert picture[..., :3].std() > 0.05  # neither blank nor uniform
+        assert picture[..., :3].std() > 0.05  # neither empty nor uniform
     assert list(workdir.iterdir()) == []  # nothing is written without a work directory
 
 

@@ -1,4 +1,4 @@
-"""pass@k and its intervals against enumeration, hand-derived values and their own coverage."""
+"""pass@k and its intervals against enumeration, values derived by hand, and measured coverage."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from rljax.run import passk
 
 
 def by_enumeration(correct, samples, k, quantifier):
-    """Fraction of the k-subsets of n outcomes (c of them right) for which any / all is right."""
+    """Return the fraction of k-subsets of n outcomes, c of them correct, in which any or all are correct."""
     outcomes = [True] * correct + [False] * (samples - correct)
     return np.mean([quantifier(subset) for subset in itertools.combinations(outcomes, k)])
 
@@ -22,23 +22,23 @@ def test_equals_enumeration_of_all_subsets(estimator, quantifier):
         np.testing.assert_allclose(estimator(list(counts), samples, list(tries)), expected, rtol=1e-14, atol=1e-15)
 
 
-def test_one_try_is_the_fraction_correct_and_few_failures_cannot_fill_k():
+def test_one_sample_gives_the_fraction_correct_and_more_samples_than_failures_give_one():
     np.testing.assert_allclose(passk.pass_at_k([0, 3, 10], 10, [1])[:, 0], [0.0, 0.3, 1.0], rtol=1e-15)
-    # n - c = 2 failures: any 3 samples hold a success; 2 samples miss with chance 1 / C(5, 2).
+    # n - c = 2 failures: any 3 samples include a success; 2 samples miss with probability 1 / C(5, 2).
     np.testing.assert_array_equal(passk.pass_at_k([3], 5, [3, 4, 5]), [[1.0, 1.0, 1.0]])
     np.testing.assert_allclose(passk.pass_at_k([3], 5, [2]), [[0.9]], rtol=1e-15)
 
 
 def test_large_counts_do_not_overflow():
-    # c = 1: exactly the chance that the one success is among the k of n, k / n.
+    # c = 1: the probability that the one success is among k of n is k / n.
     k = [2**i for i in range(17)]
     np.testing.assert_allclose(passk.pass_at_k([1], 100_000, k)[0], np.array(k) / 100_000, rtol=1e-9)
 
 
 def test_samples_may_differ_by_prompt_and_k_may_come_in_any_order():
-    got = passk.pass_at_k(np.array([1, 2]), np.array([2, 4]), [2, 1])
-    # 1 of 2: both drawn, 1; 2 of 4: 1 - C(2,2)/C(4,2) = 5/6.
-    np.testing.assert_allclose(got, [[1.0, 0.5], [5 / 6, 0.5]], rtol=1e-15)
+    estimate = passk.pass_at_k(np.array([1, 2]), np.array([2, 4]), [2, 1])
+    # 1 of 2: both samples, 1; 2 of 4: 1 - C(2,2)/C(4,2) = 5/6.
+    np.testing.assert_allclose(estimate, [[1.0, 0.5], [5 / 6, 0.5]], rtol=1e-15)
 
 
 def test_unbiased_over_repeated_sampling():
@@ -54,7 +54,7 @@ def test_wilson_by_hand():
     assert passk.wilson(0, 10) == pytest.approx((0.0, 3.841459 / 13.841459), abs=1e-7)
     assert passk.wilson(10, 10) == pytest.approx((10 / 13.841459, 1.0), abs=1e-7)
     assert passk.wilson(0, 10)[0] == 0.0 and passk.wilson(10, 10)[1] == 1.0
-    # 5 of 10: centre 1/2 and half width z sqrt(1/40 + z^2/400) / (1 + z^2/10) = z / (2 sqrt(n + z^2)).
+    # 5 of 10: center 1/2 and half width z sqrt(1/40 + z^2/400) / (1 + z^2/10) = z / (2 sqrt(n + z^2)).
     half = 1.959964 / (2 * 13.841459**0.5)
     assert passk.wilson(5, 10) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
     # The ends solve |p - x| = z sqrt(x (1 - x) / n), z = 1.644854 at 90 %.
@@ -71,11 +71,11 @@ def test_bootstrap_is_seeded_and_ordered():
     assert not np.array_equal(passk.bootstrap(values, seed=6)[0], low)
     narrow, _ = passk.bootstrap(values, seed=5, level=0.5)
     assert (narrow > low).all()
-    # Of one value in all prompts there is no spread; [P] is one column.
+    # Equal values in all prompts have an interval of width 0; [P] is one column.
     np.testing.assert_allclose(passk.bootstrap(np.full(9, 0.25)), [[0.25], [0.25]], rtol=1e-12)
 
 
-def test_bootstrap_keeps_a_width_where_all_prompts_fail_or_all_succeed():
+def test_bootstrap_has_a_positive_width_where_all_prompts_fail_or_succeed():
     low, high = passk.bootstrap(np.array([[0.0, 1.0, 0.0]] * 15 + [[0.0, 1.0, 1.0]]))
     # Wilson at 0 of n: high = z^2 / (n + z^2) = 3.8415 / 19.8415; at n of n the mirror image
     np.testing.assert_allclose((low[0], high[0]), (0.0, 0.19361), atol=1e-5)
@@ -83,14 +83,14 @@ def test_bootstrap_keeps_a_width_where_all_prompts_fail_or_all_succeed():
     assert 0 <= low[2] < 1 / 16 < high[2] < 0.25
 
 
-def test_bootstrap_draws_the_same_for_many_prompts_in_chunks():
+def test_bootstrap_of_many_prompts_in_batches():
     # Width of the mean of P uniform values is close to 2 * 1.96 / sqrt(12 P).
     low, high = passk.bootstrap(np.random.default_rng(2).random(20_000), resamples=400)
     assert (high - low)[0] == pytest.approx(2 * 1.96 / (12 * 20_000) ** 0.5, rel=0.2)
 
 
-def test_bootstrap_covers_the_truth_about_as_often_as_it_says():
-    """200 benchmarks of 60 prompts: 95 % intervals hold the true pass@2 within 5 standard errors of 95 %."""
+def test_bootstrap_intervals_have_about_the_stated_coverage():
+    """200 benchmarks of 60 prompts: 95 % intervals contain the true pass@2 within 5 standard errors of 95 %."""
     rng = np.random.default_rng(3)
     truth = 1 - 3 / 5  # p ~ Beta(1, 3), so q = 1 - p ~ Beta(3, 1) and E[q^2] = 3/5
     hits = 0
@@ -101,7 +101,7 @@ def test_bootstrap_covers_the_truth_about_as_often_as_it_says():
     assert 0.87 <= hits / 200 <= 0.99
 
 
-def test_bad_input_names_the_field_and_the_range():
+def test_errors_name_the_field_and_the_range():
     cases = [
         (lambda: passk.pass_at_k([3], 4, [5]), r"k: got \[5\], must be in \[1, 4\]"),
         (lambda: passk.pass_at_k([3], 4, [0]), r"k: got \[0\]"),

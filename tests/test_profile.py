@@ -1,4 +1,4 @@
-"""Traces hold the steps that were asked for, exhausted memory is explained, and the clock counts all time once."""
+"""Traces hold the chosen steps, out-of-memory errors are explained, and the clock counts all time exactly once."""
 
 import collections
 import gzip
@@ -21,7 +21,7 @@ ONE = jax.devices()[:1]
 
 @transforms.piece(seam="advantage")
 def devour():
-    """Keep the mask if the least of four trillion random numbers, sorted, is below 2: no machine has room for them."""
+    """Sort four trillion random numbers and keep the mask if the least is below 2: too large for any machine."""
 
     def apply(rollout: types.Rollout) -> types.Rollout:
         numbers = jax.random.uniform(jax.random.key(0), (1 << 42,)) + rollout.mask[0, 0]
@@ -31,7 +31,7 @@ def devour():
 
 
 def short(**fields):
-    """Return the config of a run whose program is compiled soonest: demonstrations, no evaluation."""
+    """Return the config of a run that compiles fastest: demonstrations, no evaluation."""
     return tiny.config("sft()", phases=("main",), phase__main__evaluate="", **fields)
 
 
@@ -53,18 +53,18 @@ def test_steps_are_read(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("10-12", "expected 'steps FIRST-LAST' or 'step NUMBER'"),
         ("steps 10-", "expected 'steps FIRST-LAST'"),
         ("step ten", "expected 'steps FIRST-LAST'"),
-        ("steps 12-10", "must go upwards within the run's steps, 1 to 20"),
+        ("steps 12-10", "must be an ascending range within the run's steps, 1 to 20"),
         ("step 0", "1 to 20"),
         ("steps 19-21", "1 to 20"),
     ],
 )
-def test_what_is_no_step_is_refused(text, said):
-    with pytest.raises(ValueError, match=f"config.profile={text!r}.*{re.escape(said)}"):
+def test_a_malformed_profile_is_refused(text, message):
+    with pytest.raises(ValueError, match=f"config.profile={text!r}.*{re.escape(message)}"):
         profiles.steps(text, last=20)
 
 
@@ -77,15 +77,15 @@ def test_a_config_is_checked_against_the_run():
 
 
 def events(folder):
-    """Count the names of what a trace's threads did; and list the numbers of its steps."""
+    """Return a trace's event names with their counts, and the numbers of its steps."""
     (file,) = (folder / "profile").rglob("*.xplane.pb")
-    found, steps = collections.Counter(), []
+    names, steps = collections.Counter(), []
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
         for line in plane.lines:
             for event in line.events:
-                found[event.name] += 1
+                names[event.name] += 1
                 steps += [dict(event.stats)["step_num"]] if event.name == "step" else []
-    return found, steps
+    return names, steps
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +96,16 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_a_run_traces_the_steps_it_was_asked_for(run):
-    found, steps = events(run)
+def test_a_run_traces_the_chosen_steps(run):
+    names, steps = events(run)
     assert steps == [2, 3]
-    assert found["PjitFunction(fused)"] >= 2  # the program of a step
-    assert any(name.startswith("jit_") or "ThunkExecutor" in name for name in found)  # and what ran it
-    assert not [name for name in found if name.startswith("$")]  # no Python calls
+    assert names["PjitFunction(fused)"] >= 2  # the program of a step
+    assert any(name.startswith("jit_") or "ThunkExecutor" in name for name in names)  # its execution
+    assert not [name for name in names if name.startswith("$")]  # no Python calls
 
 
 class Watched:
-    """An argument that tells whether anybody waited for it."""
+    """An array-like value that counts calls of ``block_until_ready``."""
 
     waits = 0
 
@@ -116,17 +116,17 @@ class Watched:
 
 
 def test_only_traced_steps_are_waited_for(tmp_path):
-    given, made = Watched(), Watched()
+    argument, result = Watched(), Watched()
     tracer = profiles.Tracer(range(5, 7), tmp_path)
     waits = []
     for number in range(4, 9):
-        assert tracer.step(number, lambda x: (x, made)[1], given) is made
-        waits.append((given.waits, made.waits))
+        assert tracer.step(number, lambda x: (x, result)[1], argument) is result
+        waits.append((argument.waits, result.waits))
     assert waits == [(0, 0), (1, 0), (1, 1), (1, 1), (1, 1)]  # steps 4 to 8
     assert events(tmp_path)[1] == [5, 6]
 
 
-def test_a_resumed_or_broken_off_run_traces_what_it_makes(tmp_path):
+def test_a_resumed_or_stopped_run_traces_the_steps_it_runs(tmp_path):
     tracer = profiles.Tracer(range(2, 9), tmp_path)
     tracer.step(4, jnp.sin, 1.0)  # resumed after step 3
     tracer.close()  # stopped after step 4
@@ -139,16 +139,17 @@ def test_a_resumed_or_broken_off_run_traces_what_it_makes(tmp_path):
 
 
 def test_exhausted_memory_is_explained(tmp_path):
-    known = [jnp.zeros((1237, 11)) for _ in range(3)]  # 54,428 bytes each; nobody else makes arrays of this shape
+    arrays = [jnp.zeros((1237, 11)) for _ in range(3)]  # 54,428 bytes each; a shape used nowhere else
     with pytest.raises(profiles.OutOfMemory) as caught, profiles.explain_out_of_memory(tmp_path, lambda: "step 3"):
         jnp.zeros((1 << 45,)).block_until_ready()
-    told = str(caught.value)
+    message = str(caught.value)
     file = tmp_path / "profile" / "memory-step-3.prof"
-    assert "\n" not in told and told.startswith("out of memory in step 3: RESOURCE_EXHAUSTED: Out of memory alloc")
-    assert f"Memory profile: {file}." in told
-    assert b"space" in gzip.decompress(file.read_bytes())  # what pprof reads: a table of strings and counts
+    assert "\n" not in message
+    assert message.startswith("out of memory in step 3: RESOURCE_EXHAUSTED: Out of memory alloc")
+    assert f"Memory profile: {file}." in message
+    assert b"space" in gzip.decompress(file.read_bytes())  # pprof's format: a table of strings and counts
     assert isinstance(caught.value.__cause__, jax.errors.JaxRuntimeError)
-    assert "3 x float32[1237,11] 0.1 MiB" in profiles.live_arrays(1000) and len(known) == 3
+    assert "3 x float32[1237,11] 0.1 MiB" in profiles.live_arrays(1000) and len(arrays) == 3
 
 
 def test_bytes_are_those_of_one_device():
@@ -165,7 +166,7 @@ def test_other_errors_pass():
         raise KeyError("RESOURCE_EXHAUSTED")
 
 
-def test_a_run_that_exhausts_memory_says_what_fills_it(tmp_path):
+def test_a_run_that_exhausts_memory_names_the_largest_arrays(tmp_path):
     config = short(seam__advantage="+ tests.test_profile.devour()")
     with pytest.raises(profiles.OutOfMemory, match=r"out of memory in step 1: .*memory-step-1\.prof\. Largest"):
         loop.train(config, tmp_path, progress=False, devices=ONE)
@@ -184,16 +185,16 @@ def test_the_clock_counts_every_moment_once():
             time.sleep(0.03)
         time.sleep(0.01)
     whole = time.perf_counter() - began
-    time.sleep(0.01)  # nobody's
-    clock.move(0.005, "outer", "other")
+    time.sleep(0.01)  # outside any activity
+    clock.move(0.005, "outer", "moved")
     spent = clock.take(2)
-    assert set(spent) == {"outer", "inner", "other"} and spent["other"] == 0.0025
-    assert spent["inner"] >= 0.015 and spent["outer"] + spent["other"] >= 0.015
+    assert set(spent) == {"outer", "inner", "moved"} and spent["moved"] == 0.0025
+    assert spent["inner"] >= 0.015 and spent["outer"] + spent["moved"] >= 0.015
     assert sum(spent.values()) == pytest.approx(whole / 2, abs=1e-3)
     assert clock.take(1) == {}
 
 
-def test_a_run_writes_what_its_time_went_to(run):
+def test_a_run_writes_its_timings(run):
     rows = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
@@ -201,7 +202,7 @@ def test_a_run_writes_what_its_time_went_to(run):
         parts = sum(row.get(name, 0.0) for name in ("dispatch", "wait", "log", "checkpoint"))
         assert 0 < parts <= row["seconds"]
     logged = [set(json.loads(line)) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert not {"dispatch", "wait"} & set.union(*logged)  # no clock in there
+    assert not {"dispatch", "wait"} & set.union(*logged)  # metrics hold no wall-clock values
 
 
 def test_a_host_task_splits_rollout_verdicts_and_update(tmp_path):

@@ -1,4 +1,4 @@
-"""A sweep file becomes commands that a shell can run; what is wrong with one is said before any runs."""
+"""A sweep file becomes commands that a shell can run; errors are reported before any of them runs."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ HEAD = "from rljax import sweep\n\ndef get_sweep():\n    return "
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes a sweep file and gives its path."""
+    """Return a function that writes a sweep file and returns its path."""
 
     def write(body):
         (tmp_path / "a sweep.py").write_text(HEAD + body)
@@ -36,7 +36,7 @@ def line(file, *more):
 # --- lists of runs -------------------------------------------------------------------------------
 
 
-def test_grids_and_products_are_all_combinations_and_zips_are_rows():
+def test_grids_and_products_are_all_combinations_and_zipped_lists_are_rows():
     values = {"a": [1, 2], "b": "xy", "c": range(3)}
     expected = [dict(zip("abc", row, strict=True)) for row in itertools.product([1, 2], "xy", range(3))]
     assert sweep.grid(values) == expected
@@ -47,7 +47,7 @@ def test_grids_and_products_are_all_combinations_and_zips_are_rows():
     assert sweep.grid({}) == [{}] and sweep.grid({"a": []}) == []
 
 
-def test_lists_that_do_not_fit_are_refused():
+def test_incompatible_lists_are_refused():
     with pytest.raises(ValueError, match=r"zipped: not equally many values: \{'a': 2, 'b': 1\}"):
         sweep.zipped({"a": [1, 2], "b": [1]})
     with pytest.raises(ValueError, match="product: 'b' is set twice"):
@@ -57,7 +57,7 @@ def test_lists_that_do_not_fit_are_refused():
 # --- names and settings --------------------------------------------------------------------------
 
 
-def test_names_tell_runs_apart_and_are_plain():
+def test_names_distinguish_runs_and_are_plain():
     base = files.load("quickstart", "quick")
     runs = sweep.grid({"algorithm": ["grpo(kl=0.0)", "grpo( kl = 0.01 )"], "phase.main.steps": [3, 4], "seed": [0]})
     names = [run.name for run in sweep.expand(runs, base)]
@@ -70,7 +70,7 @@ def test_names_tell_runs_apart_and_are_plain():
     assert re.fullmatch(r"name=n{115}-[0-9a-f]{6}", long)
 
 
-def test_values_whose_names_are_the_same_get_names_of_their_own():
+def test_values_with_equal_names_get_distinct_names():
     base = files.load("quickstart", "quick")
     runs = sweep.expand([{"name": "a b"}, {"name": "a/b"}, {"name": "c"}], base)
     assert len({run.name for run in runs}) == 3 and runs[2].name == "name=c"
@@ -83,8 +83,8 @@ def test_values_survive_shell_and_set(write, name):
     _, (words,) = sweep.commands(line(file))
     assert shlex.split(shlex.join(words)) == words
     config = files.load("quickstart", "quick")
-    sets = [after for word, after in itertools.pairwise(words) if word == "--set"]
-    for edit in sets:  # what python -m rljax does with them
+    edits = [text for word, text in itertools.pairwise(words) if word == "--set"]
+    for edit in edits:  # as python -m rljax does
         files.override(config, *parse.setting(edit))
     assert (config.name, config.sampler.stop, config.batch.samples) == (name, ("a", "b c"), 4)
     assert config.algorithm == "grpo(kl=0.5)"
@@ -99,7 +99,7 @@ def test_a_call_is_set_before_its_arguments():
 # --- commands ------------------------------------------------------------------------------------
 
 
-def test_each_run_is_a_command_with_a_work_directory_of_its_own(write):
+def test_each_run_is_a_command_with_a_separate_work_directory(write):
     file = write("sweep.grid({'seed': [0, 1]})")
     common = ["--config.algorithm=rloo()", "--set", "batch.samples=4", "--allow_config_change", "--config.name=7"]
     parsed, runs = sweep.commands(line(file, *common))
@@ -114,7 +114,7 @@ def test_each_run_is_a_command_with_a_work_directory_of_its_own(write):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("[{'batch.sample': 4}]", r"run 0 \(sample=4\): config.batch.sample: unknown field. Did you mean 'samples'"),
         ("[{'seed': 0}, {'algorithm.hihg': 1}]", r"run 1 \(hihg=1\): .*no argument 'hihg'"),
@@ -127,15 +127,15 @@ def test_each_run_is_a_command_with_a_work_directory_of_its_own(write):
         ("[{}]", "must return a list"),
     ],
 )
-def test_a_wrong_run_is_named(write, body, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_run_is_named(write, body, message):
+    with pytest.raises(ValueError, match=message):
         sweep.commands(line(write(body)))
 
 
-def test_a_wrong_command_line_is_named(write, tmp_path):
+def test_an_invalid_command_line_is_refused(write, tmp_path):
     file = write("[{'seed': 1}]")
     (tmp_path / "empty.py").write_text("")
-    for words, said in [
+    for words, message in [
         ([], "one sweep file, please; got none"),
         ([file, file], "one sweep file"),
         ([file], "--config and --workdir missing"),
@@ -149,19 +149,19 @@ def test_a_wrong_command_line_is_named(write, tmp_path):
         (line(file, "--config.seed", "1"), "one sweep file"),
         ([file, "--config", "quickstrat", "--workdir", "x"], "no shipped config of this name. Did you mean"),
     ]:
-        with pytest.raises(ValueError, match=re.escape(said)):
+        with pytest.raises(ValueError, match=re.escape(message)):
             sweep.commands(words)
 
 
 def test_the_command_prints_counts_and_runs(write, tmp_path):
-    """--index becomes the run: it trains, here until its first mistake, and its exit code is the run's."""
+    """--index runs one run in this process, here until an error, and exits with the run's code."""
     file = write("sweep.grid({'seed': range(3)})")
     words = [file, "--config", "quickstart:quick", f"--workdir={tmp_path}/study"]
 
     def run(*more):
-        given = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         start = [sys.executable, "-m", "rljax", "sweep", *words, *more]
-        return subprocess.run(start, env=given, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        return subprocess.run(start, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
 
     printed = run().stdout.splitlines()
     assert [shlex.split(p) for p in printed] == [["python", *c] for c in sweep.commands(words)[1]]
@@ -170,7 +170,7 @@ def test_the_command_prints_counts_and_runs(write, tmp_path):
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: run 0 (seed=0): config.batch.samples=0")
     (tmp_path / "study" / "seed=1").mkdir(parents=True)
     (tmp_path / "study" / "seed=1" / "config.json").write_text(files.load("countdown").to_json())
-    refused = run("--index", "1")  # the run itself finds that its work directory is another's
+    refused = run("--index", "1")  # the run detects that its work directory belongs to another config
     assert refused.returncode == 2 and "seed=1 holds a run of another config" in refused.stderr
 
 

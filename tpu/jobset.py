@@ -1,9 +1,9 @@
-"""Fill in tpu/jobset.yaml, and print it or hand it to kubectl.
+"""Fill in the manifest tpu/jobset.yaml for a run on GKE, and print it or pass it to kubectl.
 
     python tpu/jobset.py --name my-run --image REGISTRY/rljax:1 --type v5p --topology 4x4x4 [--slices 2] [--spot] \
         [--apply | --dry-run] -- --config quickstart --workdir gs://BUCKET/my-run
 
-Prints the manifest; ``--apply`` gives it to ``kubectl apply -f -``, ``--dry-run`` prints that command under it.
+Prints the manifest. ``--apply`` passes it to ``kubectl apply -f -``; ``--dry-run`` also prints that command.
 """
 
 import argparse
@@ -23,13 +23,15 @@ LABELS = {
     "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }
-"""What GKE calls the kinds of TPU: the label cloud.google.com/gke-tpu-accelerator."""
+"""GKE's names for the kinds of TPU: values of the label cloud.google.com/gke-tpu-accelerator."""
 
-FLAT = ("v5e", "v6e")  # topologies of two numbers; the others have three
+FLAT = ("v5e", "v6e")  # kinds with two-dimensional topologies; the others have three dimensions
 
 
 def hosts(kind: str, topology: str) -> tuple[int, int]:
-    """Return (hosts of a slice, chips of a host): four chips to a host, but 1 alone and 2x4 of v5e and v6e whole.
+    """Return (hosts per slice, chips per host).
+
+    A host has four chips, except that 1x1 and 2x4 slices of v5e and v6e have one host with all chips.
 
     Raises:
       ValueError: not a topology of this kind.
@@ -41,12 +43,12 @@ def hosts(kind: str, topology: str) -> tuple[int, int]:
     if kind in FLAT and topology in ("1x1", "2x4"):
         return 1, chips
     if chips % 4:
-        raise ValueError(f"--topology {topology!r}: {chips} chips are not hosts of 4.")
+        raise ValueError(f"--topology {topology!r}: {chips} chips; must be a multiple of the 4 chips of a host.")
     return chips // 4, 4
 
 
 def manifest(arguments: argparse.Namespace) -> str:
-    """Return the manifest. Values are written as JSON, which YAML reads as it stands."""
+    """Return the manifest. Values are written as JSON, which is valid YAML."""
     number, chips = hosts(arguments.type, arguments.topology)
     selector = {
         "cloud.google.com/gke-tpu-accelerator": LABELS[arguments.type],
@@ -70,28 +72,29 @@ def manifest(arguments: argparse.Namespace) -> str:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the command line; what stands after -- is ``rest``, for python -m rljax."""
-    parser = argparse.ArgumentParser(prog="tpu/jobset.py", description="A run on GKE.", allow_abbrev=False)
-    parser.add_argument("--name", required=True, help="of the JobSet: small letters, digits, dashes")
-    parser.add_argument("--image", required=True, help="with rljax[tpu] installed, see tpu/README.md")
+    """Parse the command line; the arguments after -- become ``rest``, the arguments of python -m rljax."""
+    parser = argparse.ArgumentParser(prog="tpu/jobset.py", description="Run on GKE.", allow_abbrev=False)
+    parser.add_argument("--name", required=True, help="name of the JobSet: lower-case letters, digits, dashes")
+    parser.add_argument("--image", required=True, help="container image with rljax[tpu] installed; see tpu/README.md")
     parser.add_argument("--type", required=True, choices=LABELS, help="kind of TPU")
-    parser.add_argument("--topology", required=True, help="of a slice: 4x4 (v5e, v6e), 4x4x4 (the others)")
-    parser.add_argument("--slices", type=int, default=1, help="node pools, each with one slice of that topology")
-    parser.add_argument("--spot", action="store_true", help="on spot nodes")
-    parser.add_argument("--namespace", default="default")
-    parser.add_argument("--max-restarts", type=int, default=100, help="of all pods together")
+    parser.add_argument("--topology", required=True, help="chips of a slice: 4x4 (v5e, v6e), 4x4x4 (the others)")
+    parser.add_argument("--slices", type=int, default=1, help="number of slices, each with a node pool")
+    parser.add_argument("--spot", action="store_true", help="use spot nodes")
+    parser.add_argument("--namespace", default="default", help="Kubernetes namespace")
+    parser.add_argument("--max-restarts", type=int, default=100, help="restarts of all pods together")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--apply", action="store_true", help="give it to kubectl")
-    action.add_argument("--dry-run", action="store_true", help="print the command of --apply")
+    action.add_argument("--apply", action="store_true", help="pass the manifest to kubectl")
+    action.add_argument("--dry-run", action="store_true", help="also print the command of --apply")
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser.parse_args(argv[:cut])
     arguments.rest = argv[cut + 1 :]
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", arguments.name) or len(arguments.name) > 40:
-        parser.error(f"--name {arguments.name!r}: at most 40 small letters, digits and dashes, a letter first.")
+        parser.error(f"--name {arguments.name!r}: must be a letter and up to 39 lower-case letters, digits and dashes.")
     if arguments.slices < 1 or arguments.max_restarts < 0:
-        parser.error(f"--slices {arguments.slices} --max-restarts {arguments.max_restarts}: at least 1 and 0.")
+        limits = "must be at least 1 and 0"
+        parser.error(f"--slices {arguments.slices} --max-restarts {arguments.max_restarts}: {limits}.")
     if not arguments.rest:
-        parser.error("nothing to run: -- --config CONFIG --workdir gs://BUCKET/RUN")
+        parser.error("no arguments for rljax: add -- --config CONFIG --workdir gs://BUCKET/RUN")
     try:
         hosts(arguments.type, arguments.topology)
     except ValueError as error:
@@ -100,7 +103,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> int:
-    """Print the manifest or apply it; return kubectl's exit code."""
+    """Print the manifest or apply it; return the exit code, kubectl's if it ran."""
     arguments = parse(argv)
     text = manifest(arguments)
     command = ["kubectl", "apply", "-f", "-"]

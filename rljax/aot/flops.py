@@ -1,8 +1,8 @@
-"""Floating-point operations of a traced function, from shapes: every loop body as often as it turns.
+"""Floating-point operations of a traced function, from shapes, with loop bodies multiplied by their trip counts.
 
-Counted are products of matrices, 2 for each multiplication and addition: dot_general, ragged_dot and convolutions. What
-is elementwise is not; it moves bytes and is counted there. Of a conditional the dearest branch counts. The backward
-pass and what it makes again are in the traced function and count like the rest.
+Counted are matrix products (dot_general, ragged_dot and convolutions), 2 operations for each multiply-add.
+Elementwise operations are not counted here; their cost is bytes moved (``traffic``). Of a conditional, the most
+expensive branch counts. The backward pass and what it recomputes are part of the traced function and are counted.
 """
 
 import math
@@ -12,48 +12,54 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend import core
 
-_Known = dict[Any, int]  # scalars whose value is a constant
+_Known = dict[Any, int]  # integer scalars with a constant value
 
 
 def count(function: Callable[..., Any], *arguments: Any) -> float:
-    """Return the operations of ``function(*arguments)``; the arguments may be abstract."""
+    """Return the operations of ``function(*arguments)`` on all devices; the arguments may be abstract."""
     return of_jaxpr(jax.make_jaxpr(function)(*arguments))
 
 
 class Assumed(NamedTuple):
-    """What shapes do not say."""
+    """Assumptions where shapes do not determine the work.
 
-    turns: float = 1  # of a loop that no constant bounds
-    experts: int = 0  # that share the tokens evenly; where fewer stand in a product, the rest of its rows is skipped
+    Attributes:
+      trips: trip count of a loop without a constant bound.
+      experts: number of experts, among which tokens are divided evenly; a ragged product over fewer of them counts
+        their share of the rows. 0: ragged products count all rows.
+    """
+
+    trips: float = 1
+    experts: int = 0
 
 
 NOTHING = Assumed()
 
 
 def of_jaxpr(closed: core.ClosedJaxpr, assumed: Assumed = NOTHING) -> float:
-    """Return the operations of a traced function."""
+    """Return the operations of a traced function on all devices."""
     return _count(closed.jaxpr, {}, assumed)
 
 
 def largest(closed: core.ClosedJaxpr, number: int = 8) -> list[tuple[str, int, str]]:
-    """Return the largest arrays a traced function makes: (shape, bytes on all devices together, source line)."""
-    found: dict[str, tuple[str, int, str]] = {}
+    """Return the largest intermediate arrays: (shape, bytes on all devices together, source line)."""
+    arrays: dict[str, tuple[str, int, str]] = {}
     for equation in _equations(closed.jaxpr):
         for out in equation.outvars:
             aval = out.aval
             if hasattr(aval, "shape") and hasattr(aval, "dtype") and hasattr(aval.dtype, "itemsize"):
                 name = f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
-                where = _line(equation)
-                found.setdefault(name, (name, math.prod(aval.shape) * aval.dtype.itemsize, where))
-    return sorted(found.values(), key=lambda f: -f[1])[:number]
+                line = _line(equation)
+                arrays.setdefault(name, (name, math.prod(aval.shape) * aval.dtype.itemsize, line))
+    return sorted(arrays.values(), key=lambda array: -array[1])[:number]
 
 
 def _line(equation: Any) -> str:
-    """Return the line of this package that an equation stands for."""
+    """Return the innermost line of this package in an equation's traceback, or an empty string."""
     traceback = equation.source_info.traceback
     frames = [] if traceback is None else traceback.frames
-    own = next((f for f in frames if "/rljax/" in f.file_name), None)
-    return "" if own is None else f"rljax/{own.file_name.rpartition('/rljax/')[2]}:{own.line_num}"
+    frame = next((f for f in frames if "/rljax/" in f.file_name), None)
+    return "" if frame is None else f"rljax/{frame.file_name.rpartition('/rljax/')[2]}:{frame.line_num}"
 
 
 def _equations(jaxpr: Any) -> Iterable[Any]:
@@ -65,28 +71,28 @@ def _equations(jaxpr: Any) -> Iterable[Any]:
 
 def _inside(equation: Any) -> list[Any]:
     """Return the jaxprs among the parameters of an equation."""
-    found = []
+    jaxprs = []
     for value in equation.params.values():
         for inner in value if isinstance(value, tuple | list) else (value,):
             inner = getattr(inner, "jaxpr", inner)
             if hasattr(inner, "eqns"):
-                found.append(inner)
-    return found
+                jaxprs.append(inner)
+    return jaxprs
 
 
 def _value(variable: Any, known: _Known) -> int | None:
     if isinstance(variable, core.Literal):
         value = variable.val
-        whole = getattr(value, "ndim", 0) == 0 and getattr(getattr(value, "dtype", None), "kind", "i") in "iu"
-        return int(value) if whole and not isinstance(value, bool | float) else None
+        integer = getattr(value, "ndim", 0) == 0 and getattr(getattr(value, "dtype", None), "kind", "i") in "iu"
+        return int(value) if integer and not isinstance(value, bool | float) else None
     return known.get(variable)
 
 
-def _fold(equation: Any, known: _Known) -> None:
-    """Remember a scalar that is made of constants."""
-    found = [_value(v, known) for v in equation.invars]
-    values = [v for v in found if v is not None]
-    if len(equation.outvars) != 1 or equation.outvars[0].aval.shape or len(values) < len(found) or not values:
+def _record_constant(equation: Any, known: _Known) -> None:
+    """Record the value of a scalar computed from constants."""
+    operands = [_value(v, known) for v in equation.invars]
+    values = [v for v in operands if v is not None]
+    if len(equation.outvars) != 1 or equation.outvars[0].aval.shape or len(values) < len(operands) or not values:
         return
     name = equation.primitive.name
     if name in ("add", "sub", "mul"):
@@ -96,8 +102,8 @@ def _fold(equation: Any, known: _Known) -> None:
         known[equation.outvars[0]] = values[0]
 
 
-def _enter(jaxpr: Any, invars: Iterable[Any], known: _Known) -> _Known:
-    """Return the constants that a function's parameters are called with."""
+def _constant_arguments(jaxpr: Any, invars: Iterable[Any], known: _Known) -> _Known:
+    """Return the parameters of a function that are called with constants, and their values."""
     values = [_value(v, known) for v in invars]
     return {p: v for p, v in zip(jaxpr.invars, values, strict=False) if v is not None}
 
@@ -110,56 +116,57 @@ def _count(jaxpr: Any, known: _Known, assumed: Assumed) -> float:
             total += _PRODUCTS[name](equation) * (_share(equation, assumed) if name.startswith("ragged_dot") else 1)
         elif name == "scan":
             body = params["jaxpr"].jaxpr
-            constants = _enter(body, equation.invars[: params["num_consts"]], known)
+            constants = _constant_arguments(body, equation.invars[: params["num_consts"]], known)
             total += params["length"] * _count(body, constants, assumed)
         elif name == "while":
             total += _while(equation, known, assumed)
         elif name == "cond":
             total += max(
-                _count(b.jaxpr, _enter(b.jaxpr, equation.invars[1:], known), assumed) for b in params["branches"]
+                _count(b.jaxpr, _constant_arguments(b.jaxpr, equation.invars[1:], known), assumed)
+                for b in params["branches"]
             )
         elif name == "pallas_call":
             total += math.prod(params["grid_mapping"].grid) * _count(params["jaxpr"], {}, assumed)
-        elif name == "shard_map":  # written for one device
-            manual = next(axes for key, axes in params.items() if key.endswith("manual_axes"))  # its name has changed
+        elif name == "shard_map":  # its body is the program of one device
+            manual = next(axes for key, axes in params.items() if key.endswith("manual_axes"))  # depends on jax
             total += math.prod(params["mesh"].shape[a] for a in manual) * _count(params["jaxpr"], {}, assumed)
         else:
             inner = _inside(equation)
-            for one in inner:
-                within = _enter(one, equation.invars, known)
-                total += _count(one, within, assumed)
-                _leave(equation, one, within, known)
+            for body in inner:
+                constants = _constant_arguments(body, equation.invars, known)
+                total += _count(body, constants, assumed)
+                _record_results(equation, body, constants, known)
             if not inner:
-                _fold(equation, known)
+                _record_constant(equation, known)
     return total
 
 
-def _leave(equation: Any, inner: Any, within: _Known, known: _Known) -> None:
-    """Remember which results of a call are constants; ``within`` has been filled by counting it."""
-    for outer, own in zip(equation.outvars, inner.outvars, strict=False):
-        value = _value(own, within)
+def _record_results(equation: Any, body: Any, constants: _Known, known: _Known) -> None:
+    """Record which results of a call are constants; ``constants`` are those of its body after ``_count``."""
+    for outer, inner in zip(equation.outvars, body.outvars, strict=False):
+        value = _value(inner, constants)
         if value is not None:
             known[outer] = value
 
 
 def _while(equation: Any, known: _Known, assumed: Assumed) -> float:
-    """Return the operations of a loop: its body as often as its condition allows at most."""
+    """Return the operations of a while loop: its body times the largest trip count that its condition allows."""
     params, invars = equation.params, equation.invars
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     cut = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     start = invars[cut[1] :]
-    within = _enter(cond, [*invars[: cut[0]], *start], known)
+    constants = _constant_arguments(cond, [*invars[: cut[0]], *start], known)
     carried = {v: i for i, v in enumerate(cond.invars[cut[0] :])}
-    turns = []
+    trips = []
     for inner in cond.eqns:
         if inner.primitive.name == "lt" and not inner.outvars[0].aval.shape:
             counter, bound = inner.invars
-            end = _value(bound, {v: k for v, k in within.items() if v not in carried})
+            end = _value(bound, {v: k for v, k in constants.items() if v not in carried})
             if end is not None and counter in carried:
                 first = _value(start[carried[counter]], known) or 0
-                turns.append(max(0, end - first))
-    once = _count(body, _enter(body, invars[cut[0] : cut[1]], known), assumed)
-    return min(turns, default=assumed.turns) * once
+                trips.append(max(0, end - first))
+    once = _count(body, _constant_arguments(body, invars[cut[0] : cut[1]], known), assumed)
+    return min(trips, default=assumed.trips) * once
 
 
 # --- products of matrices -----------------------------------------------------------------------
@@ -172,7 +179,7 @@ def _dot(equation: Any) -> int:
 
 
 def _ragged_dot(equation: Any) -> int:
-    """Each row of the left operand meets one group's matrix."""
+    """Count a ragged product: each row of the left operand is multiplied with one group's matrix."""
     numbers = equation.params.get("ragged_dot_dimension_numbers")
     left, right = (v.aval.shape for v in equation.invars[:2])
     if numbers is None:
@@ -180,20 +187,20 @@ def _ragged_dot(equation: Any) -> int:
     (contracted, of_right), (batched, _) = numbers.dot_dimension_numbers
     ragged = numbers.lhs_ragged_dimensions
     free = [d for i, d in enumerate(right) if i not in (*of_right, *numbers.rhs_group_dimensions)]
-    if set(ragged) & set(contracted):  # the groups' own products: rows are summed over once
-        mine = math.prod(d for i, d in enumerate(left) if i not in batched)
-        return 2 * math.prod(left[i] for i in batched) * mine * math.prod(free)
+    if set(ragged) & set(contracted):  # each group sums over its rows: every row counts once
+        summed = math.prod(d for i, d in enumerate(left) if i not in batched)
+        return 2 * math.prod(left[i] for i in batched) * summed * math.prod(free)
     return 2 * math.prod(left) * math.prod(free)
 
 
 def _share(equation: Any, assumed: Assumed) -> float:
-    """Return the part of the rows that belongs to the groups of a ragged product."""
+    """Return the fraction of the rows that belongs to the groups of a ragged product."""
     groups = equation.invars[2].aval.shape[-1]
     return min(1.0, groups / assumed.experts) if assumed.experts else 1
 
 
 def _convolution(equation: Any) -> int:
-    """Each output number sums over the kernel's window and its input features."""
+    """Count a convolution: each output element sums over the kernel's window and input features."""
     numbers, kernel = equation.params["dimension_numbers"], equation.invars[1].aval.shape
     window = math.prod(kernel[d] for d in numbers.rhs_spec[1:])
     return 2 * math.prod(equation.outvars[0].aval.shape) * window

@@ -1,7 +1,7 @@
-"""The text of an optimised program, read: computations, instructions, who calls whom and how often.
+"""A parser of optimized HLO text: computations, instructions, calls, and how often each instruction runs.
 
-XLA's own counts take a loop's body once. Here every instruction knows how often it runs: the turns of all loops around
-it, which the compiler notes or the loop's condition says.
+XLA's cost analysis counts a loop's body once. Here an instruction runs as often as the product of the trip counts of
+its enclosing loops; a trip count comes from the compiler's annotation or from the loop's condition.
 """
 
 import dataclasses
@@ -10,11 +10,11 @@ import math
 import re
 from collections.abc import Iterator
 
-# Memory spaces of a TPU layout: none is HBM; 1 is the vector memory, 5 the host's, the others are scalars and flags.
+# Memory spaces of a TPU layout: 0 (not written) is HBM, 1 vector memory, 5 host memory; others hold scalars and flags.
 HBM = 0
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "s1": 1, "u1": 1, "bf16": 16}
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
-_END = re.compile(r"\}(?:$|, execution_thread=| //)")  # a kernel's metadata may break its line before other braces
+_END = re.compile(r"\}(?:$|, execution_thread=| //)")  # a kernel's metadata may put other braces at the start of a line
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _CALLED = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
@@ -30,7 +30,7 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its numbers, without the layout's padding."""
+        """Bytes of its elements, without the padding of the layout."""
         bits = _BITS.get(self.dtype) or (int(m[1]) if (m := re.search(r"[a-z](\d+)", self.dtype)) else 0)
         return -(-math.prod(self.dims) * bits // 8)
 
@@ -40,77 +40,77 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation."""
+    """One instruction of a computation."""
 
     name: str
     opcode: str
     type: str
-    arguments: str  # between the parentheses
-    attributes: str  # behind them
+    arguments: str  # the text between the parentheses
+    attributes: str  # the text after them
 
     @functools.cached_property
     def shapes(self) -> tuple[Shape, ...]:
-        """The arrays of its result, those of a tuple one after the other."""
+        """The arrays of its result; a tuple is flattened."""
         return tuple(shapes(self.type))
 
     @functools.cached_property
     def operands(self) -> tuple[str, ...]:
-        """Names of what it reads."""
+        """The names of its operands."""
         return tuple(re.findall(r"%([\w.\-]+)", self.arguments))
 
     @functools.cached_property
     def called(self) -> dict[str, str]:
-        """Computations it runs, by role; the branches of a conditional are "0", "1", ..."""
-        found = dict(_CALLED.findall(self.attributes))
+        """The computations it runs, by role; the branches of a conditional have the roles "0", "1", ..."""
+        roles = dict(_CALLED.findall(self.attributes))
         if self.opcode == "conditional":
             listed = _BRANCHES.search(self.attributes)
-            names = [n.strip().lstrip("%") for n in listed[1].split(",")] if listed else list(found.values())
+            names = [n.strip().lstrip("%") for n in listed[1].split(",")] if listed else list(roles.values())
             return {str(i): name for i, name in enumerate(names)}
         if self.opcode in ("while", "fusion", "call", "call-start", "fusion-start", "async-start"):
-            return found
+            return roles
         return {}
 
     def attribute(self, name: str) -> str | None:
-        """Return the number or word behind ``name=``."""
-        found = re.search(rf"\b{name}=([\w.\-]+)", self.attributes)
-        return found[1] if found else None
+        """Return the number or word after ``name=``, or None."""
+        match = re.search(rf"\b{name}=([\w.\-]+)", self.attributes)
+        return match[1] if match else None
 
     @property
     def op(self) -> str:
-        """What it was in the traced program."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        """The name of its operation in the traced program."""
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1].replace("\\'", "'") if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """Instructions in the order in which they stand."""
+    """Instructions, in the order of the text."""
 
     name: str
     instructions: dict[str, Instruction]
     root: str
 
     def parameter(self, number: int) -> str | None:
-        """Return the name of a parameter."""
-        found = (i for i in self.instructions.values() if i.opcode == "parameter" and i.arguments == str(number))
-        return next((i.name for i in found), None)
+        """Return the name of the parameter of this index, or None."""
+        parameters = (i for i in self.instructions.values() if i.opcode == "parameter" and i.arguments == str(number))
+        return next((i.name for i in parameters), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A program."""
+    """A parsed program."""
 
     computations: dict[str, Computation]
     entry: str
     frames: dict[int, str] = dataclasses.field(default_factory=dict)  # stack frame -> "file:line"
 
     def source(self, instruction: Instruction) -> str:
-        """Return where an instruction comes from, "file:line", or nothing."""
+        """Return the source line of an instruction, "file:line", or an empty string."""
         frame = instruction.attribute("stack_frame_id")
         if frame:
             return self.frames.get(int(frame), "")
-        found = re.search(r'source_file="([^"]*)" source_line=(\d+)', instruction.attributes)
-        return f"{found[1]}:{found[2]}" if found else ""
+        match = re.search(r'source_file="([^"]*)" source_line=(\d+)', instruction.attributes)
+        return f"{match[1]}:{match[2]}" if match else ""
 
 
 def shapes(text: str) -> Iterator[Shape]:
@@ -122,12 +122,12 @@ def shapes(text: str) -> Iterator[Shape]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the place behind the parenthesis that closes the one at ``start``."""
+    """Return the index after the parenthesis that closes the one at ``start``."""
     depth = 0
-    for found in re.compile(r"[()]").finditer(text, start):
-        depth += 1 if found[0] == "(" else -1
+    for match in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if match[0] == "(" else -1
         if not depth:
-            return found.end()
+            return match.end()
     raise ValueError(f"no closing parenthesis: {text[start : start + 80]}")
 
 
@@ -144,10 +144,10 @@ def _instruction(line: str) -> tuple[Instruction, bool] | None:
 
 
 def parse(text: str) -> Module:
-    """Read the text of ``compiled.as_text()``.
+    """Parse the text of ``compiled.as_text()``.
 
     Raises:
-      ValueError: it has no entry computation.
+      ValueError: the text has no ENTRY computation.
     """
     computations: dict[str, Computation] = {}
     entry, name, instructions, root = "", "", {}, ""
@@ -160,36 +160,37 @@ def parse(text: str) -> Module:
         elif _END.match(line):
             computations[name] = Computation(name, instructions, root or next(reversed(instructions), ""))
             name = ""
-        elif made := _instruction(line):
-            instructions[made[0].name] = made[0]
-            root = made[0].name if made[1] else root
+        elif parsed := _instruction(line):
+            instruction, is_root = parsed
+            instructions[instruction.name] = instruction
+            root = instruction.name if is_root else root
     if not entry:
         raise ValueError("not the text of a program: it has no ENTRY computation")
     return Module(computations, entry, _frames(text))
 
 
 def _frames(text: str) -> dict[int, str]:
-    """Read the tables of source lines; the innermost line of this package stands for a frame."""
+    """Parse the tables of stack frames; each frame is mapped to its innermost line of this package."""
     files = {int(n): path for n, path in re.findall(r'^(\d+) "(/[^"]*)"$', text, re.M)}
-    places = {
+    locations = {
         int(n): (int(file), int(line))
         for n, file, line in re.findall(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)", text, re.M)
     }
     stack = {
-        int(n): (int(place), int(parent or 0))
-        for n, place, parent in re.findall(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", text, re.M)
+        int(n): (int(location), int(parent or 0))
+        for n, location, parent in re.findall(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", text, re.M)
     }
-    found = {}
+    lines = {}
     for frame in stack:
         number = frame
         while number in stack:
-            place, parent = stack[number]
-            path = files.get(places.get(place, (0, 0))[0], "")
+            location, parent = stack[number]
+            path = files.get(locations.get(location, (0, 0))[0], "")
             if "/rljax/" in path or parent == number:
-                found[frame] = f"{path[path.rfind('/rljax/') + 1 :]}:{places[place][1]}"
+                lines[frame] = f"{path[path.rfind('/rljax/') + 1 :]}:{locations[location][1]}"
                 break
             number = parent
-    return found
+    return lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,31 +200,32 @@ class Run:
     instruction: Instruction
     computation: Computation
     times: float
-    fused: bool  # inside a fusion: its operands and result are no memory
+    fused: bool  # inside a fusion, where operands and results are not in memory
 
 
-def runs(module: Module, unbound: float = 1) -> Iterator[Run]:
-    """Yield every instruction of the program with the number of times it runs, at most.
+def runs(module: Module, unknown_trips: float = 1) -> Iterator[Run]:
+    """Yield every instruction of the program with an upper bound on how often it runs.
 
-    Of a conditional the branch that writes most is taken; a loop whose turns the text does not bound makes ``unbound``.
+    Of a conditional, the branch that writes the most bytes is assumed to run. A loop whose text gives no bound is
+    assumed to have a trip count of ``unknown_trips``.
     """
-    yield from _runs(module, module.computations[module.entry], 1, False, unbound)
+    yield from _runs(module, module.computations[module.entry], 1, False, unknown_trips)
 
 
-def _runs(module: Module, computation: Computation, times: float, fused: bool, unbound: float) -> Iterator[Run]:
+def _runs(module: Module, computation: Computation, times: float, fused: bool, unknown: float) -> Iterator[Run]:
     for instruction in computation.instructions.values():
         yield Run(instruction, computation, times, fused)
-        for inner, count, inside in _inner(module, computation, instruction, unbound):
-            yield from _runs(module, inner, times * count, fused or inside, unbound)
+        for inner, count, inside in _inner(module, computation, instruction, unknown):
+            yield from _runs(module, inner, times * count, fused or inside, unknown)
 
 
 def _inner(
-    module: Module, outer: Computation, instruction: Instruction, unbound: float
+    module: Module, outer: Computation, instruction: Instruction, unknown: float
 ) -> list[tuple[Computation, float, bool]]:
     called = {role: module.computations[n] for role, n in instruction.called.items()}
     if instruction.opcode == "while":
-        found = trip_count(module, outer, instruction)
-        count = unbound if found is None else found
+        bound = trip_count(module, outer, instruction)
+        count = unknown if bound is None else bound
         return [(called["condition"], count + 1, False), (called["body"], count, False)]
     if instruction.opcode == "conditional":
         return [(max(called.values(), key=lambda c: _written(module, c)), 1, False)]
@@ -231,14 +233,14 @@ def _inner(
 
 
 def unread(module: Module) -> list[str]:
-    """Return computations that are called in a way ``runs`` does not know; there should be none with a collective."""
+    """Return the computations that ``runs`` does not reach; a program with any is not counted in full."""
     known = {r.computation.name for r in runs(module)}
     simple = {n for c in module.computations.values() for i in c.instructions.values() for n in _applied(i)}
     return [name for name in module.computations if name not in known and name not in simple]
 
 
 def _applied(instruction: Instruction) -> list[str]:
-    """Return what a reduction, a sort or a scatter combines with, and the branches of a conditional."""
+    """Return the combining computations of a reduction, sort or scatter, and the branches of a conditional."""
     if instruction.opcode == "conditional":
         return list(instruction.called.values())
     return [] if instruction.called else [name for _, name in _CALLED.findall(instruction.attributes)]
@@ -248,26 +250,35 @@ def _written(module: Module, computation: Computation) -> float:
     return sum(r.times * s.bytes for r in _runs(module, computation, 1, False, 1) for s in r.instruction.shapes)
 
 
-# --- the turns of a loop ------------------------------------------------------------------------
+# --- trip counts --------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class _Scalar:
-    """A whole number: an element of the loop's state, if ``index`` is one, plus a constant."""
+    """An integer: a constant, plus element ``index`` of the loop's state if that is not None."""
 
     index: int | None
     constant: int
 
 
 def trip_count(module: Module, outer: Computation, loop: Instruction) -> int | None:
-    """Return how often a loop turns, at most; None where neither the compiler nor its condition says so."""
-    noted = re.search(r'known_trip_count":?\s*\{"?n"?:\s*"?(\d+)', loop.attributes)
-    if noted:
-        return int(noted[1])
+    """Return an upper bound on the iterations of ``loop``, an instruction of ``outer``.
+
+    Args:
+      module: the parsed program.
+      outer: the computation that holds the loop.
+      loop: a while instruction.
+
+    Returns:
+      The compiler's annotation or the bound of the loop's condition; None where neither gives one.
+    """
+    annotation = re.search(r'known_trip_count":?\s*\{"?n"?:\s*"?(\d+)', loop.attributes)
+    if annotation:
+        return int(annotation[1])
     condition, body = (module.computations[loop.called[role]] for role in ("condition", "body"))
     bounds = []
     for compare in _compares(module, condition):
-        left, right = (_scalar(module, *where) for where in compare[1:])
+        left, right = (_scalar(module, *operand) for operand in compare[1:])
         direction = compare[0]
         if left is None or right is None:
             continue
@@ -283,63 +294,63 @@ def trip_count(module: Module, outer: Computation, loop: Instruction) -> int | N
     return min(bounds, default=None)
 
 
-Place = tuple[tuple[Computation, Instruction | None], ...]  # computations from the outermost in, and who called each
+CallStack = tuple[tuple[Computation, Instruction | None], ...]  # computations from the outermost, with their callers
 
 
-def _compares(module: Module, condition: Computation) -> list[tuple[str, tuple[Place, str], tuple[Place, str]]]:
-    """Return the comparisons that all must hold for another turn, those inside fusions too."""
-    found: list[tuple[str, tuple[Place, str], tuple[Place, str]]] = []
-    todo: list[tuple[Place, str]] = [(((condition, None),), condition.root)]
-    while todo:
-        place, name = todo.pop()
-        where = place[-1][0].instructions.get(name)
-        if where is None:
+def _compares(module: Module, condition: Computation) -> list[tuple[str, tuple[CallStack, str], tuple[CallStack, str]]]:
+    """Return the comparisons that must all hold for another iteration, including those inside fusions."""
+    compares: list[tuple[str, tuple[CallStack, str], tuple[CallStack, str]]] = []
+    pending: list[tuple[CallStack, str]] = [(((condition, None),), condition.root)]
+    while pending:
+        stack, name = pending.pop()
+        instruction = stack[-1][0].instructions.get(name)
+        if instruction is None:
             continue
-        if where.opcode == "compare":
-            left, right = ((place, o) for o in where.operands)
-            found.append((where.attribute("direction") or "", left, right))
-        elif where.opcode in ("and", "bitcast", "copy", "convert"):
-            todo += [(place, o) for o in where.operands]
-        elif where.opcode == "fusion":
-            inner = module.computations[where.called["calls"]]
-            todo.append(((*place, (inner, where)), inner.root))
-        elif where.opcode == "parameter" and (caller := place[-1][1]) is not None:
-            todo.append((place[:-1], caller.operands[int(where.arguments)]))
-    return found
+        if instruction.opcode == "compare":
+            left, right = ((stack, o) for o in instruction.operands)
+            compares.append((instruction.attribute("direction") or "", left, right))
+        elif instruction.opcode in ("and", "bitcast", "copy", "convert"):
+            pending += [(stack, o) for o in instruction.operands]
+        elif instruction.opcode == "fusion":
+            inner = module.computations[instruction.called["calls"]]
+            pending.append(((*stack, (inner, instruction)), inner.root))
+        elif instruction.opcode == "parameter" and (caller := stack[-1][1]) is not None:
+            pending.append((stack[:-1], caller.operands[int(instruction.arguments)]))
+    return compares
 
 
-def _scalar(module: Module, place: Place, name: str) -> _Scalar | None:
-    """Return what a scalar of a condition or body is made of, as far as it is an element of the state plus a number."""
-    where = place[-1][0].instructions.get(name)
-    if where is None:
+def _scalar(module: Module, stack: CallStack, name: str) -> _Scalar | None:
+    """Return a scalar of a condition or body as an element of the state plus a constant, or None if it is not one."""
+    instruction = stack[-1][0].instructions.get(name)
+    if instruction is None:
         return None
-    if where.opcode == "constant":
-        number = re.fullmatch(r"-?\d+", where.arguments.strip())
+    if instruction.opcode == "constant":
+        number = re.fullmatch(r"-?\d+", instruction.arguments.strip())
         return _Scalar(None, int(number[0])) if number else None
-    if where.opcode == "get-tuple-element" and len(place) == 1:
-        source = place[0][0].instructions.get(where.operands[0])
-        index = where.attribute("index")
+    if instruction.opcode == "get-tuple-element" and len(stack) == 1:
+        source = stack[0][0].instructions.get(instruction.operands[0])
+        index = instruction.attribute("index")
         return _Scalar(int(index), 0) if source and source.opcode == "parameter" and index else None
-    if where.opcode in ("bitcast", "copy", "convert", "copy-done", "copy-start", "reshape"):
-        return _scalar(module, place, where.operands[0])
-    if where.opcode in ("add", "subtract") and len(where.operands) == 2:
-        left, right = (_scalar(module, place, o) for o in where.operands)
+    if instruction.opcode in ("bitcast", "copy", "convert", "copy-done", "copy-start", "reshape"):
+        return _scalar(module, stack, instruction.operands[0])
+    if instruction.opcode in ("add", "subtract") and len(instruction.operands) == 2:
+        left, right = (_scalar(module, stack, o) for o in instruction.operands)
         if left is None or right is None or (left.index is not None and right.index is not None):
             return None
-        sign = 1 if where.opcode == "add" else -1
+        sign = 1 if instruction.opcode == "add" else -1
         if right.index is not None and sign < 0:
             return None
         return _Scalar(left.index if right.index is None else right.index, left.constant + sign * right.constant)
-    if where.opcode == "fusion":
-        inner = module.computations[where.called["calls"]]
-        return _scalar(module, (*place, (inner, where)), inner.root)
-    if where.opcode == "parameter" and (caller := place[-1][1]) is not None:
-        return _scalar(module, place[:-1], caller.operands[int(where.arguments)])
+    if instruction.opcode == "fusion":
+        inner = module.computations[instruction.called["calls"]]
+        return _scalar(module, (*stack, (inner, instruction)), inner.root)
+    if instruction.opcode == "parameter" and (caller := stack[-1][1]) is not None:
+        return _scalar(module, stack[:-1], caller.operands[int(instruction.arguments)])
     return None
 
 
 def _initial(module: Module, outer: Computation, loop: Instruction, index: int) -> int | None:
-    """Return the number with which an element of the loop's state begins."""
+    """Return the initial value of an element of the loop's state, or None if it is not a constant."""
     state = outer.instructions.get(loop.operands[0])
     if state is None or state.opcode != "tuple":
         return None
@@ -348,7 +359,7 @@ def _initial(module: Module, outer: Computation, loop: Instruction, index: int) 
 
 
 def _constant(module: Module, outer: Computation, loop: Instruction, value: _Scalar) -> int | None:
-    """Return a bound: a number, or an element of the state that begins as one and never changes."""
+    """Return the value of a bound: a constant, or an element of the state that no iteration changes."""
     if value.index is None:
         return value.constant
     body = module.computations[loop.called["body"]]
@@ -359,7 +370,7 @@ def _constant(module: Module, outer: Computation, loop: Instruction, value: _Sca
 
 
 def _step(module: Module, body: Computation, index: int, unknown: int = 1) -> int:
-    """Return what a turn adds to an element of the state; ``unknown`` where it cannot be read."""
+    """Return what an iteration adds to an element of the state; ``unknown`` if that is not a constant."""
     root = body.instructions[body.root]
     if root.opcode != "tuple":
         return unknown

@@ -1,6 +1,6 @@
-"""The page of topologies, tpu/TOPOLOGIES.md: models on slices of their size, every program compiled on its own.
+"""Generator of tpu/TOPOLOGIES.md: models on slices of a suitable size, each program compiled in a separate process.
 
-What was found is kept beside the page as records, so that single rows can be made again.
+The records are kept beside the page in tpu/topologies.json, so that single rows can be updated.
 """
 
 import dataclasses
@@ -16,24 +16,33 @@ from rljax.aot import report, scaling, topology
 
 Records = dict[str, dict[str, Any]]  # key of a job -> record of its program, or its error
 LENGTHS = 512, 1024  # tokens of a prompt and of a completion
-# what differs from configs/pretrained.py: the TPU's attention kernel, and weights fetched once for a rollout
+# Changes to configs/pretrained.py: the TPU attention kernel, and weights gathered once for a rollout.
 _SETTINGS = {"model.attention": "splash", "sampler.layout": "resident", "learner.microbatches": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A model on a topology. ``settings`` are fields of the config."""
+    """A model on a topology.
+
+    Attributes:
+      model: the argument of configs/pretrained.py.
+      topology: such as "v5p:4x4x4".
+      prompts: prompts of a step, with 8 completions each.
+      settings: fields of the config and their values.
+      slices: number of slices.
+      programs: the programs to compile.
+    """
 
     model: str
     topology: str
-    prompts: int  # of a step; 8 completions each
+    prompts: int
     settings: dict[str, Any]
     slices: int = 1
     programs: tuple[str, ...] = ("rollout", "update")
 
     @property
     def name(self) -> str:
-        """Model and chips."""
+        """Model and topology, the section's title."""
         return (
             f"{self.model} on {self.topology}"
             if self.slices == 1
@@ -42,7 +51,7 @@ class Row:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What of configs/pretrained.py is changed."""
+        """The fields changed in configs/pretrained.py."""
         return {**_SETTINGS, **self.settings}
 
     def command(self) -> list[str]:
@@ -63,7 +72,7 @@ def _mesh(**sizes: int) -> dict[str, int]:
     return {f"mesh.{axis}": size for axis, size in sizes.items()}
 
 
-# A prompt's 8 completions for each chip at a time. ``fsdp_tensor`` is as wide as the weights of a rollout need.
+# Per micro-batch, each chip has the 8 completions of one prompt. ``fsdp_tensor`` is as large as rollout weights need.
 ROWS = (
     Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4)}, programs=_ALL),
     Row("qwen3-8b", "v5e:16x16", 256, _mesh(fsdp=32, fsdp_tensor=8)),
@@ -77,34 +86,43 @@ ROWS = (
 
 
 def compiled(command: pathlib.Path, arguments: list[str], program: str) -> dict[str, Any]:
-    """Compile a program in a process of its own; return its record, or {"error": what was said}."""
+    """Compile a program in a separate process.
+
+    Args:
+      command: the path of tpu/compile.py.
+      arguments: its arguments.
+      program: the program to compile.
+
+    Returns:
+      The program's record, or {"error": message}.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "record.json")
         words = [sys.executable, str(command), *arguments, "--programs", program, "--json", str(out)]
         done = subprocess.run(words, cwd=command.parent.parent, capture_output=True, text=True)
         if done.returncode:
-            said = done.stderr.rpartition("error: ")[2].strip()
-            return {"error": said or f"ended with code {done.returncode}"}
+            message = done.stderr.rpartition("error: ")[2].strip()
+            return {"error": message or f"exit code {done.returncode}"}
         return json.loads(out.read_text())["programs"][0]
 
 
 def write(command: pathlib.Path, only: list[str]) -> None:
-    """Compile the rows and sizes whose name holds one of ``only`` (none: all), then write records, page and figure."""
+    """Compile the rows and sizes whose name contains one of ``only`` (empty: all); write records, page and figure."""
     folder = command.parent
-    kept = folder / "topologies.json"
+    file = folder / "topologies.json"
 
-    def known() -> Records:
-        return json.loads(kept.read_text()) if kept.exists() else {}
+    def stored() -> Records:
+        return json.loads(file.read_text()) if file.exists() else {}
 
     jobs = [(f"{row.name}: {name}", row.command(), name) for row in ROWS for name in row.programs]
     jobs += [(f"scaling {size}: update", scaling.command(size), "update") for size in scaling.SIZES]
     for key, arguments, name in jobs:
         if only and not any(word in key for word in only):
             continue
-        said = compiled(command, arguments, name)
-        kept.write_text(json.dumps({**known(), key: said}, indent=1, sort_keys=True) + "\n")
-        print(key, said.get("error", f"compiled in {said.get('compile_s', 0):.0f} s"), flush=True)
-    records = known()
+        record = compiled(command, arguments, name)
+        file.write_text(json.dumps({**stored(), key: record}, indent=1, sort_keys=True) + "\n")
+        print(key, record.get("error", f"compiled in {record.get('compile_s', 0):.0f} s"), flush=True)
+    records = stored()
     scaling.draw(records, folder / "scaling.png")
     (folder / "TOPOLOGIES.md").write_text(page(records))
 
@@ -121,7 +139,7 @@ def _line(row: Row, name: str, r: dict[str, Any], total: float) -> str:
         f"{r['moved'] / gib:,.0f}",
         f"{r['sent_ici'] / gib:.3g}",
         f"{r['sent_dcn'] / gib:.3g}",
-        f"{r['overlapped_s']:.3g} ({r['bound']}), {r['apart_s']:.3g}",
+        f"{r['overlapped_s']:.3g} ({r['bound']}), {r['serial_s']:.3g}",
         share,
         f"{r['compile_s']:.0f} ({r['compile_cpu_s']:.0f})",
         f"{r['peak_rss'] / gib:.1f}",
@@ -130,20 +148,20 @@ def _line(row: Row, name: str, r: dict[str, Any], total: float) -> str:
 
 
 def _sends(r: dict[str, Any]) -> str:
-    """Return the collectives of a program that send most."""
+    """Return the collectives of a program that send the most bytes, as text."""
     most = [c for c in r.get("collectives", []) if c["sent"] > 0.01 * (r["sent_ici"] + r["sent_dcn"])][:6]
     return "; ".join(f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most)
 
 
 _COLUMNS = (
-    *("program", "peak of HBM, GiB", "arguments + temporaries", "TFLOPs (model's share)", "moved, GiB", "ICI, GiB"),
-    *("DCN, GiB", "roofline s, none overlapping", "of the step", "compile s (CPU)", "RSS, GiB"),
+    *("program", "peak of HBM, GiB", "arguments + temporaries", "TFLOPs (needed by model)", "moved, GiB", "ICI, GiB"),
+    *("DCN, GiB", "seconds overlapped, not overlapped", "of the step", "compile s (CPU)", "RSS, GiB"),
 )
 
 
 def _section(row: Row, records: Records) -> list[str]:
-    found = {name: records.get(f"{row.name}: {name}", {"error": "not compiled"}) for name in row.programs}
-    phases = [found[n].get("overlapped_s", 0) for n in ("rollout", "update")]
+    programs = {name: records.get(f"{row.name}: {name}", {"error": "not compiled"}) for name in row.programs}
+    phases = [programs[n].get("overlapped_s", 0) for n in ("rollout", "update")]
     total = sum(phases) if all(phases) else 0
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
@@ -152,14 +170,14 @@ def _section(row: Row, records: Records) -> list[str]:
         f"## {row.name}",
         "",
         f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens, mesh {mesh}; "
-        f"a {kind.name} chip: {kind.hbm / 2**30:.0f} GiB, {kind.flops / 1e12:.0f} TFLOP/s."
-        + (f" At most {tokens / total:,.0f} completion tokens a second." if total else ""),
+        f"a {kind.name} chip has {kind.hbm / 2**30:.0f} GiB and {kind.flops / 1e12:.0f} TFLOP/s."
+        + (f" At most {tokens / total:,.0f} completion tokens per second." if total else ""),
         "",
         f"| {' | '.join(_COLUMNS)} |",
         "|" + " --- |" * len(_COLUMNS),
-        *(_line(row, name, r, total) for name, r in found.items()),
+        *(_line(row, name, r, total) for name, r in programs.items()),
         "",
-        *(f"- {name} sends {_sends(r)}" for name, r in found.items() if _sends(r)),
+        *(f"- {name} sends {_sends(r)}" for name, r in programs.items() if _sends(r)),
         "",
         f"    python tpu/compile.py {shlex.join(row.command())}",
         "",
@@ -168,32 +186,32 @@ def _section(row: Row, records: Records) -> list[str]:
 
 
 _HEAD = """\
-# Steps compiled for TPUs that are not there
+# Steps compiled ahead of time for TPUs
 
-Generated by `python tpu/compile.py --page` (`--rows "v5e:2x2,scaling"` makes some rows again); do not edit. Every
-program was compiled by the TPU compiler on a machine without a TPU, each in a process of its own. Memory is what the
-compiler allocates on one chip, and it refuses what does not fit; the peak is what is live at once, temporaries are all
-the space set aside, gaps included. Nothing was run: seconds are bounds, not measurements.
+Generated by `python tpu/compile.py --page` (`--rows "v5e:2x2,scaling"` updates some rows); do not edit. Every program
+was compiled by the TPU compiler on a machine without a TPU, each in a separate process. Memory is what the compiler
+allocates on one chip; it rejects programs that do not fit. The peak is what is live at once; temporaries are all the
+space reserved, including gaps. Nothing was run: seconds are lower bounds, not measurements.
 
 {assumptions}
 
-The model's share is what 2 N a token forward and 4 N backward plus attention would take, of what is counted: below
-100 % something is made again (the backward pass remakes each layer and the logits). `score` is one forward pass over
-the rows, which this algorithm does not ask for; one with a reference has it inside its update. The share of the step is
-between rollout and update. Compile seconds are wall time and, in brackets, CPU time of the compiling process, on two
-cores that others used too; RSS is that process's peak.
+The share needed by the model is 2 N per token forward and 4 N backward, plus attention, divided by the operations
+counted; below 100 %, something is recomputed (the backward pass recomputes each layer and the logits). `score` is one
+forward pass over the rows, which this algorithm does not use; for an algorithm with a reference policy it is part of
+the update. The share of the step is between rollout and update. Compile seconds are wall time and, in parentheses, CPU
+time of the compiling process, on two cores that were shared with other work; RSS is the peak of that process.
 
 {rows}
 ## From 4 to 512 chips
 
-![bytes sent and memory by chips](scaling.png)
+![bytes sent and memory by number of chips](scaling.png)
 
 {scaling}
 """
 
 
 def page(records: Records) -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     sections = [line for row in ROWS for line in _section(row, records)]
     table = scaling.table(records)
     return _HEAD.format(assumptions=report.ASSUMPTIONS, rows="\n".join(sections), scaling=table)

@@ -1,4 +1,4 @@
-"""The programs of a step, traced with abstract arguments and compiled for a topology."""
+"""The programs of a step, traced with abstract arguments and compiled ahead of time for a topology."""
 
 import contextlib
 import dataclasses
@@ -24,18 +24,32 @@ _KEY = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
 
 class DoesNotFitError(Exception):
-    """A program that needs more memory than a chip has."""
+    """A program needs more memory than a chip has."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A program of a step as the compiler left it; bytes are of one device."""
+    """A compiled program of a step.
+
+    Attributes:
+      name: one of ``NAMES``.
+      lower_s: seconds to trace and lower it.
+      compile_s: seconds to compile it.
+      compile_cpu_s: CPU seconds of all threads of this process during compilation.
+      flops: floating-point operations of all devices together.
+      arguments: bytes of its arguments, on one device, as the following.
+      outputs: bytes of its outputs.
+      temporaries: bytes reserved for temporaries.
+      aliased: bytes of outputs that reuse arguments.
+      peak: the largest number of bytes live at once.
+      text: optimized HLO.
+    """
 
     name: str
     lower_s: float
     compile_s: float
-    compile_cpu_s: float  # of all threads of this process
-    flops: float  # of all devices together
+    compile_cpu_s: float
+    flops: float
     arguments: int
     outputs: int
     temporaries: int
@@ -47,10 +61,17 @@ class Compiled:
 def make(config: schema.ConfigDict, target: topology.Topology, tokens: tuple[int, int] | None = None) -> steps.Step:
     """Return the step of a config's last phase on a topology.
 
-    ``tokens`` (of a prompt, of a completion) stand in for the config's task, whose files then need not be there.
+    Args:
+      config: a config.
+      target: the topology.
+      tokens: the lengths of prompts and completions in tokens, which replace the config's task; its files are then
+        not needed. None uses the task.
+
+    Returns:
+      The step, on the devices of the topology.
 
     Raises:
-      ValueError: what the config says does not fit the topology, or its task cannot be read here.
+      ValueError: the config does not fit the topology, or its task cannot be read on this machine.
     """
     config = files.last_phase(config)
     if tokens is None:
@@ -59,32 +80,32 @@ def make(config: schema.ConfigDict, target: topology.Topology, tokens: tuple[int
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError) and "config.task" not in str(error):
                 raise
-            raise ValueError(f"{error}. --prompt_length and --completion_length stand in for a task.") from error
-    config.task = schema.default().task  # not used, and needs no file
+            raise ValueError(f"{error}. To fix: set --prompt_length and --completion_length.") from error
+    config.task = schema.default().task  # unused; the default needs no files
     tokenizer: Any = shapes.Tokens(config.model.vocabulary) if config.model.vocabulary else None
     return programs.build(config, tokenizer, devices=target.devices, task=shapes.Filler(*tokens)).steps[-1]
 
 
 def names(step: steps.Step) -> list[str]:
-    """Return the programs that a step has."""
+    """Return the names of the programs that a step has."""
     sampled = step.setup.algorithm.source.origin == "policy"
     return ["rollout"] * sampled + ["score", "update"] + ["fused"] * (step.fused is not None)
 
 
 def blocks(step: steps.Step) -> float:
-    """Return how many blocks of its cache decoding reads for a token, on average, where every row is full."""
+    """Return how many cache blocks decoding reads per token, averaged over a completion of full length."""
     columns = max(1, step.setup.task.completion_length - 1)
     block = step.setup.settings.sampler.cache_block or columns
     return sum(column // block + 1 for column in range(columns)) / columns
 
 
 def assumed(step: steps.Step) -> flops.Assumed:
-    """Return what is taken of a step's work where shapes do not say."""
+    """Return the assumptions about a step's work where shapes do not determine it."""
     return flops.Assumed(blocks(step), step.setup.networks["policy"].architecture.experts)
 
 
 def _prompts(step: steps.Step) -> types.Prompts:
-    """Return the prompts of a step, abstract."""
+    """Return the abstract prompts of a step."""
     setup = step.setup
     count, length = setup.prompts * setup.algorithm.source.oversample, setup.task.prompt_length
     return jax.eval_shape(
@@ -95,19 +116,19 @@ def _prompts(step: steps.Step) -> types.Prompts:
 
 
 def _by_rows(step: steps.Step, tree: types.Tree) -> types.Tree:
-    """Lay abstract arrays out by their rows, as a step leaves them."""
+    """Return abstract arrays with the shardings of a step's rows."""
     mesh = step.setup.mesh
-    rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
 
-    def lay(x: Any) -> jax.ShapeDtypeStruct:
+    def shard(x: Any) -> jax.ShapeDtypeStruct:
         try:
-            layout = rows if x.ndim else whole
+            layout = rows if x.ndim else replicated
             layout.shard_shape(x.shape)
-        except ValueError:  # rows that do not divide
-            layout = whole
+        except ValueError:  # the rows do not divide evenly
+            layout = replicated
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout)
 
-    return jax.tree.map(lay, tree)
+    return jax.tree.map(shard, tree)
 
 
 def _arguments(step: steps.Step) -> tuple[Any, ...]:
@@ -117,10 +138,10 @@ def _arguments(step: steps.Step) -> tuple[Any, ...]:
 
 
 def trace(step: steps.Step, name: str) -> Any:
-    """Return a program of a step, traced.
+    """Trace a program of a step.
 
     Raises:
-      ValueError: there is no such program, or this step does not have it.
+      ValueError: an unknown program, or one that this step does not have.
     """
     if name not in NAMES:
         raise ValueError(f"program {name!r}.{parse.nearest(name, NAMES)}")
@@ -134,18 +155,18 @@ def trace(step: steps.Step, name: str) -> Any:
     rows = _by_rows(step, jax.eval_shape(step.sample, *_arguments(step)))
     if name == "update":
         return step.update.trace(step.shape, rows, _KEY)
-    count = step.setup.rows  # what is trained on, where the source draws more
+    count = step.setup.rows  # rows trained on; the source may oversample
     rows = jax.tree.map(lambda x: x.update(shape=(count, *x.shape[1:])) if x.ndim else x, rows)
     return jax.jit(lambda params, rows: _score(step.setup, params, rows)).trace(step.shape.params["policy"], rows)
 
 
 def _score(setup: phases.Setup, params: types.Tree, rows: types.Rollout) -> types.Array:
-    """Score rows once, a micro-batch at a time: what a reference or a proximal policy costs."""
+    """Score the rows once, a micro-batch at a time: the cost of a reference or proximal policy."""
 
     def one(rows: types.Rollout) -> types.Array:
-        found = phases.score(setup, "policy", params, rows, types.Needs(), kept=False).logp
-        assert found is not None
-        return found
+        logp = phases.score(setup, "policy", params, rows, types.Needs(), kept=False).logp
+        assert logp is not None
+        return logp
 
     if setup.learner.microbatches == 1:
         return one(rows)
@@ -155,32 +176,40 @@ def _score(setup: phases.Setup, params: types.Tree, rows: types.Rollout) -> type
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """Keep programs for chips that are not there out of the compilation cache: no machine here could load them."""
-    before = jax.config.values["jax_enable_compilation_cache"]
+    """Disable the compilation cache: programs compiled for another machine cannot be loaded on this one."""
+    previous = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # it remembers whether it is in use
+    compilation_cache.reset_cache()  # jax caches whether the cache is enabled
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", before)
+        jax.config.update("jax_enable_compilation_cache", previous)
         compilation_cache.reset_cache()
 
 
 def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compiled:
     """Trace, lower and compile a program of a step.
 
+    Args:
+      step: a step on the devices of ``target``.
+      name: one of ``names(step)``.
+      target: the topology.
+
+    Returns:
+      The compiled program with its times, operations and memory.
+
     Raises:
-      DoesNotFitError: it needs more memory than a chip has.
+      DoesNotFitError: the program needs more memory than a chip has.
     """
     start, limit = time.perf_counter(), target.kind.share().hbm
     traced = trace(step, name)
-    held = sum(map(_own_bytes, jax.tree.leaves(_state(step, name))))
+    held = sum(map(_device_bytes, jax.tree.leaves(_state(step, name))))
     if held > limit:
-        said = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
-        raise DoesNotFitError(_too_large(step, name, target, traced, said))
+        reason = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
+        raise DoesNotFitError(_too_large(step, name, target, traced, reason))
     operations = flops.of_jaxpr(traced.jaxpr, assumed(step))
     lowered = traced.lower()
-    middle, busy = time.perf_counter(), time.process_time()
+    lowered_at, cpu_start = time.perf_counter(), time.process_time()
     with uncached():
         try:
             compiled = lowered.compile()
@@ -188,13 +217,13 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise DoesNotFitError(_too_large(step, name, target, traced, str(error))) from error
-    end, done = time.perf_counter(), time.process_time()
+    end, cpu_end = time.perf_counter(), time.process_time()
     memory = compiled.memory_analysis()
-    found = Compiled(
+    program = Compiled(
         name=name,
-        lower_s=middle - start,
-        compile_s=end - middle,
-        compile_cpu_s=done - busy,
+        lower_s=lowered_at - start,
+        compile_s=end - lowered_at,
+        compile_cpu_s=cpu_end - cpu_start,
         flops=operations,
         arguments=memory.argument_size_in_bytes,
         outputs=memory.output_size_in_bytes,
@@ -203,37 +232,37 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
         peak=memory.peak_memory_in_bytes,
         text=compiled.as_text(),
     )
-    if found.peak > limit:
-        said = f"its peak is {found.peak / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
-        raise DoesNotFitError(_too_large(step, name, target, traced, said))
-    return found
+    if program.peak > limit:
+        reason = f"its peak is {program.peak / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
+        raise DoesNotFitError(_too_large(step, name, target, traced, reason))
+    return program
 
 
-def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: Any, said: str) -> str:
-    """Return what to say of a program that does not fit: by how much, and what in it is large."""
+def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: Any, reason: str) -> str:
+    """Return the error message of a program that does not fit: the sizes, and its largest arrays."""
     count = len(target.devices)
-    sizes = re.search(r"\(?([\d.]+[KMGT])\)? exceeds available \w+ \(([\d.]+[KMGT])\)", said)
-    needs = f"it needs {sizes[1]}, and a chip has {sizes[2]}" if sizes else said.splitlines()[0]
-    lines = [f"{name} does not fit {target.name}: {needs} (bytes of one chip).", "Its largest arguments, of one chip:"]
+    sizes = re.search(r"\(?([\d.]+[KMGT])\)? exceeds available \w+ \(([\d.]+[KMGT])\)", reason)
+    needs = f"it needs {sizes[1]}, and a chip has {sizes[2]}" if sizes else reason.splitlines()[0]
+    lines = [f"{name} does not fit {target.name}: {needs} (bytes on one chip).", "Its largest arguments, on one chip:"]
     leaves = [(p, x) for p, x in jax.tree_util.tree_leaves_with_path(_state(step, name)) if x.ndim]
-    own = [(_own_bytes(x), jax.tree_util.keystr(p, simple=True, separator="."), x) for p, x in leaves]
-    for size, path, x in sorted(own, key=lambda o: -o[0])[:5]:
+    arguments = [(_device_bytes(x), jax.tree_util.keystr(p, simple=True, separator="."), x) for p, x in leaves]
+    for size, path, x in sorted(arguments, key=lambda argument: -argument[0])[:5]:
         lines.append(f"  {size / 2**30:8.2f} GiB  {path} {x.dtype}{list(x.shape)} {x.sharding.spec}")
-    lines.append(f"Its largest intermediate arrays, of all {count} devices together (each alone is spread or not):")
+    lines.append(f"Its largest intermediate arrays, on all {count} devices together (sharded or not):")
     for shape, size, line in flops.largest(traced.jaxpr, 8):
         lines.append(f"  {size / 2**30:8.2f} GiB  {shape}  {line}")
     lines.append(
-        "More micro-batches, a smaller batch, more chips, or another mesh; see learner.* and mesh.* of the config."
+        "To fix: use more micro-batches, a smaller batch, more chips or another mesh (learner.*, batch.* and mesh.*)."
     )
     return "\n".join(lines)
 
 
 def _state(step: steps.Step, name: str) -> Any:
-    """Return what a program is given of the state."""
+    """Return the part of the state that a program takes."""
     return step.shape if name in ("update", "fused") else {"policy": step.shape.params["policy"]}
 
 
-def _own_bytes(x: Any) -> int:
+def _device_bytes(x: Any) -> int:
     size = x.dtype.itemsize
     for n in x.sharding.shard_shape(x.shape):
         size *= n

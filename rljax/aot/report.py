@@ -1,4 +1,4 @@
-"""What is known of compiled programs: measured and counted, as one record each, and as text."""
+"""The record of a compiled program, with measured and counted figures, and its text."""
 
 import resource
 import sys
@@ -12,44 +12,53 @@ Record = dict[str, Any]
 
 
 def layout(step: steps.Step) -> collectives.Layout:
-    """Return where the devices of a step's mesh stand."""
+    """Return the mesh positions of a step's devices."""
     mesh = step.setup.mesh
     slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
     return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices)
 
 
-def describe(step: steps.Step, made: programs.Compiled, target: topology.Topology) -> Record:
-    """Return the record of a compiled program; bytes, operations and seconds are of one device."""
+def describe(step: steps.Step, compiled: programs.Compiled, target: topology.Topology) -> Record:
+    """Return the record of a compiled program.
+
+    Args:
+      step: the step that the program belongs to.
+      compiled: the compiled program.
+      target: the topology it was compiled for.
+
+    Returns:
+      JSON-able fields; bytes, operations and seconds are for one device.
+    """
     devices = len(target.devices)
-    module = hlo.parse(made.text)
-    unbound = programs.blocks(step)
-    found = collectives.find(module, layout(step), unbound)
-    sent = {network: collectives.sent(found, network) for network in ("ici", "dcn")}
-    moved = traffic.moved(module, unbound)
-    times = roofline.times(target.kind, made.flops / devices, moved, sent["ici"], sent["dcn"])
+    module = hlo.parse(compiled.text)
+    unknown_trips = programs.blocks(step)
+    sends = collectives.find(module, layout(step), unknown_trips)
+    sent = {network: collectives.sent(sends, network) for network in ("ici", "dcn")}
+    moved = traffic.moved(module, unknown_trips)
+    times = roofline.times(target.kind, compiled.flops / devices, moved, sent["ici"], sent["dcn"])
     loops = [r for r in hlo.runs(module) if r.instruction.opcode == "while"]
     unknown = sum(hlo.trip_count(module, r.computation, r.instruction) is None for r in loops)
     return {
-        "program": made.name,
-        "lower_s": made.lower_s,
-        "compile_s": made.compile_s,
-        "compile_cpu_s": made.compile_cpu_s,
+        "program": compiled.name,
+        "lower_s": compiled.lower_s,
+        "compile_s": compiled.compile_s,
+        "compile_cpu_s": compiled.compile_cpu_s,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        "arguments": made.arguments,
-        "outputs": made.outputs,
-        "aliased": made.aliased,
-        "temporaries": made.temporaries,
-        "peak": made.peak,
+        "arguments": compiled.arguments,
+        "outputs": compiled.outputs,
+        "aliased": compiled.aliased,
+        "temporaries": compiled.temporaries,
+        "peak": compiled.peak,
         "hbm": target.kind.share().hbm,
-        "flops": made.flops / devices,
-        "model_flops": roofline.model_flops(step.setup, made.name, step.shape.params["policy"]) / devices,
+        "flops": compiled.flops / devices,
+        "model_flops": roofline.model_flops(step.setup, compiled.name, step.shape.params["policy"]) / devices,
         "moved": moved,
         **{f"sent_{network}": size for network, size in sent.items()},
         "collectives": [
             {"kind": k, "axes": list(axes), "network": network, "runs": runs, "sent": size}
-            for (k, axes, network), (runs, size) in collectives.totals(found).items()
+            for (k, axes, network), (runs, size) in collectives.totals(sends).items()
         ],
-        "most": _alike(found)[:6],
+        "most": _merged(sends)[:6],
         "largest": [
             {"array": str(s), "bytes": s.bytes, "op": op, "source": source}
             for s, op, source in traffic.largest(module, 6)
@@ -58,17 +67,17 @@ def describe(step: steps.Step, made: programs.Compiled, target: topology.Topolog
         "unread": len(hlo.unread(module)),
         "seconds": {"compute": times.compute, "memory": times.memory, "ici": times.ici, "dcn": times.dcn},
         "overlapped_s": times.overlapped,
-        "apart_s": times.apart,
+        "serial_s": times.serial,
         "bound": times.bound,
     }
 
 
-def _alike(found: list[collectives.Collective]) -> list[Record]:
-    """Return collectives of the same arrays from the same line together, those that send most first."""
-    alike: dict[tuple[str, ...], Record] = {}
-    for c in found:
+def _merged(sends: list[collectives.Collective]) -> list[Record]:
+    """Merge the collectives of equal arrays from the same source line; order by bytes, descending."""
+    merged: dict[tuple[str, ...], Record] = {}
+    for c in sends:
         operand = " ".join(map(str, c.operand[:4])) + " ..." * (len(c.operand) > 4)
-        known = alike.setdefault(
+        record = merged.setdefault(
             (c.kind, *c.axes, operand, c.source),
             {
                 "kind": c.kind,
@@ -79,13 +88,13 @@ def _alike(found: list[collectives.Collective]) -> list[Record]:
                 "sent": 0.0,
             },
         )
-        known["runs"] += c.times
-        known["sent"] += c.sent
-    return sorted(alike.values(), key=lambda known: -known["sent"])
+        record["runs"] += c.times
+        record["sent"] += c.sent
+    return sorted(merged.values(), key=lambda record: -record["sent"])
 
 
 def size(count: float) -> str:
-    """Return bytes for people."""
+    """Format a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
@@ -100,37 +109,35 @@ def table(record: Record) -> str:
     share = r["model_flops"] / r["flops"] if r["flops"] else 0.0
     lines = [
         f"{r['program']}: traced and lowered in {r['lower_s']:.1f} s, compiled in {r['compile_s']:.1f} s "
-        f"({r['compile_cpu_s']:.1f} of CPU), peak {r['peak_rss'] / 2**30:.2f} GiB of this machine's memory",
-        f"  memory of a chip   peak {size(r['peak'])} of {r['hbm'] / 2**30:.0f} GiB "
+        f"({r['compile_cpu_s']:.1f} s of CPU time); peak host memory {r['peak_rss'] / 2**30:.2f} GiB",
+        f"  memory per chip    peak {size(r['peak'])} of {r['hbm'] / 2**30:.0f} GiB "
         f"({100 * r['peak'] / r['hbm']:.0f} %): arguments {size(r['arguments'])}, "
-        f"temporaries {size(r['temporaries'])}, outputs {size(r['outputs'] - r['aliased'])} beside those in place",
-        f"  work of a chip     {r['flops'] / tera:.4g} TFLOPs counted, of which the model needs "
-        f"{r['model_flops'] / tera:.4g} ({100 * share:.0f} %); {size(r['moved'])} moved in its memory",
+        f"temporaries {size(r['temporaries'])}, outputs {size(r['outputs'] - r['aliased'])} not in place",
+        f"  work per chip      {r['flops'] / tera:.4g} TFLOPs, of which the model needs "
+        f"{r['model_flops'] / tera:.4g} ({100 * share:.0f} %); {size(r['moved'])} of memory traffic",
     ]
     for c in r["collectives"]:
-        axes = "+".join(c["axes"]) or "one chip"
+        axes = "+".join(c["axes"]) or "within a chip"
         lines.append(f"  {c['kind']:19s}{axes:24s}{c['network']:4s}{c['runs']:>8.0f} times {size(c['sent']):>12s} sent")
     if r["unread"]:
-        lines.append(f"  NOT COUNTED        {r['unread']} computations are called in a way that is not known here")
+        lines.append(f"  NOT COUNTED        {r['unread']} computations, called in a way that the parser does not know")
     if not r["collectives"]:
-        lines.append("  nothing sent")
+        lines.append("  no collectives")
     lines.append(
-        f"  roofline           {r['overlapped_s']:.3g} s bound by {r['bound']} if all overlaps, "
-        f"{r['apart_s']:.3g} s if nothing does ({seconds})"
+        f"  roofline           {r['overlapped_s']:.3g} s, bound by {r['bound']}, if everything overlaps; "
+        f"{r['serial_s']:.3g} s if nothing overlaps ({seconds})"
     )
-    lines += [
-        f"  large array        {size(a['bytes']):>10s}  {a['array']}  {a['source'] or a['op']}" for a in r["largest"]
+    arrays = [f"{size(a['bytes']):>10s}  {a['array']}  {a['source'] or a['op']}" for a in r["largest"]]
+    sends = [
+        f"{size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']:.0f}  {c['source']}" for c in r["most"]
     ]
-    for c in r["most"]:
-        lines.append(
-            f"  sends much         {size(c['sent']):>10s}  {c['kind']} of {c['operand']} x {c['runs']:.0f}  "
-            f"{c['source']}"
-        )
+    for label, rows in (("largest arrays", arrays), ("largest sends", sends)):
+        lines += [f"  {'' if i else label:19s}{row}".rstrip() for i, row in enumerate(rows)]
     return "\n".join(lines)
 
 
 def shares(records: list[Record], step: steps.Step) -> str:
-    """Return what part of a step each phase takes, by the roofline."""
+    """Return the share of rollout and update in a step's roofline time, as text."""
     phases = [r for r in records if r["program"] in ("rollout", "update")]
     total = sum(r["overlapped_s"] for r in phases)
     if len(phases) < 2 or not total:
@@ -138,21 +145,19 @@ def shares(records: list[Record], step: steps.Step) -> str:
     parts = ", ".join(f"{r['program']} {100 * r['overlapped_s'] / total:.0f} %" for r in phases)
     tokens = step.setup.rows * step.setup.task.completion_length
     needs = interpreter.needs(step.setup.algorithm)
-    text = f"step: {total:.3g} s by the roofline ({parts}), {tokens / total:.4g} completion tokens a second at most"
+    text = f"step: at least {total:.3g} s ({parts}), at most {tokens / total:.4g} completion tokens per second"
     score = next((r for r in records if r["program"] == "score"), None)
     if score is not None:
-        inside = (
-            "is inside the update" if needs.reference or needs.fixed_proximal else "this algorithm does not ask for"
-        )
-        text += f"; score, {score['overlapped_s']:.3g} s, {inside}"
+        inside = "is part of the update" if needs.reference or needs.fixed_proximal else "is not used by this algorithm"
+        text += f"; score ({score['overlapped_s']:.3g} s) {inside}"
     return text
 
 
 ASSUMPTIONS = """\
-Operations are counted from shapes, 2 for each multiplication and addition of a matrix product, loops as often as they
-turn, decoding to its last token, with the blocks of its cache that are in use then, of a condition the dearest branch,
-experts evenly used; chips share them evenly. Bytes moved are operands and results of every instruction outside fusions,
-loops likewise, vector memory free. Bytes sent are those of the sparsest algorithm: all-gather b (n - 1), reduce-scatter
-b (n - 1) / n, all-reduce twice that, all-to-all b (n - 1) / n, permute b, for n chips and operands of b bytes. Rates
-are the chip's peaks, all its links at once: a collective along one dimension of the torus has a part of them. A time is
-a bound from below."""
+Operations are counted from shapes: 2 for each multiply-add of a matrix product, loop bodies times their trip counts,
+decoding up to its last token with the cache blocks in use at that token, the most expensive branch of a conditional,
+tokens divided evenly among experts, all work divided evenly among chips. Bytes moved are the operands and results of
+every instruction outside fusions, with loops likewise and vector memory free. Bytes sent are those of the algorithm
+that sends least: all-gather b (n - 1), reduce-scatter b (n - 1) / n, all-reduce twice that, all-to-all b (n - 1) / n,
+permute b, for n chips and operands of b bytes. Rates are the peaks of a chip with all its links in use; a collective
+along one dimension of the torus uses only some of them. Times are therefore lower bounds."""

@@ -1,9 +1,9 @@
-"""One model on 4 to 512 chips with as many rows each: what FSDP costs, by compilation."""
+"""One model on 4 to 512 chips with a fixed number of rows per chip: the cost of FSDP, from compiled programs."""
 
 import pathlib
 from typing import Any
 
-MODEL, ROWS = "qwen3-8b", 8  # rows of a chip: one prompt's completions
+MODEL, ROWS = "qwen3-8b", 8  # rows per chip: the completions of one prompt
 SIZES = {
     "v5p:2x2x1": 4,
     "v5p:2x2x2": 8,
@@ -17,7 +17,7 @@ SIZES = {
 
 
 def command(size: str) -> list[str]:
-    """Return the arguments of tpu/compile.py for a topology."""
+    """Return the arguments of tpu/compile.py for a topology of ``SIZES``."""
     words = ["--config", f"configs/pretrained.py:{MODEL}", "--topology", size]
     words += ["--prompt_length", "512", "--completion_length", "1024", "--prompts", str(SIZES[size]), "--samples", "8"]
     return [
@@ -32,20 +32,21 @@ def command(size: str) -> list[str]:
 
 
 _MEANING = """\
-FSDP keeps 1/n of every matrix on a chip and fetches the rest when it is used: in a pass a chip sends (n - 1)/n of the
-parameters, here 8.2 billion in bfloat16, once forward and once for the backward pass, which makes each layer again,
-and (n - 1)/n of the gradient in float32 to those who keep it. With rows for each chip fixed that is nearly flat from
-8 chips on, as is the work it must hide behind; it does not grow with the pod. From 8 to 32 chips the compiler weaves
-gathers and scatters into the products, as permutes. The bytes double where the axis is a whole torus of 4x4x4 or
-more: there the TPU compiler makes gathers and scatters into all-reduces, which send twice the bytes over all six
-links. Arguments fall as 1/n; temporaries come down to the chip's own activations and the matrices of the layer at
-work, which no number of chips makes smaller: that takes `tensor` or `sequence`. What does grow, latency, is not
-counted."""
+FSDP stores 1/n of every matrix on each chip and gathers the rest when it is used. In one pass a chip sends (n - 1)/n of
+the parameters, here 8.2 billion in bfloat16: once forward and once backward, where each layer is recomputed. It also
+sends (n - 1)/n of the gradient in float32 to the chips that store it. With a fixed number of rows per chip, these bytes
+are nearly constant from 8 chips on, as is the computation that they overlap with; they do not grow with the pod. From 8
+to 32 chips the compiler fuses gathers and scatters into the matrix products, as permutes. The bytes double where the
+axis is a whole torus of 4x4x4 or more: there the TPU compiler turns gathers and scatters into all-reduces, which send
+twice the bytes over all six links. Arguments fall as 1/n. Temporaries fall to the chip's activations and the matrices
+of the current layer, which more chips along `fsdp` do not reduce; `tensor` or `sequence` do. Latency, which does grow,
+is not counted."""
 
 
-def _found(records: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    found = [(chips, records.get(f"scaling {size}: update", {})) for size, chips in SIZES.items()]
-    return [(chips, r) for chips, r in found if "sent_ici" in r]
+def _compiled(records: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Return (chips, record) of the sizes that have a record without an error."""
+    rows = [(chips, records.get(f"scaling {size}: update", {})) for size, chips in SIZES.items()]
+    return [(chips, r) for chips, r in rows if "sent_ici" in r]
 
 
 def _by_kind(record: dict[str, Any]) -> dict[str, float]:
@@ -56,25 +57,25 @@ def _by_kind(record: dict[str, Any]) -> dict[str, float]:
 
 
 def draw(records: dict[str, Any], path: pathlib.Path) -> None:
-    """Draw bytes sent by kind, and memory, of a chip against the number of chips."""
+    """Draw the bytes sent and the memory of one chip against the number of chips, and write the figure to ``path``."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    found = _found(records)
-    if not found:
+    rows = _compiled(records)
+    if not rows:
         return
-    chips, gib = [n for n, _ in found], 2**30
+    chips, gib = [n for n, _ in rows], 2**30
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), dpi=100, layout="constrained")
-    kinds = sorted({k for _, r in found for k, v in _by_kind(r).items() if v > 0.02 * r["sent_ici"]})
+    kinds = sorted({k for _, r in rows for k, v in _by_kind(r).items() if v > 0.02 * r["sent_ici"]})
     for kind in kinds:
-        left.plot(chips, [_by_kind(r).get(kind, 0.0) / gib for _, r in found], "o-", label=kind, markersize=3)
-    left.plot(chips, [r["sent_ici"] / gib for _, r in found], "k.--", label="all")
-    left.set(xscale="log", xlabel="chips", ylabel="GiB sent by a chip, one update", ylim=(0, None))
+        left.plot(chips, [_by_kind(r).get(kind, 0.0) / gib for _, r in rows], "o-", label=kind, markersize=3)
+    left.plot(chips, [r["sent_ici"] / gib for _, r in rows], "k.--", label="all")
+    left.set(xscale="log", xlabel="chips", ylabel="GiB sent by one chip in an update", ylim=(0, None))
     for field in ("temporaries", "arguments"):
-        right.plot(chips, [r[field] / gib for _, r in found], "o-", label=field, markersize=3)
-    right.set(xscale="log", xlabel="chips", ylabel="GiB of a chip", ylim=(0, None))
+        right.plot(chips, [r[field] / gib for _, r in rows], "o-", label=field, markersize=3)
+    right.set(xscale="log", xlabel="chips", ylabel="GiB on one chip", ylim=(0, None))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xticks(chips, [str(n) for n in chips])
@@ -85,15 +86,15 @@ def draw(records: dict[str, Any], path: pathlib.Path) -> None:
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the figures as a table, and what they mean."""
-    found, gib = _found(records), 2**30
+    """Return the table of the figures, and its explanation, as Markdown."""
+    rows, gib = _compiled(records), 2**30
     lines = [
-        f"The update of {MODEL}, {ROWS} rows a chip of 512 + 1024 tokens, all chips along `fsdp`; per chip:",
+        f"The update of {MODEL}, with {ROWS} rows of 512 + 1024 tokens per chip and all chips along `fsdp`. Per chip:",
         "",
         "| chips | sent, GiB | all-gather | reduce-scatter | permute | all-reduce | temporaries | arguments, GiB |",
         "|" + " ---: |" * 8,
     ]
-    for chips, r in found:
+    for chips, r in rows:
         kinds = _by_kind(r)
         sent = [kinds.get(k, 0.0) for k in ("all-gather", "reduce-scatter", "collective-permute", "all-reduce")]
         sizes = [r["sent_ici"], *sent, r["temporaries"], r["arguments"]]

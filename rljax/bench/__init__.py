@@ -1,11 +1,22 @@
-"""What things cost on this machine, measured side by side: ``python -m rljax bench``. See ``SPEED.md``."""
+"""Benchmarks on this machine, measured side by side: ``python -m rljax bench``. README.md has the commands and results.
+
+``__main__``  The command: the step and its parts, ``choices``, ``algebra``.
+``parts``     Each part of a step, with its FLOPs and bytes: ``compile_step``, ``split``, ``flops``.
+``ceilings``  The machine's matrix-product rate and memory bandwidth: ``matmul``, ``bandwidth``.
+``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``.
+``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
+``peers``     Other libraries on the same work: ``compare``, ``run``.
+``shapes``    The work: model shapes by name, and a task of random tokens: ``SHAPES``, ``Filler``, ``work``.
+
+This module has the two timers, ``interleaved`` and ``seconds``.
+"""
 
 import time
 from collections.abc import Callable, Mapping
 
 
 def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Time functions turn about, the order turned round every other time; seconds of each call."""
+    """Time functions interleaved, in reverse order every other round; return the seconds of each call by name."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for i in range(rounds):
         for name in list(functions)[:: 1 if i % 2 else -1]:
@@ -16,5 +27,5 @@ def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dic
 
 
 def seconds(function: Callable[[], None], repeats: int) -> list[float]:
-    """Time calls of a function that returns when its work is done."""
+    """Return the seconds of ``repeats`` calls of a function that blocks until its work is done."""
     return interleaved({"": function}, repeats)[""]

@@ -1,7 +1,7 @@
-"""What the loss algebra costs: ``python -m rljax bench algebra``.
+"""The cost of the loss algebra: ``python -m rljax bench algebra``.
 
-It times the update of the longest chain of pieces in the table beside that of the shortest with the same
-needs, on one batch, turn about.
+Times the update of the longest chain of pieces in the table and that of the shortest with the same needs, on one batch,
+interleaved.
 """
 
 import statistics
@@ -18,28 +18,29 @@ from rljax.run import programs
 
 
 def pieces(algorithm: types.Algorithm) -> int:
-    """Count the pieces of an algorithm."""
+    """Return the number of pieces of an algorithm."""
     return sum(len(specs) for specs in algorithms.by_seam(algorithm).values())
 
 
 def extremes(config: schema.ConfigDict) -> tuple[str, str]:
-    """Return the shortest and the longest recipe of equal needs that run on the config's task, furthest apart.
+    """Return the shortest and the longest recipe with equal needs and the largest difference in length.
 
-    Recipes of one objective and a plain source: what they differ in is the chain alone.
+    Only recipes with one objective and the source ``task()`` that run on the config's task are considered, so that they
+    differ in the chain of pieces alone.
     """
-    found: dict[types.Needs, list[tuple[int, str]]] = {}
+    recipes: dict[types.Needs, list[tuple[int, str]]] = {}
     for name in algorithms.TABLE:
         algorithm = algorithms.example(name)
         needs = interpreter.needs(algorithm)
-        alone = len(algorithm.objectives) == 1 and algorithm.source.spec == "task()" and not algorithm.after
-        if alone and runs(config, algorithm.spec):
-            found.setdefault(needs, []).append((pieces(algorithm), algorithm.spec))
-    chains = max(found.values(), key=lambda c: max(c)[0] - min(c)[0])
+        plain = len(algorithm.objectives) == 1 and algorithm.source.spec == "task()" and not algorithm.after
+        if plain and runs(config, algorithm.spec):
+            recipes.setdefault(needs, []).append((pieces(algorithm), algorithm.spec))
+    chains = max(recipes.values(), key=lambda chain: max(chain)[0] - min(chain)[0])
     return min(chains)[1], max(chains)[1]
 
 
 def runs(config: schema.ConfigDict, call: str) -> bool:
-    """Tell whether a config takes an algorithm."""
+    """Return whether a config is valid with an algorithm."""
     config = config.copy_and_resolve_references()
     config.algorithm = call
     try:
@@ -50,7 +51,7 @@ def runs(config: schema.ConfigDict, call: str) -> bool:
 
 
 def updater(config: schema.ConfigDict, call: str) -> tuple[Callable[[], None], float]:
-    """Return a function that makes one update of the last phase on a fixed rollout, compiled, and its compile time."""
+    """Return a compiled function that runs one update of the last phase on a fixed rollout, and its compile seconds."""
     config = files.last_phase(config)
     config.algorithm = call
     program = programs.build(config)
@@ -69,13 +70,19 @@ def updater(config: schema.ConfigDict, call: str) -> tuple[Callable[[], None], f
 
 
 def algebra(config: schema.ConfigDict, rounds: int, calls: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure the algebra's cost: update times of the shortest and the longest chain, and their ratio.
+    """Measure the update times of the shortest and the longest chain of pieces, and their ratio.
 
-    ``calls``: two algorithms to compare in place of the table's extremes.
+    Args:
+      config: the config, whose last phase is timed.
+      rounds: updates of each chain.
+      calls: two algorithms to compare instead of the table's extremes.
+
+    Returns:
+      A JSON-able record: the chains with their times in ms, and ratios of the second to the first.
     """
     short, long = calls or extremes(config)
-    made = {call: updater(config, call) for call in (short, long)}
-    times = bench.interleaved({call: update for call, (update, _) in made.items()}, rounds)
+    updaters = {call: updater(config, call) for call in (short, long)}
+    times = bench.interleaved({call: update for call, (update, _) in updaters.items()}, rounds)
     ratios = sorted(b / a for a, b in zip(times[short], times[long], strict=True))
     middle = statistics.median
     return {
@@ -88,7 +95,7 @@ def algebra(config: schema.ConfigDict, rounds: int, calls: Sequence[str] = ()) -
                 "pieces": pieces(seams.algorithm(call, "bench")),
                 "median_ms": 1e3 * middle(t),
                 "best_ms": 1e3 * min(t),
-                "compile_s": made[call][1],
+                "compile_s": updaters[call][1],
             }
             for call, t in times.items()
         ],
@@ -98,13 +105,13 @@ def algebra(config: schema.ConfigDict, rounds: int, calls: Sequence[str] = ()) -
     }
 
 
-def table(found: dict[str, Any]) -> str:
-    """Return what was found, as lines to read."""
+def table(record: dict[str, Any]) -> str:
+    """Return the record of ``algebra`` as text."""
     lines = [
         f"{chain['pieces']:3d} pieces  median {chain['median_ms']:8.2f} ms  best {chain['best_ms']:8.2f} ms  "
         f"first call {chain['compile_s']:.1f} s  {chain['algorithm']}"
-        for chain in found["chains"]
+        for chain in record["chains"]
     ]
-    low, high = found["ratio_quartiles"]
-    ratio = f"second / first: {found['ratio']:.3f} of medians, {found['ratio_of_best']:.3f} of the best, "
+    low, high = record["ratio_quartiles"]
+    ratio = f"second / first: {record['ratio']:.3f} of medians, {record['ratio_of_best']:.3f} of the minima, "
     return "\n".join([*lines, f"{ratio}pairs {low:.3f} to {high:.3f} (quartiles)"])

@@ -1,4 +1,4 @@
-"""The two ceilings of a machine: how fast it multiplies matrices, and how fast it reads memory."""
+"""The two ceilings of a machine: its rate of matrix products, and its memory bandwidth."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ MATRICES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 1024, 1024), (5120, 2
 
 
 def matmul(dtype: str, repeats: int = 10) -> dict[str, float]:
-    """Return the best FLOP/s of a product of ``dtype`` matrices at each size, by its name "MxKxN"."""
-    found = {}
+    """Return the highest measured FLOP/s of a product of ``dtype`` matrices at each size, by name "MxKxN"."""
+    rates = {}
     for m, k, n in MATRICES:
         a, b = (jax.random.normal(jax.random.key(i), s).astype(dtype) for i, s in enumerate(((m, k), (k, n))))
         product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32))
-        found[f"{m}x{k}x{n}"] = 2 * m * k * n / _best(product, (a, b), repeats)
-    return found
+        rates[f"{m}x{k}x{n}"] = 2 * m * k * n / _best(product, (a, b), repeats)
+    return rates
 
 
 def bandwidth(repeats: int = 10, mib: int = 256) -> float:
-    """Return the bytes/s at which a sum reads an array of ``mib`` MiB."""
+    """Return the highest measured bytes/s at which a sum reads an array of ``mib`` MiB."""
     x = jnp.ones((mib << 18,), jnp.float32)
     return 4 * x.size / _best(jax.jit(jnp.sum), (x,), repeats)
 

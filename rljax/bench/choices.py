@@ -1,4 +1,4 @@
-"""What each choice of the config changes: ``python -m rljax bench choices`` times them one by one and draws it."""
+"""The effect of each choice of the config: ``python -m rljax bench choices`` times them one at a time."""
 
 import pathlib
 import statistics
@@ -12,15 +12,15 @@ from rljax import bench
 from rljax.bench import shapes
 from rljax.config import files, schema
 
-# name -> fields changed from the first row, which has everything off
+# name -> fields that differ from PLAIN
 CHOICES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "cache in blocks": {"sampler.cache_block": 64},
-    "batch shrinks": {"sampler.cache_block": 64, "sampler.compact": 5},
-    "one uniform a token": {"sampler.draw": "inverse"},
-    "prompt read once": {"learner.share_prompt": True},
-    "attention in blocks": {"model.attention": "blocked"},
-    "logits in parts": {"learner.vocabulary": 4096},
+    "cache blocks": {"sampler.cache_block": 64},
+    "shrinking batch": {"sampler.cache_block": 64, "sampler.compact": 5},
+    "inverse sampling": {"sampler.draw": "inverse"},
+    "shared prompt": {"learner.share_prompt": True},
+    "blocked attention": {"model.attention": "blocked"},
+    "chunked vocabulary": {"learner.vocabulary": 4096},
     "no remat": {"model.remat": "none"},
     "four micro-batches": {"learner.microbatches": 4},
     "packed rows": {"learner.share_prompt": True, "learner.lanes": 1, "learner.microbatches": 4},
@@ -35,10 +35,19 @@ PLAIN: dict[str, Any] = {
 
 
 def measure(config: schema.ConfigDict, work: Callable[[schema.ConfigDict], Any], steps: int) -> list[dict[str, Any]]:
-    """Time sampling and the update of every choice, one at a time, then all of them together."""
+    """Time the sampling and the update of every choice, one at a time, then of all together.
+
+    Args:
+      config: the config in which the choices are set.
+      work: makes the step of a config.
+      steps: number of timed rollouts and updates.
+
+    Returns:
+      For each choice a record with "choice", "sample_s", "update_s" and "slot_utilisation".
+    """
     every = {field: value for edits in CHOICES.values() for field, value in edits.items()}
-    found = []
-    for name, edits in {**CHOICES, "all of them": every}.items():
+    records = []
+    for name, edits in {**CHOICES, "all together": every}.items():
         changed = config.copy_and_resolve_references()
         for field, value in {**PLAIN, **edits}.items():
             files.override(changed, field, value)
@@ -51,19 +60,25 @@ def measure(config: schema.ConfigDict, work: Callable[[schema.ConfigDict], Any],
             start = time.perf_counter()
             state, _ = jax.block_until_ready(step.update(state, rows, key))
             seconds.append(time.perf_counter() - start)
-        found.append(
+        records.append(
             {"choice": name, "sample_s": statistics.median(sample), "update_s": statistics.median(seconds[1:])}
         )
-        found[-1]["slot_utilisation"] = float(jax.numpy.sum(rows.mask) / jax.numpy.sum(rows.extra["slots"]))
-    return found
+        records[-1]["slot_utilisation"] = float(jax.numpy.sum(rows.mask) / jax.numpy.sum(rows.extra["slots"]))
+    return records
 
 
 def draw(fixed: list[dict[str, Any]], longtail: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Draw both tables as bars, sampling and update apart."""
+    """Draw both tables as bars with sampling and update, and write the figure to ``path``.
+
+    Args:
+      fixed: records of ``measure`` with full completions.
+      longtail: records of ``measure`` with a long tail of lengths.
+      path: the image file.
+    """
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
-    for axis, rows, title in zip(axes, (fixed, longtail), ("every completion full", "long tail"), strict=True):
+    for axis, rows, title in zip(axes, (fixed, longtail), ("full completions", "long tail"), strict=True):
         names = [r["choice"] for r in rows]
         sample, update = ([r[k] for r in rows] for k in ("sample_s", "update_s"))
         axis.barh(names, sample, color="#4878a8", label="sampling")
@@ -80,12 +95,12 @@ def draw(fixed: list[dict[str, Any]], longtail: list[dict[str, Any]], path: path
     plt.close(figure)
 
 
-def table(found: dict[str, Any]) -> str:
-    """Return what was found, as lines to read."""
+def table(record: dict[str, Any]) -> str:
+    """Return the record of ``choices`` as text."""
     lines = [
-        f"{'choice':22s} {'sampling s':>11s} {'update s':>9s}   long tail: {'sampling s':>11s} {'update s':>9s} used"
+        f"{'choice':22s} {'sampling s':>11s} {'update s':>9s}   long tail: {'sampling s':>11s} {'update s':>9s} slots"
     ]
-    for a, b in zip(found["fixed"], found["longtail"], strict=True):
+    for a, b in zip(record["fixed"], record["longtail"], strict=True):
         used = f"{100 * b['slot_utilisation']:.0f} %"
         left = f"{a['choice']:22s} {a['sample_s']:11.2f} {a['update_s']:9.2f}"
         lines.append(f"{left}              {b['sample_s']:11.2f} {b['update_s']:9.2f} {used}")
@@ -93,15 +108,27 @@ def table(found: dict[str, Any]) -> str:
 
 
 def choices(config: schema.ConfigDict, shape: str, prompt: int, length: int, steps: int, path: str) -> dict[str, Any]:
-    """Measure every choice on full and on long-tailed completions; draw them to ``path`` unless it is empty."""
-    found: dict[str, Any] = {
+    """Measure every choice with full completions and with a long tail of lengths.
+
+    Args:
+      config: the config in which the choices are set.
+      shape: a name in ``shapes.SHAPES``.
+      prompt: tokens per prompt.
+      length: maximum tokens per completion.
+      steps: number of timed rollouts and updates.
+      path: image file for the figure; empty writes none.
+
+    Returns:
+      A JSON-able record with the tables "fixed" and "longtail".
+    """
+    record: dict[str, Any] = {
         "bench": "choices",
         "device": jax.devices()[0].device_kind,
         "shape": shape,
         "new_tokens": length,
     }
     for lengths in ("fixed", "longtail"):
-        found[lengths] = measure(config, lambda c, kind=lengths: shapes.work(c, shape, prompt, length, kind), steps)
+        record[lengths] = measure(config, lambda c, kind=lengths: shapes.work(c, shape, prompt, length, kind), steps)
     if path:
-        draw(found["fixed"], found["longtail"], pathlib.Path(path))
-    return found
+        draw(record["fixed"], record["longtail"], pathlib.Path(path))
+    return record

@@ -1,4 +1,4 @@
-"""Where a step's time goes: each part timed by itself, with its floating-point work and its bytes."""
+"""The parts of a step, timed one by one, with their floating-point operations and bytes."""
 
 import dataclasses
 import resource
@@ -15,16 +15,25 @@ from rljax.training import optimizers, phases, steps
 
 
 def _weights(setup: phases.Setup) -> int:
-    """Count the weights of the layers' matrices."""
+    """Return the number of weights in the layers' matrices."""
     a = setup.networks["policy"].architecture
     return a.layers * (a.width * a.head_size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
 
 
 def flops(setup: phases.Setup, prompt: int, tokens: float, prompts: int, mean: float) -> float:
-    """Return the model FLOPs of one forward pass: each prompt once, real tokens only, no pass made again.
+    """Return the model FLOPs of one forward pass: each prompt once, without padding and without recomputation.
 
-    2 for each weight and token; 4 H K for each query and key it sees; the head on completions alone. ``mean``: the
-    mean over tokens of the completion tokens each sees.
+    2 for each weight and token; 4 H K for each query and key in its context; the head for completion tokens only.
+
+    Args:
+      setup: what the step is compiled for.
+      prompt: tokens per prompt.
+      tokens: completion tokens.
+      prompts: number of prompts.
+      mean: completion tokens in the context of a completion token, on average.
+
+    Returns:
+      Floating-point operations.
     """
     a, weights = setup.networks["policy"].architecture, _weights(setup)
     keys = tokens * (prompt + mean) + prompts * prompt * (prompt + 1) / 2
@@ -33,59 +42,66 @@ def flops(setup: phases.Setup, prompt: int, tokens: float, prompts: int, mean: f
 
 
 def weight_bytes(setup: phases.Setup) -> int:
-    """Return the bytes of the weights that a decoded token reads."""
+    """Return the bytes of the weights read to decode one token."""
     a = setup.networks["policy"].architecture
     return (_weights(setup) + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
 
 
 def token_bytes(setup: phases.Setup) -> int:
-    """Return the bytes of one token's keys and values."""
+    """Return the bytes of the keys and values of one token."""
     a = setup.networks["policy"].architecture
     return 2 * a.layers * a.kv_heads * a.head_size * jax.numpy.dtype(a.dtype).itemsize
 
 
 def peak_memory() -> int:
-    """Return the most bytes in use so far: of the first device, where it tells, or of this process."""
+    """Return the peak bytes in use: of the first device if it reports them, else of this process."""
     stats = jax.devices()[0].memory_stats() or {}
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return stats.get("peak_bytes_in_use") or kilobytes * (1 if sys.platform == "darwin" else 1024)
 
 
 @dataclasses.dataclass
-class Whole:
-    """The whole step, run again and again."""
+class CompiledStep:
+    """A step with its state, to run repeatedly.
+
+    Attributes:
+      step: the step.
+      state: the train state after the last run.
+      key: the run's key.
+      first: seconds of the first call, which compiles.
+    """
 
     step: steps.Step
     state: types.TrainState
     key: types.Key
-    first: float  # seconds of the first call, compiling
+    first: float
 
     def run(self) -> None:
-        """Make one step."""
+        """Run one step and wait for its metrics."""
         assert self.step.fused is not None
         self.state, metrics = self.step.fused(self.state, self.key)
         self.metrics = jax.block_until_ready(metrics)
 
 
-def whole(step: steps.Step) -> Whole:
+def compile_step(step: steps.Step) -> CompiledStep:
     """Compile a step and run it once."""
     key = jax.random.key(0, impl="threefry2x32")
-    made = Whole(step, step.begin(None, key), key, 0.0)
+    result = CompiledStep(step, step.begin(None, key), key, 0.0)
     start = time.perf_counter()
-    made.run()
-    made.first = time.perf_counter() - start
-    return made
+    result.run()
+    result.first = time.perf_counter() - start
+    return result
 
 
-def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
+def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
     """Time the parts of a step: prefill, decode, score, log-probs, gradient, optimizer.
 
-    "log-probs" is a pass of its own over finished rows, for comparison: an on-policy step makes none. Decode is
-    the rollout less prefill and score, gradient is the update less the optimizer.
+    "log-probs" is a separate pass over finished rows, for comparison; an on-policy step has none. The time of decode is
+    that of the rollout minus prefill and score, the time of the gradient that of the update minus the optimizer.
     """
-    setup, state, key = made.step.setup, made.state, made.key
+    setup, state, key = compiled.step.setup, compiled.state, compiled.key
     model = setup.networks["policy"]
-    _, index = made.step.next_prompts(state, key)
+    _, index = compiled.step.next_prompts(state, key)
     prompts = setup.task.prompts(index, "train")
     compile_s: dict[str, float] = {}
 
@@ -109,8 +125,8 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
 
     params, task = state.params["policy"], setup.task
     seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
-    both = timed("decode", made.step.rollout, state, key)
-    rows = made.step.rollout(state, key)
+    both = timed("decode", compiled.step.rollout, state, key)
+    rows = compiled.step.rollout(state, key)
     verify: Any = jax.jit(lambda r: task.verify(r.index, "train", r.action.token, r.mask))  # type: ignore
     seconds["score"] = timed("score", verify, rows)
     seconds["decode"] = both - seconds["prefill"] - seconds["score"]
@@ -118,12 +134,12 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
     seconds["log-probs"] = timed("log-probs", score, params, rows)
 
     def update() -> None:
-        made.state, metrics = made.step.update(made.state, rows, key)
+        compiled.state, metrics = compiled.step.update(compiled.state, rows, key)
         jax.block_until_ready(metrics)
 
     update_s = timed("gradient", update)
-    tx, opt_state = setup.phase.optimizers[0], made.state.opt_state[0]
-    params = adapters.trained(made.state.params["policy"])
+    tx, opt_state = setup.phase.optimizers[0], compiled.state.opt_state[0]
+    params = adapters.trained(compiled.state.params["policy"])
     apply = jax.jit(lambda g, p, o: optimizers.apply(tx, g, jax.numpy.zeros(()), p, o))
     seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
     seconds["gradient"] = update_s - seconds["optimizer"]
@@ -131,14 +147,14 @@ def split(made: Whole, repeats: int) -> list[dict[str, Any]]:
 
 
 def _rows(setup: phases.Setup, rows: types.Rollout, seconds: dict[str, float], compile_s: dict[str, float]) -> list:
-    """Join times with tokens, FLOPs and bytes."""
+    """Return the table of times with tokens, FLOPs and bytes."""
     length = jax.numpy.sum(rows.mask, axis=1)
     tokens, longest = float(length.sum()), float(length.max())
-    seen = float(jax.numpy.sum(length * (length + 1) / 2)) / tokens
+    context = float(jax.numpy.sum(length * (length + 1) / 2)) / tokens
     prompt, count = setup.task.prompt_length, setup.prompts
-    forward = flops(setup, prompt, tokens, count, seen)
+    forward = flops(setup, prompt, tokens, count, context)
     prefill = flops(setup, prompt, 0, count, 0)
-    read = longest * weight_bytes(setup) + token_bytes(setup) * (tokens * seen + longest * count * prompt)
+    read = longest * weight_bytes(setup) + token_bytes(setup) * (tokens * context + longest * count * prompt)
     work = {
         "prefill": (count * prompt, prefill, 0.0),
         "decode": (tokens, forward - prefill, read),

@@ -1,4 +1,4 @@
-"""The work that is timed: model shapes by name, and a task that is nothing but tokens."""
+"""The timed work: model shapes by name, and a task of random tokens."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A tokenizer of nothing: ids and no text."""
+    """A tokenizer with ids but no text."""
 
     vocabulary: int
     eos: int = 1
@@ -33,7 +33,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class Filler:
-    """Random prompts without padding; the reward is the share of tokens in the upper half of the vocabulary."""
+    """Random prompts without padding; the reward is the fraction of tokens in the upper half of the vocabulary."""
 
     prompt_length: int
     completion_length: int
@@ -43,28 +43,37 @@ class Filler:
     parts: tuple[str, ...] = ()
 
     def corpus(self) -> Iterator[str]:
-        """Yield nothing: there is no text."""
+        """Yield nothing, as the task has no text."""
         return iter(())
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> Self:
-        """Return a copy that knows the vocabulary."""
+        """Return a copy with the tokenizer's vocabulary size."""
         return dataclasses.replace(self, vocabulary=tokenizer.vocabulary)
 
     def size(self, split: environments.Split) -> int:
-        """Count prompts."""
+        """Return the number of prompts."""
         return 1 << 16
 
     def prompts(self, index: types.Array, split: environments.Split) -> types.Prompts:
-        """Draw each prompt from its index."""
+        """Return prompts whose random tokens are determined by ``index``."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(0), index)
-        draw = jax.vmap(lambda key: jax.random.randint(key, (self.prompt_length,), 2, self.vocabulary))
-        token = draw(keys)
+        token = jax.vmap(lambda key: jax.random.randint(key, (self.prompt_length,), 2, self.vocabulary))(keys)
         return types.Prompts(token=token, mask=jnp.ones(token.shape, jnp.float32), index=index)
 
     def verify(
         self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array
     ) -> types.Verdict:
-        """Judge by token ids."""
+        """Return the fraction of each row's tokens in the upper half of the vocabulary as its reward.
+
+        Args:
+          index: ``[B]`` int32, unused.
+          split: unused.
+          token: ``[B, T]`` int32 completions.
+          mask: ``[B, T]`` float32, 1 on completion tokens.
+
+        Returns:
+          Verdicts of ``B`` rows, all with the outcome "correct".
+        """
         high = jnp.sum(mask * (token >= self.vocabulary // 2), axis=1) / jnp.sum(mask, axis=1)
         outcome = jnp.full(high.shape, int(types.Outcome.CORRECT), jnp.int32)
         return types.Verdict(reward=high, outcome=outcome, parts={})
@@ -72,27 +81,48 @@ class Filler:
     def demonstrations(
         self, index: types.Array, split: environments.Split, key: types.Key
     ) -> tuple[jax.Array, jax.Array]:
-        """Draw completions of full length."""
+        """Return random completions of full length.
+
+        Args:
+          index: ``[B]`` int32, of which only the length counts.
+          split: unused.
+          key: a random key.
+
+        Returns:
+          Tokens ``[B, T]`` int32 and their mask ``[B, T]`` float32.
+        """
         shape = (index.shape[0], self.completion_length)
         return jax.random.randint(key, shape, 2, self.vocabulary), jnp.ones(shape, jnp.float32)
 
     def text(self, index: int, split: environments.Split) -> str:
-        """Name a prompt."""
+        """Return a prompt's name in place of its text."""
         return f"prompt {index}"
 
 
-def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
-    """Return the step of a config's last phase on the model and the token counts asked for.
+def set_model(config: schema.ConfigDict, shape: str) -> None:
+    """Set the fields of ``config.model`` to those of a name in ``SHAPES``."""
+    config.model.update(SHAPES[shape][0])
 
-    ``lengths`` "fixed": no token ends a completion. "longtail": so many tokens do that a policy near its start, which
-    is close to uniform, writes geometric lengths with a mean of a quarter of ``length``.
+
+def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
+    """Return the step of a config's last phase with given token counts.
+
+    Args:
+      config: a config, on which ``set_model`` was called.
+      shape: a name in ``SHAPES``, for its vocabulary.
+      prompt: tokens per prompt.
+      length: maximum tokens per completion.
+      lengths: "fixed": no token ends a completion. "longtail": several tokens end one, so that a newly initialized
+        policy, which is close to uniform, has geometric lengths with a mean of a quarter of ``length``.
+
+    Returns:
+      The step.
     """
-    fields, vocabulary = SHAPES[shape]
+    _, vocabulary = SHAPES[shape]
     config = files.last_phase(config)
-    config.model.update(fields)
     config.log.rollout_rows = 0
     tokenizer: Any = Tokens(vocabulary)
     program = programs.build(config, tokenizer, task=Filler(prompt, length))
-    ending = tuple(range(1, 1 + round(4 * vocabulary / length))) if lengths == "longtail" else ()
-    ends = dataclasses.replace(program.setups[-1].ends, stop=ending)
-    return steps.make_step(dataclasses.replace(program.setups[-1], ends=ends))
+    stop = tuple(range(1, 1 + round(4 * vocabulary / length))) if lengths == "longtail" else ()
+    setup = program.setups[-1]
+    return steps.make_step(dataclasses.replace(setup, ends=dataclasses.replace(setup.ends, stop=stop)))

@@ -1,8 +1,8 @@
 """List the fields of a config.
 
-    python -m rljax config              every field: default, what is allowed, what it means
-    python -m rljax config sampler      those whose name contains a text
-    python -m rljax config --page       the page of all fields, configs/README.md
+python -m rljax config              every field: default, what is allowed, what it means
+python -m rljax config sampler      those whose name contains a text
+python -m rljax config --page       the page of all fields, configs/README.md
 """
 
 import sys
@@ -17,8 +17,8 @@ from rljax.training.config import PhaseConfig
 
 _HEAD = """# Configs
 
-A config is a short Python file with `get_config(arg)`, which returns `rljax.default_config()` with some fields changed.
-Its header says the command, the hardware, the time and the score.
+A config is a short Python file with `get_config(arg)`, which returns `rljax.default_config()` with some fields
+changed. Its header says the command, the hardware, the time and the score.
 
 | config | what it is |
 | --- | --- |
@@ -28,21 +28,22 @@ Its header says the command, the hardware, the time and the score.
 | [pretrained.py](pretrained.py) | a published checkpoint on GSM8K or MATH |
 
 Fields are set in the file, on the command line (`--config.learner.epochs=2`), or with `--set`, which also reaches the
-arguments of a call (`--set algorithm.kl=0.01`). `python -m rljax config TEXT` lists the fields whose name contains TEXT.
-A field that does not exist, or a value that does not fit, is an error that names the field and what is allowed, before
-any device work.
+arguments of a call (`--set algorithm.kl=0.01`). `python -m rljax config TEXT` lists the fields whose name contains
+TEXT. A field that does not exist, or a value that does not fit, is an error that names the field and what is allowed,
+before any device work.
 
 ## Phases
 
-A run is a sequence of phases (`config.phases`). Each phase has the fields of the section "phase" below, and may set any
-field of the run that is not marked *run* for itself: `config.phase.main.task`, `config.phase.warm.learner.microbatches`,
-`config.phase.main.seam.penalty`, `config.phase.main.sampler.temperature`. A field that a phase does not set is the
-run's. A phase that names an algorithm of its own is not edited by `config.seam`, only by its own `seam`.
+A run is a sequence of phases (`config.phases`). Each phase has the fields of the section "phase" below, and may set
+any field of the run that is not marked *run* for itself: `config.phase.main.task`,
+`config.phase.warm.learner.microbatches`, `config.phase.main.seam.penalty`, `config.phase.main.sampler.temperature`. A
+field that a phase does not set is the run's. A phase that names an algorithm of its own is not edited by
+`config.seam`, only by its own `seam`.
 
-At a phase boundary the parameters carry over. Each task keeps its cursor. Rows in flight carry over if task, lengths and
-source are equal. The optimizer state carries over if the phase says `reset_optimizer=False` and its tree is equal;
-otherwise it is reset, and the log and `algorithm.txt` say so. The tokenizer is trained on the text of all tasks. An
-evaluation names its task.
+At a phase boundary the parameters carry over. Each task keeps its cursor. Rows in flight carry over if task, lengths
+and source are equal. The optimizer state carries over if the phase says `reset_optimizer=False` and its tree is
+equal; otherwise it is reset, and the log and `algorithm.txt` say so. The tokenizer is trained on the text of all
+tasks. An evaluation names its task.
 
 ## Fields
 
@@ -71,7 +72,12 @@ def page() -> str:
         groups.setdefault(".".join(field.path[:-1]), []).append(field)
     lines = [_HEAD]
     for name, fields in groups.items():
-        lines += [f"### {name or 'the run'}", "", "| field | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"### {name or 'the run'}",
+            "",
+            "| field | default | allowed | meaning |",
+            "| --- | --- | --- | --- |",
+        ]
         for f in fields:
             mark = " *run*" if f.fixed else ""
             cells = f"`{f.path[-1]}`{mark}", f"`{f.default!r}`", f.allowed, f.help

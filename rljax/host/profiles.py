@@ -1,10 +1,10 @@
-"""Where a step's time and memory go: traces of chosen steps, a profile of what filled the devices, a clock.
+"""Profiles: traces of chosen steps, a memory profile when a device runs out of memory, a clock of host time.
 
     config.profile = "steps 10-12"      traces these steps, in every process, to WORKDIR/profile
-    tensorboard --logdir WORKDIR        shows them, with the package tensorboard-plugin-profile
+    tensorboard --logdir WORKDIR        shows the traces (needs the package tensorboard-plugin-profile)
     pprof -top WORKDIR/profile/memory-step-3.prof
 
-Nothing here makes the host wait for the devices, but for the steps that are traced.
+The host waits for the devices only at traced steps.
 """
 
 import collections
@@ -26,43 +26,54 @@ _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 class OutOfMemory(RuntimeError):
-    """A device's memory was exhausted; the message says by what."""
+    """A device ran out of memory; the message lists the largest arrays."""
 
 
 # --- traces --------------------------------------------------------------------------------------
 
 
 def steps(text: str, last: int) -> range:
-    """Return the steps that ``config.profile`` names: "steps 10-12", "step 10", or "" for none.
+    """Return the steps named by ``config.profile``: "steps 10-12", "step 10", or "" for none.
 
     Raises:
-      ValueError: it is neither, or names no step of the run's 1 to ``last``.
+      ValueError: the text has another form, or names steps outside 1 to ``last``, the run's last step.
     """
     if not text.strip():
         return range(0)
-    found = re.fullmatch(r"\s*steps?\s+(\d+)\s*(?:-\s*(\d+)\s*)?", text)
-    if not found:
-        raise ValueError(f"config.profile={text!r}: expected 'steps FIRST-LAST' or 'step NUMBER', as 'steps 10-12'.")
-    first, final = int(found[1]), int(found[2] or found[1])
+    match = re.fullmatch(r"\s*steps?\s+(\d+)\s*(?:-\s*(\d+)\s*)?", text)
+    if not match:
+        raise ValueError(
+            f"config.profile={text!r}: expected 'steps FIRST-LAST' or 'step NUMBER', for example 'steps 10-12'."
+        )
+    first, final = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= final <= last:
-        raise ValueError(f"config.profile={text!r}: must go upwards within the run's steps, 1 to {last}.")
+        raise ValueError(f"config.profile={text!r}: must be an ascending range within the run's steps, 1 to {last}.")
     return range(first, final + 1)
 
 
 class Tracer:
-    """Writes a trace of the steps that were asked for. A run without a work directory keeps none."""
+    """Writes a trace of chosen steps; a run without a work directory writes none."""
 
     def __init__(self, steps: range, directory: Any):
-        """Trace ``steps`` to the folder "profile" of ``directory``, a path or None."""
+        """Trace ``steps`` to the folder "profile" of ``directory``; with None, trace nothing."""
         self._steps = steps if directory is not None else range(0)
         self._target = None if directory is None else epath.Path(directory) / "profile"
         self._files = contextlib.ExitStack()
         self._running = False
 
     def step(self, number: int, action: Callable[..., T], *arguments: Any) -> T:
-        """Return ``action(*arguments)``, traced if it is a step to trace.
+        """Return ``action(*arguments)``, traced if ``number`` is one of the chosen steps.
 
-        The first waits for the arguments, so that the trace begins with this step; the last waits for its result.
+        Before the first traced step the host waits for ``arguments``, after the last for the result, so that the trace
+        holds these steps only.
+
+        Args:
+          number: the step, from 1.
+          action: the step's function.
+          *arguments: its arguments.
+
+        Returns:
+          The result of ``action``.
         """
         if number not in self._steps:
             return action(*arguments)
@@ -70,22 +81,22 @@ class Tracer:
             jax.block_until_ready(arguments)
             self._start()
         with jax.profiler.StepTraceAnnotation("step", step_num=number):
-            made = action(*arguments)
+            result = action(*arguments)
         if number == self._steps[-1]:
-            jax.block_until_ready(made)
+            jax.block_until_ready(result)
             self.close()
-        return made
+        return result
 
     def _start(self) -> None:
         assert self._target is not None
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # every Python call, by the million, would slow the steps and hide them
+        options.python_tracer_level = 0  # millions of Python calls would slow the steps and bury them
         folder = self._files.enter_context(_local(self._target))
         jax.profiler.start_trace(str(folder), profiler_options=options)
         self._running = True
 
     def close(self) -> None:
-        """Finish a trace under way."""
+        """Finish the current trace, if any."""
         if self._running:
             self._running = False
             jax.profiler.stop_trace()
@@ -94,7 +105,7 @@ class Tracer:
 
 @contextlib.contextmanager
 def _local(target: epath.Path) -> Iterator[pathlib.Path]:
-    """Yield a folder on this machine whose files end up in ``target``: the profilers write nowhere else."""
+    """Yield a local folder whose files are copied to ``target`` at the end: the profilers write only locally."""
     if "://" not in str(target):
         target.mkdir(parents=True, exist_ok=True)
         yield pathlib.Path(target)
@@ -113,44 +124,45 @@ def _local(target: epath.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def explain_out_of_memory(directory: Any, where: Callable[[], str]) -> Iterator[None]:
-    """Turn exhausted memory into one line that says what fills it, and write a memory profile beside it.
+    """Replace jax's out-of-memory error by a message that lists the largest arrays, and write a memory profile.
 
     Args:
-      directory: the work directory; its folder "profile" gets the file. None writes none.
-      where: tells what was going on. Devices run behind the host: it may have begun some steps before.
+      directory: the work directory, whose folder "profile" gets the memory profile; None writes none.
+      where: returns a description of the current step. Devices run asynchronously, so the failing program may have
+        been dispatched some steps earlier.
 
     Raises:
-      OutOfMemory: in place of jax's error.
+      OutOfMemory: a device ran out of memory.
     """
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if _EXHAUSTED not in str(error):
             raise
-        what = next(line for line in str(error).splitlines() if _EXHAUSTED in line)
+        line = next(line for line in str(error).splitlines() if _EXHAUSTED in line)
         raise OutOfMemory(
-            f"out of memory in {where()}: {what.strip()[:300]} {_memory_profile(directory, where())} Largest arrays "
-            f"there, on each device: {', '.join(live_arrays()) or 'none'}. More config.learner.microbatches, "
-            "config.mesh.fsdp, config.model.remat='full' or config.learner.offload need less."
+            f"out of memory in {where()}: {line.strip()[:300]} {_memory_profile(directory, where())} Largest arrays "
+            f"on each device: {', '.join(live_arrays()) or 'none'}. To fix: increase config.learner.microbatches or "
+            "config.mesh.fsdp, or set config.model.remat='full' or config.learner.offload."
         ) from error
 
 
 def _memory_profile(directory: Any, where: str) -> str:
-    """Write the memory profile; return the sentence that says where."""
+    """Write the memory profile and return a sentence with its path."""
     if directory is None:
-        return "No work directory, so no memory profile."
+        return "No memory profile: the run has no work directory."
     process = f"-process-{jax.process_index()}" if jax.process_count() > 1 else ""
     target, name = epath.Path(directory) / "profile", f"memory-{where.replace(' ', '-')}{process}.prof"
     try:
         with _local(target) as folder:
             jax.profiler.save_device_memory_profile(str(folder / name))
     except (RuntimeError, OSError) as error:
-        return f"No memory profile could be written ({error})."
+        return f"The memory profile could not be written ({error})."
     return f"Memory profile: {target / name}."
 
 
 def live_arrays(count: int = 5) -> list[str]:
-    """Return the largest kinds of array there are, by their bytes on a device: "3 x float32[4096,64] 1.0 MiB"."""
+    """Return the ``count`` largest kinds of live array by their bytes on one device: "3 x float32[4096,64] 1.0 MiB"."""
     kinds: collections.Counter[tuple[str, int]] = collections.Counter()
     for array in jax.live_arrays():
         shard = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
@@ -163,23 +175,23 @@ def live_arrays(count: int = 5) -> list[str]:
 
 
 class Clock:
-    """What the host spends its time on. It measures waits that happen anyway and adds none.
+    """Host time by activity. It measures existing waits and adds none.
 
-    Of a step in one program the host sees little: "dispatch" (the call; compiling, the first time), "wait" (for
-    the devices, when metrics are fetched), "log", "evaluation", "checkpoint" (until it is under way). With a host
-    task also "update" (waiting for the update before), "rollout" (decoding, and reading completions) and "verify"
-    (waiting for verdicts while the devices have nothing to do). A trace tells the rest.
+    A step that is one program has "dispatch" (the call, including compilation the first time), "wait" (for the
+    devices, when metrics are fetched), "log", "evaluation" and "checkpoint" (until the background write has started).
+    A host task adds "update" (waiting for the previous update), "rollout" (decoding, and reading completions) and
+    "verify" (waiting for verdicts while the devices are idle). A trace shows what the devices do.
     """
 
     def __init__(self):
-        """Start with nothing spent."""
+        """Start with all times zero."""
         self._spent: collections.defaultdict[str, float] = collections.defaultdict(float)
         self._open: list[str] = []
         self._since = time.perf_counter()
 
     @contextlib.contextmanager
     def spent(self, name: str) -> Iterator[None]:
-        """Count the time within as spent on ``name``, less what is spent on others inside."""
+        """Add the time inside the context to ``name``, without the time of nested contexts."""
         self._charge()
         self._open.append(name)
         try:
@@ -189,16 +201,22 @@ class Clock:
             self._open.pop()
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Count so much of ``source`` as ``target``."""
+        """Reassign time from one activity to another.
+
+        Args:
+          seconds: the time to reassign.
+          source: the activity it was counted for.
+          target: the activity to count it for.
+        """
         self._spent[source] -= seconds
         self._spent[target] += seconds
 
     def take(self, steps: int) -> dict[str, float]:
-        """Return the seconds of each name for one of so many steps, since the last call."""
+        """Return the seconds since the last call by activity, divided by ``steps``, and reset them."""
         self._charge()
-        out = {name: seconds / steps for name, seconds in self._spent.items()}
+        times = {name: seconds / steps for name, seconds in self._spent.items()}
         self._spent.clear()
-        return out
+        return times
 
     def _charge(self) -> None:
         now = time.perf_counter()

@@ -1,9 +1,9 @@
-"""A run's work directory: on this machine, or on gs:// with its logs written here first.
+"""A run's work directory: local, or on gs:// with a local copy of the logs.
 
-Objects cannot be appended to. The logs of a remote work directory are therefore appended to in a folder of this machine
-and uploaded whole: now and then by a thread, whose failures only warn, and by ``upload``, which returns when
-everything is there. A run uploads before it saves a checkpoint, so what was logged for step k is there before the
-checkpoint of step k is.
+Objects of a store cannot be appended to. The logs of a remote work directory are therefore appended to in a local
+folder and uploaded whole: periodically by a thread, whose failures only warn, and by ``upload``, which returns once
+all of them are stored. A run calls ``upload`` before it saves a checkpoint, so the logs of step k are stored before
+the checkpoint of step k.
 """
 
 import hashlib
@@ -18,71 +18,72 @@ from rljax import data
 from rljax.data import storage
 
 LOGS = ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "verdicts.jsonl")
-_SECONDS = 60.0  # between uploads by the thread
+_SECONDS = 60.0  # between two uploads of the thread
 
 
 class WorkDirectory:
     """The files of one run.
 
     Args:
-        place: where a person finds them; made when first written to.
-        seconds: between two uploads of the logs of a remote one; more where they take above a twentieth of it.
+      place: the work directory, local or gs://; created by the first write.
+      seconds: seconds between two uploads of the logs of a remote directory; longer if an upload takes more than a
+        twentieth of that.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, seconds: float = _SECONDS):
         self.path = storage.path(place)
         self.remote = storage.remote(self.path)
         self.logs = pathlib.Path(self.path)
-        """Where the logs are appended to."""
+        """The local folder in which the logs are appended to."""
         if self.remote:
             key = hashlib.sha256(str(self.path).encode()).hexdigest()[:16]
             self.logs = data.cache_folder() / "logs" / f"{self.path.name}-{key}"
         self._seconds = seconds
-        self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of change of each file when it was
-        self._down = False  # whether an upload failed for good
+        self._uploaded: dict[str, tuple[int, int]] = {}  # size and modification time of each file at its last upload
+        self._down = False  # whether ``upload`` failed
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where it is not there."""
+        """Return a file's bytes, or None if it does not exist."""
         try:
             return storage.read(self.path / name)
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes | str) -> None:
-        """Write a small file whole or not at all."""
+        """Write a small file atomically."""
         storage.write(self.path / name, content)
 
     def open(self) -> None:
-        """Make the folder of the logs, bring them here, and begin uploading.
+        """Create the local folder of the logs, download them, and start the upload thread.
 
-        A log that was left here by a killed run counts where the remote one is the beginning of it: what came after
-        the last upload is then not lost. Any other gives way to the remote one.
+        A local log left by a killed run is kept if the remote log is a prefix of it, so that records written after the
+        last upload are not lost. Otherwise the remote log replaces it.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         if not self.remote:
             return
-        for left in self.logs.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)  # events for TensorBoard, which are written anew
-            elif left.name not in LOGS:
-                left.unlink()
+        for entry in self.logs.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)  # TensorBoard events, which are rewritten
+            elif entry.name not in LOGS:
+                entry.unlink()
         for name in LOGS:
-            here, there = self.logs / name, self.read(name)
-            if there is None:
-                here.unlink(missing_ok=True)
-            elif not (here.exists() and here.read_bytes().startswith(there)):
-                storage.write(here, there)
+            local, remote = self.logs / name, self.read(name)
+            if remote is None:
+                local.unlink(missing_ok=True)
+            elif not (local.exists() and local.read_bytes().startswith(remote)):
+                storage.write(local, remote)
         self._thread = threading.Thread(target=self._keep_uploading, name="upload", daemon=True)
         self._thread.start()
 
     def upload(self) -> None:
-        """Return when the logs are where a person finds them, as they are now.
+        """Upload the logs as they are now and return once they are stored.
 
         Raises:
-            storage.Unavailable: the store did not take them.
+          storage.Unavailable: the store did not accept them.
         """
         if self.remote:
             try:
@@ -92,34 +93,34 @@ class WorkDirectory:
                 raise
 
     def close(self) -> None:
-        """Upload what is left, and stop; after an ``upload`` that failed, only try to."""
+        """Upload the remaining logs and stop the thread. After a failed ``upload``, another failure only warns."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
             self._thread = None
             if self._down:
-                self._try(f"they are in {self.logs}, where a resumed run on this machine finds them")
+                self._try(f"they remain in {self.logs}, from where a resumed run on this machine reads them")
             else:
                 self.upload()
 
     def _keep_uploading(self) -> None:
         pause = self._seconds
         while not self._stop.wait(pause):
-            begun = time.monotonic()
-            self._try("trying again later")  # training goes on; the next checkpoint will insist
-            pause = max(self._seconds, 20 * (time.monotonic() - begun))
+            start = time.monotonic()
+            self._try("trying again later")  # training continues; the next checkpoint requires the upload
+            pause = max(self._seconds, 20 * (time.monotonic() - start))
 
-    def _try(self, otherwise: str) -> None:
+    def _try(self, consequence: str) -> None:
         try:
             self._upload(patience=0.0)
         except Exception as error:
-            said = f"{self.path}: the logs were not uploaded ({storage.brief(error)}); {otherwise}"
-            warnings.warn(said, storage.StorageWarning, stacklevel=1)
+            message = f"{self.path}: the logs were not uploaded ({storage.brief(error)}); {consequence}"
+            warnings.warn(message, storage.StorageWarning, stacklevel=1)
 
     def _upload(self, patience: float | None) -> None:
         with self._lock:
             for file in sorted(self.logs.rglob("*")):
-                if not file.is_file() or file.suffix == ".cut":  # a log that is being cut back
+                if not file.is_file() or file.suffix == ".cut":  # the temporary file of a log that is being truncated
                     continue
                 name, status = file.relative_to(self.logs).as_posix(), file.stat()
                 state = status.st_size, status.st_mtime_ns

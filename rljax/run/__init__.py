@@ -1,1 +1,23 @@
-"""TODO."""
+"""Runs: the training loop, its files, and the commands on them. README.md explains work directories and commands.
+
+Training
+``train``          The command that trains: flags, work directory, several processes, exit codes.
+``programs``       A config made ready to run, with network, task, tokenizer, mesh and steps: ``build``, ``Program``.
+``loop``           Phases of steps, with logs, evaluations and checkpoints: ``train``, ``Result``.
+``host_rollouts``  Rollouts of tasks with verifiers on the host: chunks, worker processes, the journal of verdicts.
+
+Files of a run
+``checkpoints``    Checkpoints, written in the background and verified when restored: ``Checkpointer``.
+``digests``        Names and digests of the arrays of a checkpoint.
+``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl and TensorBoard events: ``Logger``.
+``progress``       The progress line: ``Progress``.
+``plots``          The learning curve and pass@k: ``learning_curve``, ``passk``.
+
+Commands on runs
+``evaluate``       pass@k and greedy accuracy: ``evaluate``, ``table``.
+``passk``          Unbiased estimators of pass@k and their intervals: ``pass_at_k``, ``bootstrap``, ``wilson``.
+``sample``         Completions of a prompt: ``complete``.
+``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
+``sharding``       How a config's train state is laid out over a mesh.
+``convert``        A policy as a public checkpoint, and the reverse.
+"""

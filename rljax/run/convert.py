@@ -1,10 +1,10 @@
 """Copy a policy between a public checkpoint and a run: ``python -m rljax convert``.
 
-    python -m rljax convert --source Qwen2.5-0.5B                  # its architecture; does every tensor fit?
-    python -m rljax convert --source RUN --target out --like Qwen2.5-0.5B    # a run's policy, for transformers
+    python -m rljax convert --source Qwen2.5-0.5B                  # print the architecture; check all tensors
+    python -m rljax convert --source RUN --target out --like Qwen2.5-0.5B    # write a run's policy for transformers
 
-A source is a folder of config.json and safetensors, or the work directory of a run; both may be gs://. Training from a
-public checkpoint needs no copy: ``config.model.weights`` names the folder.
+A source is a folder with config.json and safetensors, or the work directory of a run; both may be on gs://. Training
+from a public checkpoint needs no conversion: ``config.model.weights`` names the folder.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ FLAGS = flags.FLAGS
 
 def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Architecture, Tree]:
     """Return architecture and parameters of a public checkpoint or of a run's policy."""
-    found = weights.config(source) if (epath.Path(source) / "config.json").exists() else {}
-    if families.kind(found):
-        fields: dict[str, Any] = families.read(found)
+    config = weights.config(source) if (epath.Path(source) / "config.json").exists() else {}
+    if families.kind(config):
+        fields: dict[str, Any] = families.read(config)
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
         return architecture, weights.load(source, architecture)
     from rljax.run import evaluate
@@ -38,15 +38,15 @@ def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Arch
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("source", None, "Folder of a public checkpoint, or work directory of a run.", required=True)
-    flags.DEFINE_string("target", "", "Folder to write, which must not be there yet; none: say what the source is.")
-    flags.DEFINE_string("like", "", "Folder whose tokenizer goes along.")
-    flags.DEFINE_string("family", "", f"Write as one of {', '.join(families.FAMILIES)}; else the first that fits.")
-    flags.DEFINE_enum("dtype", "", ["", "float32", "bfloat16"], "Of the tensors written; else as they are.")
-    flags.DEFINE_integer("step", None, "Checkpoint of a run; the newest when not given.")
+    flags.DEFINE_string("target", "", "Folder to write, which must not exist yet; default: only describe the source.")
+    flags.DEFINE_string("like", "", "Folder whose tokenizer files are copied to the target.")
+    flags.DEFINE_string("family", "", f"Family to write: {', '.join(families.FAMILIES)}; default: the first that fits.")
+    flags.DEFINE_enum("dtype", "", ["", "float32", "bfloat16"], "Type of the written tensors; default: unchanged.")
+    flags.DEFINE_integer("step", None, "Checkpoint of a run; default: the newest.")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Read a source, say what it is, and write it where asked."""
+    """Read a source, print its architecture, and write it to --target if set."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)

@@ -39,7 +39,7 @@ class Rows(NamedTuple):
 
 def own(index: types.Array, token: types.Array, mask: types.Array, mesh: jax.sharding.Mesh, first: int = 0) -> Rows:
     """Fetch those of B rows that lie on this host; waits for the devices. The batch has ``first`` rows before them."""
-    place, found = processes.own_rows((index, token, mask), _layout(mesh, token.shape[0]))
+    place, found = processes.local_rows((index, token, mask), _layout(mesh, token.shape[0]))
     return Rows(first + place, *found)
 
 
@@ -186,7 +186,7 @@ def prompts(
         return task.prompts(jnp.asarray(index), split)
     layout = _layout(mesh, index.size)
     read: Any = task.prompts  # a host task takes NumPy arrays
-    return processes.lay_rows(lambda rows: read(index[rows], split), index.size, layout)
+    return processes.global_rows(lambda rows: read(index[rows], split), index.size, layout)
 
 
 def rollout(
@@ -247,4 +247,4 @@ def _demonstrated(
         made = rollouts.demonstrate(step.setup, jnp.asarray(number), jnp.asarray(position[rows]), there, program.key)
         return jax.device_get(made.replace(episode=rows.astype(np.int32)))
 
-    return processes.lay_rows(read, index.size, _layout(program.mesh, index.size))
+    return processes.global_rows(read, index.size, _layout(program.mesh, index.size))

@@ -1,9 +1,9 @@
-"""What a run writes down as it goes: metrics, timings, evaluations, sampled rollouts.
+"""The logs of a run: metrics, timings, evaluations, sampled rollouts.
 
-Everything is an append-only file of one JSON record a line, stamped with the step, so that a resumed
-run can cut it back to its checkpoint. No file but ``timings.jsonl`` and the TensorBoard events holds
-wall-clock values: equal runs write equal bytes. What is logged for step k must be logged before
-the checkpoint of step k is saved, else a kill in between loses it.
+Each log is an append-only file with one JSON record per line. Every record has a step, so that a resumed run can
+truncate the log to its checkpoint. Only ``timings.jsonl`` and the TensorBoard events hold wall-clock values: equal runs
+write equal bytes. Log the records of step k before saving the checkpoint of step k; otherwise a kill between the two
+loses them.
 
     python -m rljax metrics WORKDIR [--step N] [--count N]      shows the sampled rollouts
 """
@@ -29,10 +29,10 @@ Path = str | os.PathLike[str]
 
 
 class StepLog:
-    """An append-only file of JSON records, one a line, each with an integer "step".
+    """An append-only file of JSON records, one per line, each with an integer "step".
 
-    A line counts once its newline is there: a torn last line, left by a kill, is not read and goes
-    with the next append or cut. Floats are written so that they read back exactly.
+    A last line without a newline, left by a kill, is ignored by ``read`` and removed by the next ``append`` or ``cut``.
+    Floats are written with enough digits to be read back exactly.
     """
 
     def __init__(self, path: Path):
@@ -40,34 +40,34 @@ class StepLog:
         self._file: TextIO | None = None
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record; it is with the operating system when this returns.
+        """Append a record and flush it to the operating system.
 
         Raises:
-            ValueError: no integer "step", or a value JSON cannot hold.
+          ValueError: no integer "step", or a value that is not JSON-able.
         """
         line = _line(self._path.name, record)
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._path.exists():
-                os.truncate(self._path, len(self._whole_lines()))
-            # Lone surrogates become \\udcxx, which is how JSON writes them.
+                os.truncate(self._path, len(self._complete_lines()))
+            # Lone surrogates are written as \\udcxx, the JSON escape.
             self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         self._file.write(line)
         self._file.flush()
 
     def read(self) -> list[Record]:
-        """Return all records in the order written; none where there is no file.
+        """Return all records in the order written; none if the file does not exist.
 
         Raises:
-            ValueError: a line other than a torn last one is not such a record.
+          ValueError: a complete line is not a record with an integer "step".
         """
-        return _records(self._path, self._whole_lines())
+        return _records(self._path, self._complete_lines())
 
     def cut(self, step: int) -> None:
-        """Drop every record of a later step, and a torn last line; the file changes whole or not at all."""
+        """Atomically remove the records of steps after ``step``, and an incomplete last line."""
         self.close()
-        whole = self._whole_lines()
-        lines = zip(whole.split(b"\n"), _records(self._path, whole), strict=False)
+        complete = self._complete_lines()
+        lines = zip(complete.split(b"\n"), _records(self._path, complete), strict=False)
         content = b"".join(line + b"\n" for line, record in lines if record["step"] <= step)
         if self._path.exists() and len(content) < self._path.stat().st_size:
             temporary = self._path.with_name(self._path.name + ".cut")
@@ -78,18 +78,18 @@ class StepLog:
             os.replace(temporary, self._path)
 
     def close(self) -> None:
-        """Close the file; a later append opens it again."""
+        """Close the file; a later append reopens it."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _whole_lines(self) -> bytes:
+    def _complete_lines(self) -> bytes:
         content = self._path.read_bytes() if self._path.exists() else b""
         return content[: content.rfind(b"\n") + 1]
 
 
 def _records(path: Path, content: bytes) -> list[Record]:
-    """Parse the whole lines of a log."""
+    """Parse the complete lines of a log."""
     records = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
@@ -105,11 +105,11 @@ def _line(name: str, record: Mapping[str, Any]) -> str:
         operator.index(record["step"])
         return json.dumps(record, ensure_ascii=False, default=_plain) + "\n"
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{name}: a record needs an integer 'step' and only what JSON can hold: {error!r}") from error
+        raise ValueError(f"{name}: a record needs an integer 'step' and JSON-able values: {error!r}") from error
 
 
 def _plain(value: Any) -> Any:
-    """Return an array as lists, a scalar of NumPy or jax as a number."""
+    """Convert an array to lists, or a NumPy or jax scalar to a number."""
     if hasattr(value, "dtype"):
         return np.asarray(value).tolist()
     raise TypeError(f"{value!r}")
@@ -124,17 +124,16 @@ def _number(name: str, value: Any) -> int | float:
 
 
 class Logger:
-    """The logs of a run, in memory (``history``, ``evaluations``) and, given a directory, in files.
+    """The logs of a run, in memory (``history``, ``evaluations``) and, with a directory, in files.
 
-    ``metrics.jsonl`` {"step", "phase", metrics by name}; ``timings.jsonl`` the same of wall-clock
-    values; ``evaluations.jsonl`` and ``rollouts.jsonl`` the records given; TensorBoard events under
-    ``tensorboard/``.
+    The files are ``metrics.jsonl`` with {"step", "phase", metrics by name}, ``timings.jsonl`` with wall-clock values in
+    the same form, ``evaluations.jsonl``, ``rollouts.jsonl``, and TensorBoard events under ``tensorboard/``.
 
     Args:
-        directory: where the files go; None writes none.
-        tensorboard: whether to write TensorBoard events.
-        resume_step: the run goes on after this step: later records are dropped and the earlier ones
-            read back. None starts afresh and empties what a run without a checkpoint left.
+      directory: the directory of the files; None writes none.
+      tensorboard: whether to write TensorBoard events.
+      resume_step: the step after which the run continues; later records are removed and earlier ones read. None starts
+        a new run and removes all records.
     """
 
     def __init__(self, directory: Path | None, *, tensorboard: bool = True, resume_step: int | None = None):
@@ -151,13 +150,13 @@ class Logger:
         self.history = self._logs["metrics"].read()
         self.evaluations = self._logs["evaluations"].read()
         if tensorboard:
-            import tensorboardX  # here, as it loads torch where that is installed
+            import tensorboardX  # imported only if used, as it imports torch if that is installed
 
             self._board = tensorboardX.SummaryWriter(
                 str(pathlib.Path(directory) / "tensorboard"),
                 purge_step=last + 1,
                 flush_secs=2,
-                filename_suffix=f".{last + 1}",  # file names go by the second otherwise
+                filename_suffix=f".{last + 1}",  # otherwise two files of the same second have one name
             )
 
     def step(
@@ -165,15 +164,21 @@ class Logger:
     ) -> None:
         """Write the metrics of a step, sorted by name, and its timings.
 
+        Args:
+          step: the step, from 1.
+          phase: the name of its phase.
+          values: metrics by name, each one number.
+          timings: seconds or rates by name.
+
         Raises:
-            ValueError: a metric that is not one number, or is called "step" or "phase".
+          ValueError: a metric that is not one number, or is named "step" or "phase".
         """
         self._scalars("metrics", step, phase, values, self.history)
         if timings:
             self._scalars("timings", step, phase, timings, [], prefix="time/")
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Write an evaluation: "step", "name" and what was found, as ``evaluate.evaluate`` returns it."""
+        """Write the record of an evaluation, as returned by ``evaluate.evaluate``."""
         self.evaluations.append(json.loads(_line("evaluations.jsonl", record)))
         self._append("evaluations", record)
         if self._board is not None:
@@ -183,9 +188,9 @@ class Logger:
                 self._board.add_scalar("evaluation/greedy", record["greedy"][0], record["step"])
 
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Write sampled rollouts: "step", "prompt", "completion", "reward" and what else is known of each.
+        """Write sampled rollouts, each with "step", "prompt", "completion" and "reward".
 
-        ``show_rollouts`` also shows "parts" (by name), "advantage", "outcome" and "finish".
+        ``show_rollouts`` also shows "parts" (numbers by name), "advantage", "outcome" and "finish".
         """
         for record in records:
             self._append("rollouts", record)
@@ -203,7 +208,7 @@ class Logger:
         self, name: str, step: int, phase: str, values: Mapping[str, Any], memory: list[Record], prefix: str = ""
     ) -> None:
         if reserved := values.keys() & {"step", "phase"}:
-            raise ValueError(f"{name}: {sorted(reserved)} is taken, choose another name")
+            raise ValueError(f"{name}: {sorted(reserved)} is reserved; use another name")
         numbers = {key: _number(key, values[key]) for key in sorted(values)}
         record = {"step": int(step), "phase": phase, **numbers}
         memory.append(record)
@@ -223,13 +228,17 @@ def show_rollouts(
     count: int = 8,
     console: rich.console.Console | None = None,
 ) -> None:
-    """Print dumped rollouts: prompt, completion, reward and its parts, advantage, outcome, finish.
+    """Print sampled rollouts: prompt, completion, reward and its parts, advantage, outcome, finish.
 
-    ``source`` is a work directory, a ``rollouts.jsonl`` or the records; ``step`` None is the newest dumped.
+    Args:
+      source: a work directory, a ``rollouts.jsonl``, or records.
+      step: the step to show; None shows the newest.
+      count: maximum number of rollouts to show.
+      console: where to print; standard output by default.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: nothing dumped, or nothing of this step.
+      FileNotFoundError: the file does not exist.
+      ValueError: there are no rollouts, or none of this step.
     """
     console = console or rich.console.Console()
     if isinstance(source, str | os.PathLike):
@@ -242,11 +251,11 @@ def show_rollouts(
         records = source
     steps = sorted({record["step"] for record in records})
     if not steps or (step is not None and step not in steps):
-        shown = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
-        raise ValueError(f"step: got {step}, rollouts were dumped at steps {shown}")
+        available = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
+        raise ValueError(f"step: got {step}, must be one of the logged steps {available}")
     step = steps[-1] if step is None else step
     chosen = [_panel(record) for record in records if record["step"] == step]
-    console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} dumped rollouts", highlight=False)
+    console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} logged rollouts", highlight=False)
     console.print(*chosen[:count], sep="")
 
 
@@ -262,20 +271,20 @@ def _panel(record: Mapping[str, Any]) -> rich.panel.Panel:
 
 
 def _printable(text: str) -> str:
-    """Return a policy's text with what could command the terminal written out."""
+    """Return text with non-printable characters escaped, which could otherwise control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_integer("step", None, "Step to show; the newest one dumped when not given.")
-    flags.DEFINE_integer("count", 8, "Rollouts to show, at most.", lower_bound=1)
+    flags.DEFINE_integer("step", None, "Step to show; default: the newest logged.")
+    flags.DEFINE_integer("count", 8, "Maximum number of rollouts to show.", lower_bound=1)
 
 
 def main(argv: Sequence[str]) -> None:
     """Show the rollouts of a work directory."""
     if len(argv) != 2:
-        raise app.UsageError("one argument: a work directory, or a rollouts.jsonl.")
+        raise app.UsageError("expected one argument: a work directory or a rollouts.jsonl")
     try:
         show_rollouts(argv[1], step=flags.FLAGS.step, count=flags.FLAGS.count)
     except (OSError, ValueError) as error:

@@ -1,12 +1,12 @@
-"""Estimators of what a policy can do when it may try k times, and how sure they are.
+"""Unbiased estimators of pass@k and pass^k, and confidence intervals.
 
-Shapes: P prompts, n samples of each of which c are correct, K values of k. Plain NumPy, float64.
+Shapes: P prompts, n samples per prompt of which c are correct, K values of k. NumPy, float64.
 
-    pass@k   the chance that at least one of k samples is correct   1 - C(n - c, k) / C(n, k)
-    pass^k   the chance that all k samples are correct              C(c, k) / C(n, k)
+    pass@k   the probability that at least one of k samples is correct   1 - C(n - c, k) / C(n, k)
+    pass^k   the probability that all k samples are correct              C(c, k) / C(n, k)
 
-Both are unbiased, k samples drawn from the n without replacement. Averaging c / n first and raising
-to a power is biased.
+Both are unbiased: they average over all subsets of k of the n samples. Raising the average of c / n to a power is
+biased.
 """
 
 import statistics
@@ -19,32 +19,42 @@ Floats = npt.NDArray[np.float64]
 
 
 def pass_at_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int]) -> Floats:
-    """Return the unbiased chance that at least one of k samples is correct, per prompt.
+    """Return the unbiased estimate of the probability that at least one of k samples is correct, per prompt.
 
-    pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{j < k} (n - c - j) / (n - j), every factor in
-    [0, 1], so nothing overflows. Source: Chen et al., Evaluating Large Language Models Trained on
-    Code, arXiv 2107.03374, equation 1.
+    pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{j < k} (n - c - j) / (n - j). Every factor is in [0, 1], so nothing
+    overflows. Source: Chen et al., Evaluating Large Language Models Trained on Code, arXiv 2107.03374, equation 1.
 
     Args:
-        correct: [P] int, correct samples c of each prompt.
-        samples: int or [P] int, samples n of each prompt.
-        k: the K numbers of tries, each from 1 to the fewest samples.
+      correct: ``[P]`` int, number of correct samples c of each prompt.
+      samples: int or ``[P]`` int, number of samples n of each prompt.
+      k: the K values of k, each from 1 to the smallest n.
 
     Returns:
-        [P, K]; the average over prompts is the estimate for a task.
+      ``[P, K]`` float64 in [0, 1]; the mean over prompts is the estimate for a task.
 
     Raises:
-        ValueError: no prompt, c outside [0, n], k outside [1, n].
+      ValueError: no prompt, c outside [0, n], or k outside [1, n].
     """
     c, n, tries = _checked(correct, samples, k)
     return 1.0 - _drawn_from(n - c, n, tries)
 
 
 def pass_hat_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int]) -> Floats:
-    """Return the unbiased chance that all k samples are correct, per prompt: C(c, k) / C(n, k).
+    """Return the unbiased estimate of the probability that all k samples are correct, per prompt.
 
-    Source: Yao et al., tau-bench, arXiv 2406.12045. Equals ``pass_at_k`` at k = 1, falls
-    where that rises. Arguments, shapes and errors as in ``pass_at_k``.
+    pass^k = C(c, k) / C(n, k). Source: Yao et al., tau-bench, arXiv 2406.12045. It equals ``pass_at_k`` at k = 1 and
+    decreases in k, whereas that increases.
+
+    Args:
+      correct: ``[P]`` int, number of correct samples c of each prompt.
+      samples: int or ``[P]`` int, number of samples n of each prompt.
+      k: the K values of k, each from 1 to the smallest n.
+
+    Returns:
+      ``[P, K]`` float64 in [0, 1].
+
+    Raises:
+      ValueError: as ``pass_at_k``.
     """
     c, n, tries = _checked(correct, samples, k)
     return _drawn_from(c, n, tries)
@@ -53,21 +63,23 @@ def pass_hat_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int])
 def bootstrap(
     values: npt.ArrayLike, *, seed: int = 0, resamples: int = 2000, level: float = 0.95
 ) -> tuple[Floats, Floats]:
-    """Return the percentile bootstrap interval of the mean over prompts, as (low, high), each [K].
+    """Return the percentile bootstrap interval of the mean over prompts.
 
-    Prompts are what varies from one benchmark to another, so they are resampled, whole rows of
-    ``values`` at a time; the quantiles (1 - level) / 2 and (1 + level) / 2 of the means are returned.
-    Too narrow for few prompts. Where every prompt has 0, or every prompt 1, no resample differs and the
-    ``wilson`` interval of that many successes is given instead.
+    Prompts, that is, rows of ``values``, are resampled with replacement; the interval is between the quantiles
+    (1 - level) / 2 and (1 + level) / 2 of the resampled means. It is too narrow for few prompts. Where all prompts have
+    0, or all have 1, all resamples are equal and the ``wilson`` interval is returned instead.
 
     Args:
-        values: [P, K], or [P] for K = 1.
-        seed: of the NumPy generator; the same seed gives the same interval.
-        resamples: how many times the prompts are drawn.
-        level: the interval's coverage, within (0, 1).
+      values: ``[P, K]``, or ``[P]`` for K = 1.
+      seed: seed of the NumPy generator; equal seeds give equal intervals.
+      resamples: number of resamples.
+      level: the coverage, in (0, 1).
+
+    Returns:
+      The lower and the upper ends, each ``[K]`` float64.
 
     Raises:
-        ValueError: no prompt, a shape of another rank, resamples < 1, level outside (0, 1).
+      ValueError: no prompt, a shape of another rank, resamples < 1, or level outside (0, 1).
     """
     table = np.asarray(values, np.float64)
     if table.ndim == 1:
@@ -79,7 +91,7 @@ def bootstrap(
     _check_level(level)
     prompts = table.shape[0]
     generator = np.random.default_rng(seed)
-    chunk = max(1, 2**22 // prompts)  # rows of counts drawn at once, at most 32 MiB of them
+    chunk = max(1, 2**22 // prompts)  # resamples per batch: at most 32 MiB of counts
     means = np.concatenate(
         [
             generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=min(chunk, resamples - start)) @ table
@@ -88,21 +100,29 @@ def bootstrap(
     )
     low, high = np.quantile(means / prompts, [(1 - level) / 2, (1 + level) / 2], axis=0)
     for certain in (0, 1):
-        same = np.all(table == certain, axis=0)
-        low[same], high[same] = wilson(prompts * certain, prompts, level=level)
+        constant = np.all(table == certain, axis=0)
+        low[constant], high[constant] = wilson(prompts * certain, prompts, level=level)
     return low, high
 
 
 def wilson(successes: int, total: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson score interval of a proportion, as (low, high).
+    """Return the Wilson score interval of a proportion.
 
     With p = successes / total, n = total and z the normal quantile of (1 + level) / 2:
-    (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n). Unlike the normal interval
-    it stays within [0, 1] and keeps a width at 0 and n successes. Source: Wilson, Probable
-    inference, the law of succession, and statistical inference, JASA 22, 1927.
+    (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n). Unlike the normal interval, it stays in [0, 1]
+    and has a positive width at 0 and n successes. Source: Wilson, Probable inference, the law of succession, and
+    statistical inference, JASA 22, 1927.
+
+    Args:
+      successes: number of successes.
+      total: number of trials.
+      level: the coverage, in (0, 1).
+
+    Returns:
+      The lower and the upper end, in [0, 1].
 
     Raises:
-        ValueError: total < 1, successes outside [0, total], level outside (0, 1).
+      ValueError: total < 1, successes outside [0, total], or level outside (0, 1).
     """
     if total < 1:
         raise ValueError(f"total: got {total}, must be at least 1")
@@ -111,20 +131,20 @@ def wilson(successes: int, total: int, *, level: float = 0.95) -> tuple[float, f
     _check_level(level)
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
     p = successes / total
-    centre = p + z * z / (2 * total)
+    center = p + z * z / (2 * total)
     half = z * (p * (1 - p) / total + z * z / (4 * total * total)) ** 0.5
     scale = 1 + z * z / total
-    # The ends are exactly 0 and 1 there; rounding would miss them by an ulp.
-    low = 0.0 if successes == 0 else (centre - half) / scale
-    high = 1.0 if successes == total else (centre + half) / scale
+    # At 0 and n successes one end is exactly 0 or 1; rounding could miss it by an ulp.
+    low = 0.0 if successes == 0 else (center - half) / scale
+    high = 1.0 if successes == total else (center + half) / scale
     return low, high
 
 
 def _drawn_from(good: npt.NDArray[np.int64], samples: npt.NDArray[np.int64], k: npt.NDArray[np.int64]) -> Floats:
-    """Return C(good, k) / C(samples, k) as [P, K]: all k drawn are among the ``good``."""
-    drawn = np.arange(k.max())[None, :]  # before each draw
-    chance = np.maximum(good[:, None] - drawn, 0) / (samples[:, None] - drawn)
-    return np.cumprod(chance, axis=1)[:, k - 1]
+    """Return C(good, k) / C(samples, k), ``[P, K]``: the probability that k samples are all among the ``good``."""
+    removed = np.arange(k.max())[None, :]  # number of samples removed before each one
+    probability = np.maximum(good[:, None] - removed, 0) / (samples[:, None] - removed)
+    return np.cumprod(probability, axis=1)[:, k - 1]
 
 
 def _checked(
@@ -136,7 +156,7 @@ def _checked(
     if c.ndim != 1 or c.size == 0:
         raise ValueError(f"correct: got shape {c.shape}, must be [P] with P at least 1")
     if n.ndim > 1 or (n.ndim == 1 and n.shape != c.shape):
-        raise ValueError(f"samples: got shape {n.shape}, must be one number or one for each of {c.size} prompts")
+        raise ValueError(f"samples: got shape {n.shape}, must be one number or one per prompt, [{c.size}]")
     if tries.ndim != 1 or tries.size == 0:
         raise ValueError(f"k: got {k!r}, must be a sequence of at least one number")
     n = np.broadcast_to(n, c.shape)
@@ -144,7 +164,9 @@ def _checked(
         row = int(np.flatnonzero((c < 0) | (c > n))[0])
         raise ValueError(f"correct: got {c[row]} of {n[row]} samples for prompt {row}, must be in [0, {n[row]}]")
     if tries.min() < 1 or tries.max() > n.min():
-        raise ValueError(f"k: got {tries.tolist()}, must be in [1, {n.min()}], the fewest samples of a prompt")
+        raise ValueError(
+            f"k: got {tries.tolist()}, must be in [1, {n.min()}], the smallest number of samples of a prompt"
+        )
     return c, n, tries
 
 

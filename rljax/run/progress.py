@@ -1,4 +1,4 @@
-"""One line that says where a run is."""
+"""The progress line of a run."""
 
 import contextlib
 import datetime
@@ -11,18 +11,18 @@ import rich.live
 import rich.text
 
 WIDTH = 100
-"""Columns a progress line may take."""
+"""Maximum width of a progress line in columns."""
 
 
 class Progress(contextlib.AbstractContextManager):
-    """One line that says where the run is: live in a terminal or notebook, else printed now and then.
+    """A progress line: updated in place in a terminal or notebook, otherwise printed at intervals.
 
     Args:
-        total: steps of the whole run.
-        quiet: show nothing.
-        console: where to; standard output by default.
-        interval: least seconds between two printed lines.
-        clock: gives seconds.
+      total: steps of the whole run.
+      quiet: whether to show nothing.
+      console: where to print; standard output by default.
+      interval: minimum seconds between two printed lines.
+      clock: returns the time in seconds.
     """
 
     def __init__(
@@ -51,24 +51,31 @@ class Progress(contextlib.AbstractContextManager):
     def update(
         self, step: int, phase: str, values: Mapping[str, Any], *, tokens_per_second: float | None = None
     ) -> None:
-        """Show a step: reward, accuracy, entropy and length where ``values`` has them, speed, time left."""
+        """Show a step with its metrics, the speed and the time left.
+
+        Args:
+          step: the step, from 1.
+          phase: the name of its phase.
+          values: metrics by name; reward, accuracy, entropy and length are shown if present.
+          tokens_per_second: the speed, or None.
+        """
         if self._quiet:
             return
         now = self._clock()
         if phase != self._phase:
             self.close()
             self._phase, self._start = phase, (now, step)
-        if now - self._start[0] < 0.1:  # steps come in bunches; the first bunch waited for the compiler
+        if now - self._start[0] < 0.1:  # steps arrive in batches; the first one includes compilation
             self._start = (self._start[0], step)
-        done = step - self._start[1]
-        left = (now - self._start[0]) / done * (self._total - step) if done else None
+        count = step - self._start[1]
+        left = (now - self._start[0]) / count * (self._total - step) if count else None
         self._line = progress_line(step, self._total, phase, values, tokens_per_second, left)
         if now - self._shown_at >= self._interval or step == self._total:
             self._shown_at = now
             self._show()
 
     def close(self) -> None:
-        """Leave the latest line standing; a later one goes under it."""
+        """Show the latest line and end its updates; a later line is printed below it."""
         if self._shown != self._line:
             self._show()
         if self._live is not None:
@@ -85,7 +92,7 @@ class Progress(contextlib.AbstractContextManager):
                 self._live.start()
             self._live.update(rich.text.Text(self._line, no_wrap=True, overflow="ellipsis"))
         else:
-            from IPython import display  # only there in a notebook
+            from IPython import display  # installed in notebooks only
 
             bundle = {"text/plain": self._line}
             if self._display is None:
@@ -109,11 +116,23 @@ def progress_line(
     tokens_per_second: float | None = None,
     seconds_left: float | None = None,
 ) -> str:
-    """Return the line of a step, at most ``WIDTH`` characters; labels are shortened where it must be."""
+    """Return the line of a step, at most ``WIDTH`` characters; labels are abbreviated if necessary.
+
+    Args:
+      step: the step, from 1.
+      total: steps of the whole run.
+      phase: the name of the phase.
+      values: metrics by name.
+      tokens_per_second: the speed, or None.
+      seconds_left: the estimated remaining time, or None.
+
+    Returns:
+      The line, without a newline.
+    """
     line = ""
     for labels in _LABELS:
         parts = [f"{phase[:12]} {step:>{len(str(total))}}/{total}"]
-        shown = _DIGITS if "reward" in values else {"loss": ".3f", **_DIGITS}  # demonstrations have no reward
+        shown = _DIGITS if "reward" in values else {"loss": ".3f", **_DIGITS}  # phases on demonstrations have no reward
         parts += [f"{labels.get(n, n)} {float(values[n]):{d}}" for n, d in shown.items() if n in values]
         if tokens_per_second is not None:
             parts.append(f"{_short(tokens_per_second)} tok/s")
@@ -126,7 +145,7 @@ def progress_line(
 
 
 def _short(value: float) -> str:
-    """Return a number in four characters or so: 950, 12.3k, 1.2M."""
+    """Format a number in about four characters: 950, 12.3k, 1.2M."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.1f}{suffix}"

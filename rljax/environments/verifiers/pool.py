@@ -37,7 +37,7 @@ import sys
 from multiprocessing.connection import Connection
 pipe = Connection(int(sys.argv[1]))
 sys.path[:] = pipe.recv()
-from rljax.rewards import worker
+from rljax.environments.verifiers import worker
 worker.serve(pipe)
 """
 

@@ -1,4 +1,4 @@
-"""Programs compiled for TPUs that are not there: counted as by hand, and refused where they do not fit."""
+"""Ahead-of-time compilation for TPUs: counts equal those derived by hand, and programs that do not fit are refused."""
 
 import functools
 import json
@@ -24,8 +24,8 @@ f32 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
 
 # --- the text of a program ----------------------------------------------------------------------
 
-# A loop of 5 turns that gathers a weight f32[2,16] from 4 devices into f32[8,16] and multiplies with it; then a sum
-# over all 8 devices. The counter starts at 0, its bound is a constant inside a fusion.
+# A loop of 5 iterations that gathers a weight f32[2,16] from 4 devices into f32[8,16] and multiplies with it; then a
+# sum over all 8 devices. The counter starts at 0; its bound is a constant inside a fusion.
 LOOP = """\
 HloModule loop, is_scheduled=true
 
@@ -81,16 +81,16 @@ def edited(*pairs):
     return hlo.parse(text)
 
 
-def test_a_program_is_read_with_its_loops():
+def test_a_program_is_parsed_with_its_loops():
     module = hlo.parse(LOOP)
     assert module.entry == "main" and list(module.computations) == ["sum", "less", "condition", "body", "main"]
     times = {r.instruction.name: r.times for r in hlo.runs(module)}
-    assert (times["all"], times["gathered"], times["lt"]) == (1, 5, 6)  # the condition is asked once more
-    assert "add.9" not in times  # what an all-reduce adds with is no work of its own
+    assert (times["all"], times["gathered"], times["lt"]) == (1, 5, 6)  # the condition runs once more than the body
+    assert "add.9" not in times  # the combining computation of an all-reduce is not counted
 
 
 @pytest.mark.parametrize(
-    ("edits", "turns"),
+    ("edits", "trips"),
     [
         ([("%five = s32[] constant(5)", "%five = s32[] constant(12)")], 12),
         ([("%zero = s32[] constant(0)", "%zero = s32[] constant(2)")], 3),  # 2, 3, 4
@@ -104,14 +104,14 @@ def test_a_program_is_read_with_its_loops():
         ),
     ],
 )
-def test_turns_of_a_loop(edits, turns):
+def test_the_trip_count_of_a_loop(edits, trips):
     module = edited(*edits)
     loop = module.computations["main"].instructions["loop"]
-    assert hlo.trip_count(module, module.computations["main"], loop) == turns
+    assert hlo.trip_count(module, module.computations["main"], loop) == trips
 
 
-def test_an_early_exit_leaves_the_most_turns_it_could_make():
-    # as decoding does: some row is live, and position + 1 < 5
+def test_a_loop_with_an_early_exit_has_its_largest_trip_count():
+    # as in decoding: some row is live, and position + 1 < 5
     module = edited(
         ("ROOT %lt = pred[] compare(%p, %five), direction=LT", "%lt = pred[] compare(%q, %five), direction=LT\n"
          "  %live = pred[] parameter(1)\n  ROOT %both = pred[] and(%live, %lt)"),
@@ -132,7 +132,7 @@ def test_collectives_are_counted_with_their_loops():
 
 
 @pytest.mark.parametrize(
-    ("text", "found", "axes"),
+    ("text", "expected", "axes"),
     [
         ("replica_groups={{0,1,2,3},{4,5,6,7}}", [[0, 1, 2, 3], [4, 5, 6, 7]], ("fsdp",)),
         ("replica_groups=[4,2]<=[2,4]T(1,0)", [[0, 4], [1, 5], [2, 6], [3, 7]], ("data",)),
@@ -151,16 +151,16 @@ def test_collectives_are_counted_with_their_loops():
         ("source_target_pairs={{0,1},{1,2},{2,3},{3,0}}", [[0, 1], [1, 2], [2, 3], [3, 0]], ("fsdp",)),
     ],
 )
-def test_groups_of_devices_in_every_form(text, found, axes):
-    made = collectives.groups(text, 8)
-    assert sorted(made) == sorted(found) and EIGHT.along(made) == axes
+def test_device_groups_in_every_form(text, expected, axes):
+    groups = collectives.groups(text, 8)
+    assert sorted(groups) == sorted(expected) and EIGHT.along(groups) == axes
 
 
-def test_groups_across_slices_go_over_the_data_centre():
+def test_groups_across_slices_use_the_data_center_network():
     two = collectives.Layout(("data", "fsdp"), (2, 4), (0,) * 4 + (1,) * 4)
     gather, reduce = collectives.find(hlo.parse(LOOP), two)
     assert (gather.network, reduce.network) == ("ici", "dcn") and two.between_slices == ("data",)
-    with pytest.raises(ValueError, match="form that is not known"):
+    with pytest.raises(ValueError, match="device groups in an unknown form"):
         collectives.groups("replica_groups=<new>", 8)
 
 
@@ -174,8 +174,8 @@ CUTTING = """\
 %less (p"""
 
 
-def test_bytes_moved_are_parts_where_only_parts_are_touched():
-    # the weight is cut out of a stack f32[5,2,16] by a fusion, and only the cut is read
+def test_bytes_moved_are_those_of_the_slices_read():
+    # a fusion slices the weight out of a stack f32[5,2,16]; only the slice is read
     cut = "%cut = f32[2,16]{1,0:T(8,128)} fusion(%stack, %i), kind=kLoop, calls=%cutting"
     stack = "%stack = f32[5,2,16]{2,1,0:T(8,128)} parameter(1)"
     module = edited(
@@ -189,7 +189,7 @@ def test_bytes_moved_are_parts_where_only_parts_are_touched():
     by_name = {r.instruction.name: r for r in hlo.runs(module)}
     moved = {name: traffic._bytes(module, run) for name, run in by_name.items()}
     assert moved["cut"] == 128 + 4 + 128  # the slice, the index, the result; not 640 of the stack
-    assert moved["gathered"] == 128  # its result lies in vector memory
+    assert moved["gathered"] == 128  # its result is in vector memory
     assert moved["y"] == 96 + 3 * 16 * 4
     inside = sum(moved[name] for name in ("cut", "gathered", "y", "z", "next"))
     assert traffic.moved(module) == 5 * inside + 6 * moved["more"] + 192
@@ -205,7 +205,7 @@ def test_operations_of_loops_and_branches():
     def scanned(x, stack):
         return jax.lax.scan(lambda c, w: (jax.jit(jnp.matmul)(c, w), None), x, stack)[0]
 
-    def until(x, w):  # from 1, as decoding begins behind its first token
+    def until(x, w):  # from 1, as decoding starts after its first token
         go = lambda c: (c[0] < 9) & (c[1][0, 0] < 5)  # noqa: E731
         return jax.lax.while_loop(go, lambda c: (c[0] + 1, c[1] @ w), (jnp.zeros((), jnp.int32) + 1, x))
 
@@ -215,21 +215,21 @@ def test_operations_of_loops_and_branches():
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "fsdp"))
     rows = {"in_specs": (PartitionSpec("data"), PartitionSpec()), "out_specs": PartitionSpec("data")}
     apart = jax.shard_map(jnp.matmul, mesh=mesh, **rows)
-    assert flops.count(apart, f32((6, 4)), w) == 2 * one * 4  # of a device's 3 rows, four times over along fsdp
+    assert flops.count(apart, f32((6, 4)), w) == 2 * one * 4  # 3 rows per device, replicated along fsdp
     assert flops.count(jnp.matmul, x, w) == one
     assert flops.count(scanned, x, stack) == 7 * one
     assert flops.count(until, x, w) == 8 * one
     assert flops.count(branch, x, w) == 2 * one
     assert flops.count(jax.vmap(jnp.matmul, (0, None)), f32((5, 3, 4)), w) == 5 * one
     ragged = f32((6, 4)), f32((3, 4, 5)), jax.ShapeDtypeStruct((3,), jnp.int32)
-    assert flops.count(jax.lax.ragged_dot, *ragged) == 2 * 6 * 4 * 5  # a row meets one matrix
-    twelve = flops.of_jaxpr(jax.make_jaxpr(jax.lax.ragged_dot)(*ragged), flops.Assumed(experts=12))
-    assert twelve == 2 * 6 * 4 * 5 / 4  # 3 of 12 experts are here: a quarter of the rows is theirs
+    assert flops.count(jax.lax.ragged_dot, *ragged) == 2 * 6 * 4 * 5  # each row is multiplied with one matrix
+    quarter = flops.of_jaxpr(jax.make_jaxpr(jax.lax.ragged_dot)(*ragged), flops.Assumed(experts=12))
+    assert quarter == 2 * 6 * 4 * 5 / 4  # 3 of 12 experts have a quarter of the rows
     both = jax.grad(lambda x, w, n: jnp.sum(jax.lax.ragged_dot(x, w, n)), (0, 1))
     assert flops.count(both, *ragged) == 3 * 2 * 6 * 4 * 5
 
 
-def test_a_gradient_costs_three_times_its_function_and_four_times_with_everything_made_again():
+def test_a_gradient_costs_three_times_its_function_and_four_times_with_rematerialization():
     def loss(stack, x, keep):
         block = lambda c, w: (jnp.tanh(jnp.tanh(c @ w) @ w), None)  # noqa: E731
         block = block if keep else jax.checkpoint(block)
@@ -250,11 +250,11 @@ def test_operations_of_a_model_are_two_for_each_parameter_and_token_and_attentio
     model, rows, width = models.build(a), 3, 10
     params = jax.eval_shape(model.init, jax.random.key(0))
     token = jax.ShapeDtypeStruct((rows, width), jnp.int32)
-    found = flops.count(lambda p, t: model.logits(p, model.apply(p, t, t == 0)), params, token)
+    count = flops.count(lambda p, t: model.logits(p, model.apply(p, t, t == 0)), params, token)
     query, kv, out, gated = 16 * 4 * 8, 16 * 2 * 8, 4 * 8 * 16, 3 * 16 * 24
     parameters = 2 * (query + 2 * kv + out + gated) + 16 * 64
     attention = 2 * 2 * 2 * 4 * 8 * width * width  # layers, scores and values, 2 H K each, all pairs
-    assert found == rows * (2 * parameters * width + attention)
+    assert count == rows * (2 * parameters * width + attention)
 
 
 # --- compiled for a TPU -------------------------------------------------------------------------
@@ -268,26 +268,26 @@ def target():
         pytest.skip(str(error))
 
 
-def test_a_loop_over_gathered_weights_sends_what_it_must():
+def test_a_loop_over_gathered_weights_sends_the_expected_bytes():
     mesh = Mesh(np.array(target().devices).reshape(4, 4), ("data", "fsdp"))
 
-    def laid(shape, *names):
+    def abstract(shape, *names):
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*names)))
 
-    def function(x, stack):  # 5 turns; each gathers f32[256,512] of which a chip holds a quarter of the rows
+    def function(x, stack):  # 5 iterations; each gathers f32[256,256], of which a chip stores a quarter
         return jnp.sum(jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, stack)[0])
 
-    x, stack = laid((1024, 256), ("data", "fsdp")), laid((5, 256, 256), None, "fsdp")
+    x, stack = abstract((1024, 256), ("data", "fsdp")), abstract((5, 256, 256), None, "fsdp")
     with programs.uncached():
         compiled = jax.jit(function).lower(x, stack).compile()
     layout = collectives.Layout(mesh.axis_names, (4, 4), (0,) * 16)
-    found = collectives.find(hlo.parse(compiled.as_text()), layout)
-    sent = {(c.axes, c.network): 0.0 for c in found}
-    for c in found:
+    sends = collectives.find(hlo.parse(compiled.as_text()), layout)
+    sent = {(c.axes, c.network): 0.0 for c in sends}
+    for c in sends:
         sent[c.axes, c.network] += c.sent
-    # in bfloat16, to which the chip rounds operands: 3 quarters of 256 x 256 x 2 bytes each turn, gathered or permuted
+    # in bfloat16, to which the chip rounds operands: 3/4 of 256 x 256 x 2 bytes per iteration, gathered or permuted
     assert sent[("fsdp",), "ici"] / (5 * 3 / 4 * 256 * 256 * 2) == pytest.approx(1, abs=0.01)
-    # the sum, and nothing else, goes over all chips
+    # only the sum communicates over all chips
     assert sum(v for k, v in sent.items() if k != (("fsdp",), "ici")) < 100
 
 
@@ -308,8 +308,7 @@ def small(**fields):
 
 @pytest.mark.parametrize("name", ["rollout", "update"])
 def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
-    made = programs.compile_one(step(), name, target())
-    record = report.describe(step(), made, target())
+    record = report.describe(step(), programs.compile_one(step(), name, target()), target())
     assert record["peak"] < record["hbm"] == 2**34 and record["compile_s"] < 180
     assert {"all-gather", "collective-permute"} & {c["kind"] for c in record["collectives"]}
     assert all(c["axes"] == ["fsdp"] and c["network"] == "ici" for c in record["collectives"])
@@ -317,20 +316,20 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
     body, head, pair = 2 * (128 * 8 * 32 + 128 * 128 + 3 * 128 * 256), 512 * 128, 4 * 4 * 32 * 2
     if name == "rollout":
         tokens = 32 * 16 + 128 * 31
-        # prefill is dense over the prompt; a decoded token looks at the whole cache, 16 + 31 columns
+        # prefill is dense over the prompt; a decoded token attends to the whole cache, 16 + 31 columns
         attention = pair * (32 * 16 * 16 + 128 * 31 * (16 + 31))
         by_hand = 2 * body * tokens + 2 * head * (32 + 128 * 31) + attention
     else:
-        width = 16 + 32  # whole rows; the forward pass, what it makes again, and twice that backward
+        width = 16 + 32  # full rows: the forward pass, its recomputation, and twice that backward
         by_hand = 4 * (2 * body * 128 * width + pair * 128 * width**2 + 2 * head * 128 * 32)
-        by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not made again: nothing asks for it
+        by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not recomputed
     assert record["flops"] * 16 == pytest.approx(by_hand, rel=1e-9)
     assert record["unknown_loops"] <= 3 and record["unread"] == 0
     text = report.table(record)
     assert f"{name}:" in text and "roofline" in text and "fsdp" in text
 
 
-def test_what_does_not_fit_is_refused_with_what_is_large():
+def test_a_program_that_does_not_fit_is_refused_with_its_largest_arrays():
     step = programs.make(small(vocabulary=2**28), target(), (16, 32))
     with pytest.raises(programs.DoesNotFitError) as refused:
         programs.compile_one(step, "update", target())
@@ -339,35 +338,35 @@ def test_what_does_not_fit_is_refused_with_what_is_large():
         refused.value
     )
     assert "8.00 GiB  params.policy.embedding" in str(refused.value)
-    said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory (47.28G) exceeds available HBM (15.75G)."
-    text = programs._too_large(step, "update", target(), programs.trace(step, "update"), said)
+    message = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory (47.28G) exceeds available HBM (15.75G)."
+    text = programs._too_large(step, "update", target(), programs.trace(step, "update"), message)
     assert text.startswith("update does not fit v5e:4x4: it needs 47.28G, and a chip has 15.75G")
-    assert "rljax/models/" in text  # where an intermediate array comes from
+    assert "rljax/models/" in text  # the source line of an intermediate array
 
 
-def test_wrong_names_are_told_the_right_ones():
+def test_errors_name_the_nearest_valid_name():
     with pytest.raises(ValueError, match=r"no TPU 'v5pp'. Did you mean 'v5p'"):
         topology.describe("v5pp:4x4x4")
-    with pytest.raises(ValueError, match="v5e comes as v5e:NxN, such as v5e:4x4"):
+    with pytest.raises(ValueError, match="v5e has the form v5e:NxN, such as v5e:4x4"):
         topology.describe("v5e:4x4x4")
     with pytest.raises(ValueError, match="Did you mean 'rollout'"):
         programs.trace(step(), "rolout")
     missing = [sys.executable, "-c", "import sys; sys.modules['libtpu'] = None\n"
-               "from rljax.ahead import topology; topology.describe('v5e:4x4')"]  # fmt: skip
+               "from rljax.aot import topology; topology.describe('v5e:4x4')"]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TPU_")}
     done = subprocess.run(missing, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert "RuntimeError: the TPU compiler is not installed: pip install" in done.stderr
+    assert "RuntimeError: the TPU compiler is not installed. To fix: pip install" in done.stderr
 
 
 def test_a_roofline_is_work_over_rates():
     kind = topology.KINDS["v5e"]
     times = roofline.times(kind, 197e12, 819e9 / 2, 50e9, 0)
     assert (times.compute, times.memory, times.ici, times.dcn) == pytest.approx((1, 0.5, 0.25, 0))
-    assert (times.overlapped, times.apart) == pytest.approx((1, 1.75)) and times.bound == "compute"
-    assert topology.KINDS["tpu7x"].share().hbm == 96 * 2**30  # two devices a chip
+    assert (times.overlapped, times.serial) == pytest.approx((1, 1.75)) and times.bound == "compute"
+    assert topology.KINDS["tpu7x"].share().hbm == 96 * 2**30  # two devices per chip
 
 
-def test_the_command_says_what_is_wrong():
+def test_the_command_names_an_unknown_topology():
     def run(*arguments):
         command = [sys.executable, "tpu/compile.py", *arguments]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -376,12 +375,12 @@ def test_the_command_says_what_is_wrong():
     assert done.returncode == 2 and "error: topology 'v7:4x4'" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_task_that_is_not_here_is_said_to_have_a_stand_in():
+def test_a_task_without_its_files_is_refused_with_the_flags_that_replace_it():
     with pytest.raises(ValueError, match="--prompt_length and --completion_length"):
         programs.make(files.load("gsm8k"), target())
 
 
-def test_braces_that_do_not_end_a_computation_and_those_that_do():
+def test_which_braces_end_a_computation():
     kernel = '%k = f32[3,8] custom-call(%x), frontend_attributes={kernel_metadata={\n"block":"{128}"\n}}, a={}\n  %y ='
     add = "ROOT %add.9 = f32[] add(%a, %b)\n}"
     module = edited(("%y =", kernel), (add, f'{add}, execution_thread="sparsecore"'))
@@ -394,19 +393,19 @@ def test_braces_that_do_not_end_a_computation_and_those_that_do():
 
 
 @pytest.mark.parametrize("row", page.ROWS, ids=lambda row: row.name)
-def test_rows_of_the_page_fill_their_chips(row):
+def test_rows_of_the_page_use_all_chips(row):
     _, shape = topology.read(row.topology)
     config = files.load("pretrained", row.model)
     for field, value in row.fields.items():
         files.override(config, field, value)
     mesh = config.mesh.to_dict()
     assert math.prod(mesh.values()) == math.prod(shape) * row.slices
-    # every chip has whole prompts in every micro-batch
+    # every chip has complete prompts in every micro-batch
     rows = math.prod(size for axis, size in mesh.items() if axis not in ("tensor", "sequence"))
     assert row.prompts % (config.learner.microbatches * rows) == 0
 
 
-def test_the_page_is_what_its_records_say():
+def test_the_page_is_generated_from_its_records():
     records = json.loads((ROOT / "tpu" / "topologies.json").read_text())
     assert (ROOT / "tpu" / "TOPOLOGIES.md").read_text() == page.page(records)
     for size, chips in scaling.SIZES.items():
