@@ -284,7 +284,7 @@ def test_the_gradient_of_splash_is_that_of_one_softmax(name):
 def in_parts(edges: tuple[int, ...]):
     @jax.jit
     def run(query, key, value, valid):
-        form, parts = attention.Form(6**-0.5), [attention.nothing(query)]
+        form, parts = attention.Form(6**-0.5), [attention.empty(query)]
         for start, stop in zip((0, *edges), (*edges, key.shape[3]), strict=True):
             cut = slice(start, stop)
             parts.append(attention.partial(form, query, key[..., cut], value[:, :, cut], valid[..., cut]))

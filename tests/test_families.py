@@ -148,7 +148,7 @@ def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     for key, x in made.items():
         assert found[key].dtype == {"float32": "F32", "bfloat16": "BF16"}[kind]
         np.testing.assert_array_equal(found[key].read().view(np.uint8), np.atleast_1d(x).view(np.uint8))
-    with pytest.raises(ValueError, match="there is something already"):
+    with pytest.raises(ValueError, match="the folder exists already"):
         weights.save(str(tmp_path / "out"), model.architecture, params)
 
 
@@ -216,11 +216,11 @@ def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "cut short: .* ends at byte"),
-        (lambda path: path.write_bytes(path.read_bytes()[:100]), "cut short"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "truncated: .* ends at byte"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), "truncated"),
         (lambda path: path.write_bytes(b"\x05" + bytes(7) + b"hello"), "its header is not JSON"),
         (lambda path: path.rename(path.with_suffix(".bin")), "pickle, which is never read"),
-        (lambda path: (path.parent / tensors.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'), "not there"),
+        (lambda path: (path.parent / tensors.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'), "is missing"),
     ],
 )
 def test_files_that_are_no_weights(spoil, says, tmp_path):
@@ -233,9 +233,9 @@ def test_files_that_are_no_weights(spoil, says, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "bert"}, "model_type='bert' is unknown; there are llama"),
+        ({"model_type": "bert"}, "model_type='bert' is unknown; choose one of llama"),
         ({"hidden_size": None}, "'hidden_size' is missing"),
-        ({"attention_bias": True}, "attention_bias=true is not built"),
+        ({"attention_bias": True}, "attention_bias=true is not supported"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
         ({"model_type": "qwen3_moe", "num_experts": 4, "decoder_sparse_step": 2}, "decoder_sparse_step"),
@@ -250,7 +250,7 @@ def test_an_architecture_that_no_family_can_say():
     fields = families.read(STORED["qwen3"]["config"])
     with pytest.raises(ValueError, match="qwen2_moe"):
         families.write(models.Architecture(**fields), "qwen2_moe")
-    with pytest.raises(ValueError, match=r"has no way to say .*post_norm"):
+    with pytest.raises(ValueError, match=r"cannot express .*post_norm"):
         families.write(models.Architecture(**{**fields, "bias": True, "post_norm": True}))
 
 

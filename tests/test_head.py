@@ -27,8 +27,8 @@ KEPT = np.asarray(scoring.pack_bits(jnp.asarray(SUPPORT)))
 WEIGHT = rng.normal(size=(len(NAMES), *SHAPE)).astype(np.float32)
 
 
-def asked(chunk: int, dtype: str = "float32") -> head.Asked:
-    return head.Asked(dtype, chunk, log_normaliser=True, entropy=True, square_prob=True)
+def asked(chunk: int, dtype: str = "float32") -> head.Request:
+    return head.Request(dtype, chunk, log_normaliser=True, entropy=True, square_prob=True)
 
 
 def chosen() -> np.ndarray:
@@ -131,7 +131,7 @@ def test_kept_logits_are_the_ones_made_again():
 
 
 def test_only_what_is_asked_for_is_returned():
-    found = head.scores(head.Asked("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
+    found = head.scores(head.Request("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
     assert set(found) == {"logp"}
 
 

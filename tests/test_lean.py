@@ -90,7 +90,7 @@ def test_moments_are_float32_unless_the_optimizer_says_otherwise():
             "this run trains adapters, which are float32",
         ),
         ({"model__param_dtype": "float16"}, "param_dtype='float16': choose one of float32, bfloat16"),
-        ({"model__adapter_modules": ("querry",)}, "adapter_modules=.*: some of query, key"),
+        ({"model__adapter_modules": ("querry",)}, "adapter_modules=.*: choose some of query, key"),
     ],
 )
 def test_what_rounds_nothing_is_refused(fields, message):

@@ -22,7 +22,7 @@ def gather(folder: epath.Path) -> dict[str, bytes]:
     """Read the files of a folder that say something of its tokenizer.
 
     Raises:
-        ValueError: there is no tokenizer.json; says what there is instead.
+      ValueError: there is no tokenizer.json; says what there is instead.
     """
     names = storage.names(folder)
     if NAMES[0] not in names:

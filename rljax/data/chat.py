@@ -41,13 +41,13 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], add_generation_
     """Write messages by a template.
 
     Args:
-        template: Jinja source.
-        messages: {"role", "content"} each.
-        add_generation_prompt: whether to end with the header of the assistant's turn.
-        names: special tokens by name, "bos_token" and so on.
+      template: Jinja source.
+      messages: {"role", "content"} each.
+      add_generation_prompt: whether to end with the header of the assistant's turn.
+      names: special tokens by name, "bos_token" and so on.
 
     Raises:
-        ValueError: the template is no Jinja, calls ``raise_exception`` or does what the sandbox forbids.
+      ValueError: the template is no Jinja, calls ``raise_exception`` or does what the sandbox forbids.
     """
     try:
         return _compiled(template).render(

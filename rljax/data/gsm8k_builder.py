@@ -67,16 +67,16 @@ def sources(
     """Give each split as a random-access source of ``{"question": bytes, "answer": bytes}``, building it if needed.
 
     Args:
-        path: folder that holds the jsonl files, local or gs://.
-        files: file name of each split.
-        cache: folder to keep the array_record files in, local or gs://; None means ``$RLJAX_CACHE``, else ``rljax``
-            in the user's cache folder.
-        fields: what a question and its answer are called in the files.
-        mark: text before the final answer, without which an answer is malformed; "" for none.
+      path: folder that holds the jsonl files, local or gs://.
+      files: file name of each split.
+      cache: folder to keep the array_record files in, local or gs://; None means ``$RLJAX_CACHE``, else ``rljax``
+        in the user's cache folder.
+      fields: what a question and its answer are called in the files.
+      mark: text before the final answer, without which an answer is malformed; "" for none.
 
     Raises:
-        FileNotFoundError: ``path`` or one of ``files`` is not there.
-        ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
+      FileNotFoundError: ``path`` or one of ``files`` is not there.
+      ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
     """
     folder = storage.path(path)
     if not storage.is_dir(folder):

@@ -163,7 +163,7 @@ class HuggingFace:
         """List the bytes each id adds to a text, None for special tokens and ids without a token.
 
         Raises:
-            ValueError: the decoder of tokenizer.json does not write token by token.
+          ValueError: the decoder of tokenizer.json does not write token by token.
         """
         write = _writer(self._core["decoder"])
         texts = [None if i in self._special else self._backend.id_to_token(i) for i in range(self.vocabulary)]

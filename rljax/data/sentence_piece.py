@@ -126,12 +126,12 @@ def train(corpus: Iterable[str], *, vocabulary: int | None = None, model_type: M
     """Train a tokenizer on texts; the same texts give the same bytes.
 
     Args:
-        corpus: texts of any length, which may hold newlines.
-        vocabulary: ids to make, special ones included; None with "char" means every character seen.
-        model_type: one token for each character ("char"), merges ("bpe") or a unigram model ("unigram").
+      corpus: texts of any length, which may hold newlines.
+      vocabulary: ids to make, special ones included; None with "char" means every character seen.
+      model_type: one token for each character ("char"), merges ("bpe") or a unigram model ("unigram").
 
     Raises:
-        ValueError: unknown model type, a vocabulary the corpus cannot fill or fit in, or an empty corpus.
+      ValueError: unknown model type, a vocabulary the corpus cannot fill or fit in, or an empty corpus.
     """
     if model_type not in MODEL_TYPES:
         raise ValueError(f"model_type: {model_type!r} is not one of {', '.join(MODEL_TYPES)}")

@@ -15,15 +15,15 @@ def permute(index: jax.Array, size: int, seed: jax.Array | int) -> jax.Array:
     a bijection of [0, size). Each round is ``(left, right) -> (right, left ^ f(right, seed, round))``.
 
     Args:
-        index: integers of any shape, taken modulo size.
-        size: a Python int in [1, 2^30).
-        seed: uint32 scalar, may be traced; another seed is another shuffle.
+      index: integers of any shape, taken modulo size.
+      size: a Python int in [1, 2^30).
+      seed: uint32 scalar, may be traced; another seed is another shuffle.
 
     Returns:
-        An array of the index's shape and type.
+      An array of the index's shape and type.
 
     Raises:
-        ValueError: size is out of range, or index holds no integers.
+      ValueError: size is out of range, or index holds no integers.
     """
     if not 1 <= size < LARGEST:
         raise ValueError(f"size: {size} is not in [1, 2**30)")

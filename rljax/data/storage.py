@@ -94,9 +94,9 @@ def retry(call: Callable[[], T], what: Path, patience: float | None = None) -> T
     A StorageWarning names each attempt that failed. ``patience`` None is ``PATIENCE``.
 
     Raises:
-        Unavailable: it still failed after ``patience`` seconds.
-        PermissionError: the store refused.
-        FileNotFoundError: there is no such file, or no such bucket.
+      Unavailable: it still failed after ``patience`` seconds.
+      PermissionError: the store refused.
+      FileNotFoundError: there is no such file, or no such bucket.
     """
     patience = PATIENCE if patience is None else patience
     begun, attempt = time.monotonic(), 1
@@ -172,7 +172,7 @@ def read(path: Path, start: int = 0, stop: int | None = None) -> bytes:
     """Return the bytes of a file from ``start`` up to ``stop``.
 
     Raises:
-        FileNotFoundError: there is no such file.
+      FileNotFoundError: there is no such file.
     """
     if remote(path):
         end = {} if stop is None else {"end": stop}
@@ -295,7 +295,7 @@ def stage(folder: Path, home: Path) -> pathlib.Path:
     same folder at once: each copies aside and renames, the first one's stays. A local folder is returned itself.
 
     Raises:
-        FileNotFoundError: there is nothing in the folder.
+      FileNotFoundError: there is nothing in the folder.
     """
     if not remote(folder):
         return pathlib.Path(folder)

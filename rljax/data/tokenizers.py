@@ -84,7 +84,7 @@ class Tokenizer(Protocol):
         """Write messages, {"role", "content"} each, by the files' template; ``encode`` it, ``prompt`` adds bos again.
 
         Raises:
-            ValueError: the files hold no template, or the template refuses the messages.
+          ValueError: the files hold no template, or the template refuses the messages.
         """
         ...
 
@@ -96,8 +96,8 @@ def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
     read as ``serialized`` bytes of any kind, as a run's work directory holds them.
 
     Raises:
-        ValueError: there is no tokenizer there, or a file of it cannot be used; says which and why.
-        FileNotFoundError: there is no such file or folder.
+      ValueError: there is no tokenizer there, or a file of it cannot be used; says which and why.
+      FileNotFoundError: there is no such file or folder.
     """
     if isinstance(source, bytes):
         return _read(source, f"{len(source)} bytes")
@@ -118,7 +118,7 @@ def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tok
     """Make a tokenizer of one of ``KINDS`` without files: trained on ``corpus``, or bytes, which need none.
 
     Raises:
-        ValueError: another kind, or what ``train`` refuses.
+      ValueError: another kind, or what ``train`` refuses.
     """
     if kind not in KINDS:
         raise ValueError(f"tokenizer: kind {kind!r} is not one of {', '.join(KINDS)}")

@@ -61,7 +61,7 @@ class Task(Protocol):
         """Return a copy that knows its tokens.
 
         Raises:
-            ValueError: a prompt or completion budget is too small, or the tokenizer lacks a character.
+          ValueError: a prompt or completion budget is too small, or the tokenizer lacks a character.
         """
         ...
 
@@ -124,7 +124,7 @@ def lookup(name: str) -> Callable[..., Task]:
     """Import the constructor that the table holds under ``name``.
 
     Raises:
-        ValueError: no such task; the message lists the names there are and the nearest.
+      ValueError: no such task; the message lists the names there are and the nearest.
     """
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)

@@ -218,18 +218,18 @@ def arithmetic(
     follow from what it wrote. Without working the same mistakes are made silently, a borrow being a carry of -1.
 
     Args:
-        operands: how many numbers a problem has, 2 to 10.
-        digits: decimal digits of each.
-        operators: some of ``+-*``; each gap draws one of them, and ``*`` binds tighter.
-        working: demonstrations add column by column; for ``operators="+"`` only.
-        slip: probability of forgetting a carry, for each carry.
-        noise: probability of a wrong sum, for each column.
-        heldout: fraction of problems held out, strictly between 0 and 1.
-        prompt_length: tokens of a prompt; None for what is needed.
-        completion_length: tokens of a completion, end-of-sequence included; None for what demonstrations need.
+      operands: how many numbers a problem has, 2 to 10.
+      digits: decimal digits of each.
+      operators: some of ``+-*``; each gap draws one of them, and ``*`` binds tighter.
+      working: demonstrations add column by column; for ``operators="+"`` only.
+      slip: probability of forgetting a carry, for each carry.
+      noise: probability of a wrong sum, for each column.
+      heldout: fraction of problems held out, strictly between 0 and 1.
+      prompt_length: tokens of a prompt; None for what is needed.
+      completion_length: tokens of a completion, end-of-sequence included; None for what demonstrations need.
 
     Raises:
-        ValueError: a setting is out of range, answers overflow int32, or a length is too small.
+      ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
     if not 2 <= operands <= 10:
         raise ValueError(f"operands: {operands} is not in [2, 10]")

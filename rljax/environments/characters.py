@@ -65,7 +65,7 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
     """Map code points to token ids: int32 [128], pad for every character outside ``alphabet``.
 
     Raises:
-        ValueError: the tokenizer has no token for some characters of the alphabet.
+      ValueError: the tokenizer has no token for some characters of the alphabet.
     """
     code = tokenizer.characters()
     token = {int(c): i for i, c in reversed(list(enumerate(code))) if c}
@@ -115,7 +115,7 @@ def budget(name: str, given: int | None, needed: int) -> int:
     """Settle a length in tokens: what is needed, or what was given if that is enough.
 
     Raises:
-        ValueError: less was given than is needed.
+      ValueError: less was given than is needed.
     """
     if given is not None and given < needed:
         raise ValueError(f"{name}: {given} tokens were given, these settings need {needed}")

@@ -197,18 +197,18 @@ def countdown(
     expressions the first whose value is an integer in [0, largest], or else the sum (the product without ``+``).
 
     Args:
-        numbers: how many numbers are given, 2 to 6.
-        highest: they lie in [1, highest].
-        operators: some of ``+-*/``, ``+`` or ``*`` among them; division is exact, ``7/2*4`` is 14.
-        largest: the largest target; None for the larger of ``highest`` squared and what is always reachable.
-        slip: probability that a demonstration is another expression over the same numbers.
-        heldout: fraction of the sets of numbers held out, strictly between 0 and 1.
-        prompt_length: tokens of a prompt; None for what is needed.
-        completion_length: tokens of a completion, end-of-sequence included; None for the longest expression
-            without needless parentheses.
+      numbers: how many numbers are given, 2 to 6.
+      highest: they lie in [1, highest].
+      operators: some of ``+-*/``, ``+`` or ``*`` among them; division is exact, ``7/2*4`` is 14.
+      largest: the largest target; None for the larger of ``highest`` squared and what is always reachable.
+      slip: probability that a demonstration is another expression over the same numbers.
+      heldout: fraction of the sets of numbers held out, strictly between 0 and 1.
+      prompt_length: tokens of a prompt; None for what is needed.
+      completion_length: tokens of a completion, end-of-sequence included; None for the longest expression
+        without needless parentheses.
 
     Raises:
-        ValueError: a setting is out of range, exact values overflow int32, or a length is too small.
+      ValueError: a setting is out of range, exact values overflow int32, or a length is too small.
     """
     if not 2 <= numbers <= 6:
         raise ValueError(f"numbers: {numbers} is not in [2, 6]")

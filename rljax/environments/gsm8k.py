@@ -64,8 +64,8 @@ class Questions:
         ``completion_length`` are cut, without end-of-sequence.
 
         Raises:
-            ValueError: a prompt is too long and ``overlong`` is "error", or none is left, or the tokenizer lacks
-                a character of the training split (in held-out text it becomes the unknown token).
+          ValueError: a prompt is too long and ``overlong`` is "error", or none is left, or the tokenizer lacks
+            a character of the training split (in held-out text it becomes the unknown token).
         """
         encoded = {split: self._encode(tokenizer, split) for split in self.sources}
         self._check_known(tokenizer, encoded)
@@ -214,20 +214,20 @@ def gsm8k(
     ``rewards.mathematics.numeric_answer``.
 
     Args:
-        path: folder of the jsonl files, local or gs://.
-        prompt_length: L; the longest question has about 1,000 characters.
-        completion_length: T, end-of-sequence included; longer solutions are cut.
-        overlong: what to do with a longer prompt: "error", or "drop" it from the index.
-        heldout: file in ``path`` of the held-out split.
-        calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
-        chat: write prompts by the tokenizer's chat template.
-        instruction: text on a line of its own behind the question, such as how to mark the answer.
-        cache: folder for the array_record copy, local or gs:// (hosts share it); None means ``$RLJAX_CACHE``, else the
-            user's cache folder.
+      path: folder of the jsonl files, local or gs://.
+      prompt_length: L; the longest question has about 1,000 characters.
+      completion_length: T, end-of-sequence included; longer solutions are cut.
+      overlong: what to do with a longer prompt: "error", or "drop" it from the index.
+      heldout: file in ``path`` of the held-out split.
+      calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
+      chat: write prompts by the tokenizer's chat template.
+      instruction: text on a line of its own behind the question, such as how to mark the answer.
+      cache: folder for the array_record copy, local or gs:// (hosts share it); None means ``$RLJAX_CACHE``, else the
+        user's cache folder.
 
     Raises:
-        ValueError: an argument is out of range, or a line of a file is malformed.
-        FileNotFoundError: the folder or a file is not there.
+      ValueError: an argument is out of range, or a line of a file is malformed.
+      FileNotFoundError: the folder or a file is not there.
     """
     return _load(
         "gsm8k",

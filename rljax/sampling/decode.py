@@ -104,24 +104,24 @@ def generate(
     and ``entropy`` are those of temperature 1.
 
     Args:
-        model: gives ``decode_params``, ``prefill``, ``extend``, ``select`` and ``logits``.
-        params: the model's parameters.
-        prompts: P prompts, left-padded to L; the last position of each is a token.
-        keys: [B] typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
-        samples: completions of each prompt.
-        length: T, the most tokens of a completion.
-        stop: token ids that end a completion; may be empty.
-        pad: token id written after the end.
-        processors: temperature and filter.
-        strings: texts that end a completion once it holds one of them; see ``stopping``.
-        keep_support: fill ``Sample.kept``, provided there is a filter (and temperature is not 0).
-        axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member
-            has ended; a predicate of each member's own would copy the whole cache each turn.
-        block: columns of the cache that come into use together; 0: all at once.
-        compact: how often the batch may shrink to half its rows as rows end; see ``stages``.
+      model: gives ``decode_params``, ``prefill``, ``extend``, ``select`` and ``logits``.
+      params: the model's parameters.
+      prompts: P prompts, left-padded to L; the last position of each is a token.
+      keys: [B] typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
+      samples: completions of each prompt.
+      length: T, the most tokens of a completion.
+      stop: token ids that end a completion; may be empty.
+      pad: token id written after the end.
+      processors: temperature and filter.
+      strings: texts that end a completion once it holds one of them; see ``stopping``.
+      keep_support: fill ``Sample.kept``, provided there is a filter (and temperature is not 0).
+      axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member
+        has ended; a predicate of each member's own would copy the whole cache each turn.
+      block: columns of the cache that come into use together; 0: all at once.
+      compact: how often the batch may shrink to half its rows as rows end; see ``stages``.
 
     Raises:
-        ValueError: no sample, no length, a number of keys other than P * samples, or compaction inside ``vmap``.
+      ValueError: no sample, no length, a number of keys other than P * samples, or compaction inside ``vmap``.
     """
     count = prompts.token.shape[0]
     rows = count * samples

@@ -38,26 +38,26 @@ def resume(
     ``generate`` holds one.
 
     Args:
-        model: as in ``generate``.
-        params: the model's parameters.
-        prompts: P prompts, left-padded to L.
-        keys: [B] typed keys, those of each row's first segment.
-        sample: what the rows hold, [B, T]; rows with ``finish`` UNFINISHED are continued.
-        fresh: [B] bool, rows to start anew, whatever ``sample`` holds of them.
-        segment: the most tokens a row gets.
-        stop: token ids that end a completion; may be empty.
-        pad: token id written after the end.
-        processors: temperature and filter.
-        strings: as in ``generate``; what a row holds counts, wherever it was cut.
-        block: as in ``generate``, of the columns added.
-        compact: as in ``generate``; rows that have ended are left out from the first token on.
+      model: as in ``generate``.
+      params: the model's parameters.
+      prompts: P prompts, left-padded to L.
+      keys: [B] typed keys, those of each row's first segment.
+      sample: what the rows hold, [B, T]; rows with ``finish`` UNFINISHED are continued.
+      fresh: [B] bool, rows to start anew, whatever ``sample`` holds of them.
+      segment: the most tokens a row gets.
+      stop: token ids that end a completion; may be empty.
+      pad: token id written after the end.
+      processors: temperature and filter.
+      strings: as in ``generate``; what a row holds counts, wherever it was cut.
+      block: as in ``generate``, of the columns added.
+      compact: as in ``generate``; rows that have ended are left out from the first token on.
 
     Returns:
-        the sample, rows cut at T with ``finish`` LENGTH, those cut before UNFINISHED; ``segment`` and ``slots`` count
-        this call alone.
+      the sample, rows cut at T with ``finish`` LENGTH, those cut before UNFINISHED; ``segment`` and ``slots`` count
+      this call alone.
 
     Raises:
-        ValueError: no turn, or a number of keys other than that of the rows.
+      ValueError: no turn, or a number of keys other than that of the rows.
     """
     rows, length = sample.token.shape
     if segment < 1 or keys.shape != (rows,):

@@ -48,13 +48,13 @@ def build(strings: Sequence[str], pieces: Sequence[bytes | None], vocabulary: in
     """Make the table of stop strings.
 
     Args:
-        strings: texts of which any one ends a completion.
-        pieces: the bytes each id adds to a text; None, for a special token, parts what stands before from what
-            comes after.
-        vocabulary: V, columns of the logits; ids beyond ``pieces`` are as special tokens.
+      strings: texts of which any one ends a completion.
+      pieces: the bytes each id adds to a text; None, for a special token, parts what stands before from what
+        comes after.
+      vocabulary: V, columns of the logits; ids beyond ``pieces`` are as special tokens.
 
     Raises:
-        ValueError: no string, an empty one, or fewer columns than pieces.
+      ValueError: no string, an empty one, or fewer columns than pieces.
     """
     if not strings or not all(strings):
         raise ValueError(f"stop strings {tuple(strings)!r}: expected texts of some length")

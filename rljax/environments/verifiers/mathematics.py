@@ -22,15 +22,15 @@ def numeric_answer(completion: str, reference: str) -> Mapping[str, float | str]
     several numbers the last counts). Runs without a time limit of its own: ``rewards.pool`` sets one.
 
     Args:
-        completion: what the policy wrote.
-        reference: the final answer alone, without the mark.
+      completion: what the policy wrote.
+      reference: the final answer alone, without the mark.
 
     Returns:
-        ``reward`` 1.0 or 0.0; ``format`` 1.0 if there was an answer that could be read; ``outcome`` ``"correct"``,
-        ``"wrong"`` or ``"unparseable"``.
+      ``reward`` 1.0 or 0.0; ``format`` 1.0 if there was an answer that could be read; ``outcome`` ``"correct"``,
+      ``"wrong"`` or ``"unparseable"``.
 
     Raises:
-        ValueError: the reference cannot be read, so that nothing can be judged.
+      ValueError: the reference cannot be read, so that nothing can be judged.
     """
     answer = final_answer(completion)
     if not answer:
@@ -53,14 +53,14 @@ def boxed_answer(completion: str, reference: str) -> Mapping[str, float | str]:
     Equal texts and equal plain numbers are equal; anything else goes to math-verify. Without a time limit of its own.
 
     Args:
-        completion: what the policy wrote.
-        reference: the final answer alone, in LaTeX.
+      completion: what the policy wrote.
+      reference: the final answer alone, in LaTeX.
 
     Returns:
-        as ``numeric_answer``.
+      as ``numeric_answer``.
 
     Raises:
-        ValueError: the reference cannot be read, so that nothing can be judged.
+      ValueError: the reference cannot be read, so that nothing can be judged.
     """
     answer, wanted = boxed(completion), reference.strip()
     if not answer:

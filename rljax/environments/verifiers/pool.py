@@ -77,7 +77,7 @@ class Pending:
         """Wait until every row has been scored.
 
         Raises:
-            RuntimeError: the pool was closed first.
+          RuntimeError: the pool was closed first.
         """
         with self._pool.waiting(), self._changed:
             self._changed.wait_for(lambda: self._left == 0 or self._closed)
@@ -131,14 +131,14 @@ class Verifiers:
         """Check the arguments; ``with`` starts the workers.
 
         Args:
-            reward: ``reward(completion, reference)`` gives a finite number, or a mapping with ``"reward"``, maybe
-                ``"outcome"``, and other named numbers; see ``rewards.worker.score``.
-            workers: processes; 0 scores in this process when submitted, with no time limit, for debugging.
-            timeout: seconds one completion may take.
-            parts: names that every result has among its parts, also when no row returned them.
+          reward: ``reward(completion, reference)`` gives a finite number, or a mapping with ``"reward"``, maybe
+            ``"outcome"``, and other named numbers; see ``rewards.worker.score``.
+          workers: processes; 0 scores in this process when submitted, with no time limit, for debugging.
+          timeout: seconds one completion may take.
+          parts: names that every result has among its parts, also when no row returned them.
 
         Raises:
-            ValueError: an argument is out of range, or a worker could not import the reward function.
+          ValueError: an argument is out of range, or a worker could not import the reward function.
         """
         if workers < 0:
             raise ValueError(f"workers={workers}: must be 0 (score in this process) or more")
@@ -166,7 +166,7 @@ class Verifiers:
         """Start the workers and wait until each has imported the reward function.
 
         Raises:
-            ValueError: the reward function cannot be imported in a worker.
+          ValueError: the reward function cannot be imported in a worker.
         """
         self._queue = queue.SimpleQueue()  # what an earlier `with` left behind is not ours
         self._processes = [_Process(self._payload, self._timeout) for _ in range(self._workers)]
@@ -198,8 +198,8 @@ class Verifiers:
         """Start scoring ``texts[i]`` against ``targets[i]``; returns at once (with workers).
 
         Raises:
-            ValueError: the two differ in length, or a reference cannot be pickled.
-            RuntimeError: outside the ``with`` block.
+          ValueError: the two differ in length, or a reference cannot be pickled.
+          RuntimeError: outside the ``with`` block.
         """
         if not self._open:
             raise RuntimeError("submit completions inside `with Verifiers(...) as verifiers:`")
@@ -282,8 +282,8 @@ class _Process:
         """Wait until the worker has imported the reward.
 
         Raises:
-            ValueError: it could not.
-            RuntimeError: it did not start.
+          ValueError: it could not.
+          RuntimeError: it did not start.
         """
         assert self._pipe is not None
         try:
