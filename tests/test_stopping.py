@@ -76,10 +76,10 @@ def test_the_table_finds_what_find_finds(strings):
 
 def test_tables_are_small_and_count_states():
     pieces = raw_bytes.Bytes().pieces()
-    table = stopping.build(("abc", "abd"), pieces, len(pieces)).following
+    table = stopping.build(("abc", "abd"), pieces, len(pieces)).transition
     assert table.shape == (4, 259) and table.dtype == np.uint8  # nothing, a, ab, a whole one
-    assert stopping.build(("xabcx", "abc"), pieces, 259).following.shape == (4, 259)  # "abc" is always there first
-    assert stopping.build(("a" * 300,), pieces, 259).following.dtype == np.uint16
+    assert stopping.build(("xabcx", "abc"), pieces, 259).transition.shape == (4, 259)  # "abc" is always there first
+    assert stopping.build(("a" * 300,), pieces, 259).transition.dtype == np.uint16
 
 
 def test_a_string_may_begin_and_end_inside_a_token_and_not_across_a_special_one():
@@ -89,7 +89,11 @@ def test_a_string_may_begin_and_end_inside_a_token_and_not_across_a_special_one(
 
 @pytest.mark.parametrize(
     ("strings", "columns", "words"),
-    [((), 3, "expected texts"), (("a", ""), 3, "expected texts"), (("a",), 2, "3 pieces for 2 columns")],
+    [
+        ((), 3, "expected one or more texts"),
+        (("a", ""), 3, "expected one or more texts"),
+        (("a",), 2, "3 pieces for 2 columns"),
+    ],
 )
 def test_bad_tables(strings, columns, words):
     with pytest.raises(ValueError, match=words):
