@@ -23,13 +23,13 @@ STEPS = 14
 # A host task with a verifier that draws lots, and says in which process it was asked.
 TASK = """
 import dataclasses, os, pathlib, zlib
-from rljax.tasks import gsm8k
+from rljax.environments import gsm8k
 
 
-def judge(text, reference):
+def judge(text, target):
     with open(pathlib.Path(__file__).parent / f"calls-{os.environ['CALLS']}", "a") as calls:
         calls.write(".")
-    return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(reference)}
+    return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(target)}
 
 
 def questions(path):

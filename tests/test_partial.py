@@ -71,7 +71,7 @@ def test_resume_refuses_wrong_counts():
     prompts, keys = samplers.prompts_of(samplers.PROMPT, width=2), samplers.keys_for(1, 2)
     whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=2)
     run = functools.partial(sampling.resume, samplers.TOY, samplers.TABLE, prompts, stop=(), pad=0)
-    with pytest.raises(ValueError, match=r"shape \(1,\) but expected \(2,\).*keys"):
+    with pytest.raises(ValueError, match=r"shape \(1,\) but expected \(2\).*keys"):
         run(keys[:1], whole, jnp.ones(2, bool), segment=1, processors=sampling.build())
     with pytest.raises(ValueError, match="segment = 0"):
         run(keys, whole, jnp.ones(2, bool), segment=0, processors=sampling.build())

@@ -327,7 +327,7 @@ def test_row_keys_fold_in_step_prompt_and_sample():
 
 def test_generate_refuses_wrong_counts():
     prompts = prompts_of(PROMPT, (0,), width=2)
-    with pytest.raises(ValueError, match=r"shape \(3,\) but expected \(4,\).*keys"):
+    with pytest.raises(ValueError, match=r"shape \(3,\) but expected \(4\).*keys"):
         draw(TABLE, prompts, keys_for(1, 3), OFF, samples=2)
     with pytest.raises(ValueError, match="length = 0: expected at least 1"):
         draw(TABLE, prompts, keys_for(2, 1), OFF, length=0)
