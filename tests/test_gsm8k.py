@@ -156,7 +156,7 @@ def test_malformed_lines(path, tmp_path, line, words):
 
 def test_a_file_without_rows(path):
     (path / "test.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match=r"test\.jsonl holds no rows"):
+    with pytest.raises(ValueError, match=r"test\.jsonl has no rows"):
         gsm8k_builder.sources(path, FILES)
 
 
@@ -262,7 +262,7 @@ def test_bad_arguments(path):
         with pytest.raises(ValueError, match=field):
             gsm8k.gsm8k(path, **arguments)
     task = gsm8k.gsm8k(path)
-    with pytest.raises(ValueError, match="'test'; it has train, heldout"):
+    with pytest.raises(ValueError, match="'test'; choose one of train, heldout"):
         task.size("test")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="bind"):
         task.prompts(np.array([0]), "train")

@@ -50,8 +50,8 @@ def run(table, token):
     """Return the tokens of each row [B, T] after which it holds a string, None where it never does."""
 
     def step(state, column):
-        state = table.after(state, column)
-        return state, table.found(state)
+        state = table.advance(state, column)
+        return state, table.matched(state)
 
     found = np.asarray(jax.lax.scan(step, table.start(len(token)), jnp.asarray(token).T)[1]).T
     return [int(row.argmax()) + 1 if row.any() else None for row in found]

@@ -532,7 +532,7 @@ def test_data_on_gs_is_copied_here_whole_and_read(store, tmp_path, monkeypatch):
     assert rows(gsm8k_builder.sources(f"{BUCKET}/data", files, cache)) == expected
     assert [fault.hits for fault in store.faults] == [1, 1]
     for missing, names in ((f"{BUCKET}/none", files), (f"{BUCKET}/data", {**files, "heldout": "absent.jsonl"})):
-        with pytest.raises(FileNotFoundError, match=r"gs://.*(is not a folder|no file 'absent.jsonl' there)"):
+        with pytest.raises(FileNotFoundError, match=r"gs://.*(is not a folder|no file 'absent.jsonl' in it)"):
             gsm8k_builder.sources(missing, names, tmp_path / "local")
 
 

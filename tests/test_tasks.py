@@ -23,7 +23,7 @@ def evaluate_arithmetic(prompt):
 def test_lookup_names_the_choices_and_the_nearest():
     assert environments.lookup("arithmetic")().name == "arithmetic"
     with pytest.raises(
-        ValueError, match=r"'contdown'; there are arithmetic, countdown, gsm8k, math; nearest: 'countdown'"
+        ValueError, match=r"'contdown'; choose one of arithmetic, countdown, gsm8k, math; nearest: 'countdown'"
     ):
         environments.lookup("contdown")
 
@@ -212,22 +212,22 @@ def test_pieces_of_several_characters_are_no_answer():
         ("arithmetic", {"digits": 0}, "digits: 0"),
         ("arithmetic", {"operators": "+/"}, r"operators: '\+/' is not a choice"),
         ("arithmetic", {"operators": "++"}, "operators"),
-        ("arithmetic", {"operators": "+-"}, "working: True is for operators"),
+        ("arithmetic", {"operators": "+-"}, "working: True requires operators"),
         ("arithmetic", {"slip": 1.5}, r"slip: 1.5 is not in \[0, 1\]"),
         ("arithmetic", {"noise": -1}, "noise: -1"),
         ("arithmetic", {"heldout": 0.0}, "heldout: 0.0"),
         ("arithmetic", {"digits": 5, "operators": "*", "working": False}, "digits: 5 .* beyond int32"),
-        ("arithmetic", {"prompt_length": 5}, "prompt_length: 5 tokens were given, these settings need 6"),
-        ("arithmetic", {"completion_length": 19}, "completion_length: 19 tokens were given, these settings need 20"),
+        ("arithmetic", {"prompt_length": 5}, "prompt_length: 5 tokens are too few; these settings need 6"),
+        ("arithmetic", {"completion_length": 19}, "completion_length: 19 tokens are too few; these settings need 20"),
         ("countdown", {"numbers": 1}, "numbers: 1"),
         ("countdown", {"highest": 1}, "highest: 1"),
-        ("countdown", {"numbers": 6, "highest": 100}, "highest: 100 .* beyond int32"),
+        ("countdown", {"numbers": 6, "highest": 100}, "highest: 100 .* exceeds int32"),
         ("countdown", {"operators": "-/"}, "operators: '-/'"),
-        ("countdown", {"largest": 29}, "largest: 29 is not in .*30 must be reachable"),
+        ("countdown", {"largest": 29}, "largest: 29 is not in .*targets up to 30"),
         ("countdown", {"slip": 2.0}, "slip: 2.0"),
         ("countdown", {"heldout": 1.0}, "heldout: 1.0"),
-        ("countdown", {"prompt_length": 14}, "prompt_length: 14 tokens were given, these settings need 15"),
-        ("countdown", {"completion_length": 10}, "completion_length: 10 tokens were given, these settings need 11"),
+        ("countdown", {"prompt_length": 14}, "prompt_length: 14 tokens are too few; these settings need 15"),
+        ("countdown", {"completion_length": 10}, "completion_length: 10 tokens are too few; these settings need 11"),
     ],
 )
 def test_settings_out_of_range(name, settings, words):

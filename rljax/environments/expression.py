@@ -248,23 +248,23 @@ def _calculate(code: jax.Array, number: jax.Array) -> Fraction:
     clear = _Level(Fraction(zero, zero + 1), zero + ord("+"), Fraction(zero, zero + 1), zero)
     places = jnp.broadcast_to(jnp.arange(deep)[None, :], zero.shape)
 
-    def put(level: _Level, here: jax.Array, value: _Level) -> _Level:
-        return jax.tree.map(lambda old, new: jnp.where(here, new, old), level, value)
+    def put(level: _Level, current: jax.Array, value: _Level) -> _Level:
+        return jax.tree.map(lambda old, new: jnp.where(current, new, old), level, value)
 
     def step(carry: tuple[_Level, jax.Array], place: jax.Array) -> tuple[tuple[_Level, jax.Array], None]:
         level, depth = carry
         one, literal = (jnp.broadcast_to(x[:, None], zero.shape) for x in place)
-        here = places == depth[:, None]
-        level = put(level, here & ((one == ord("+")) | (one == ord("-"))), _term(level, one, zero))
-        level = put(level, here & ((one == ord("*")) | (one == ord("/"))), level._replace(multiplying=one))
+        current = places == depth[:, None]
+        level = put(level, current & ((one == ord("+")) | (one == ord("-"))), _term(level, one, zero))
+        level = put(level, current & ((one == ord("*")) | (one == ord("/"))), level._replace(multiplying=one))
         closed = Fraction(
             *(jnp.roll(x, -1, axis=1) for x in _sum(level))
         )  # the value that ")" passes to the depth below
         depth = jnp.clip(depth + (place[0] == ord("(")) - (place[0] == ord(")")), 0, deep - 1)
-        here = places == depth[:, None]
-        level = put(level, here & (one == ord("(")), clear)
+        current = places == depth[:, None]
+        level = put(level, current & (one == ord("(")), clear)
         value = Fraction(jnp.where(literal >= 0, literal, closed.top), jnp.where(literal >= 0, 1, closed.bottom))
-        level = put(level, here & ((literal >= 0) | (one == ord(")"))), _factor(level, value))
+        level = put(level, current & ((literal >= 0) | (one == ord(")"))), _factor(level, value))
         return (level, depth), None
 
     start = (clear, jnp.zeros_like(code[:, 0]))
