@@ -242,7 +242,7 @@ def test_a_config_takes_bytes_or_a_folder(folders, tmp_path):
 
 def test_folders_without_a_tokenizer(tmp_path):
     (tmp_path / "vocab.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"has no tokenizer\.json \(other tokenizer files: vocab\.json\); save one"):
+    with pytest.raises(ValueError, match=r"has no tokenizer\.json \(other tokenizers: vocab\.json\); save one"):
         tokenizers.load(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"")
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -282,7 +282,7 @@ def test_bad_bytes(folders):
     with pytest.raises(ValueError, match="damaged archive"):
         tokenizers.load(whole[:-40])
     for content in (b"nonsense", b""):
-        with pytest.raises(ValueError, match="not a SentencePiece model"):
+        with pytest.raises(ValueError, match="neither a SentencePiece model"):
             tokenizers.load(content)
 
 

@@ -65,7 +65,7 @@ def test_load_and_pickle(tmp_path):
     path.write_bytes(model.serialized)
     for copy in (tokenizers.load(path), tokenizers.load(model.serialized), pickle.loads(pickle.dumps(model))):
         assert copy == model and hash(copy) == hash(model) and copy.encode("the cat") == model.encode("the cat")
-    with pytest.raises(ValueError, match="not a SentencePiece model"):
+    with pytest.raises(ValueError, match="neither a SentencePiece model"):
         tokenizers.load(b"nonsense")
 
 

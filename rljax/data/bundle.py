@@ -29,7 +29,7 @@ def gather(folder: epath.Path) -> dict[str, bytes]:
         others = [n for n in names if n in ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt")]
         hint = " to use tokenizer.model only, name that file; or" if "tokenizer.model" in others else ""
         raise ValueError(
-            f"tokenizer: {str(folder)!r} has no {NAMES[0]} (other tokenizer files: {', '.join(others) or 'none'});{hint}"
+            f"tokenizer: {str(folder)!r} has no {NAMES[0]} (other tokenizers: {', '.join(others) or 'none'});{hint}"
             " save one in it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
     return {name: storage.read(folder / name) for name in NAMES if name in names}

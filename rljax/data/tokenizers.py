@@ -141,6 +141,27 @@ def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tok
     return raw_bytes.Bytes()
 
 
+def padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Pad rows of token ids to one length.
+
+    Args:
+      rows: N rows of at most ``length`` ids.
+      length: columns of the result.
+      pad: id of padding.
+      left: pad on the left, as prompts are; else on the right, as completions are.
+
+    Returns:
+      token ``[N, length]`` int32, and mask ``[N, length]`` float32, 1 on the ids of ``rows``.
+    """
+    token = np.full((len(rows), length), pad, np.int32)
+    mask = np.zeros((len(rows), length), np.float32)
+    for i, row in enumerate(rows):
+        place = slice(length - len(row), length) if left else slice(0, len(row))
+        token[i, place] = row
+        mask[i, place] = 1
+    return token, mask
+
+
 def _read(content: bytes, shown: str) -> Tokenizer:
     if content == raw_bytes.SERIALIZED:
         return raw_bytes.Bytes()

@@ -79,8 +79,8 @@ class Questions:
             solutions = [pairs[row][1][: self.completion_length] for row in keep]
             tokens[split] = _Rows(
                 np.array(keep, np.int64),
-                *_padded(prompts, self.prompt_length, tokenizer.pad, left=True),
-                *_padded(solutions, self.completion_length, tokenizer.pad, left=False),
+                *tokenizers.padded(prompts, self.prompt_length, tokenizer.pad, left=True),
+                *tokenizers.padded(solutions, self.completion_length, tokenizer.pad),
             )
         return dataclasses.replace(self, tokens=tokens)
 
@@ -348,14 +348,3 @@ def _load(
         final=final,
         reward=reward,
     )
-
-
-def _padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows on one side: return token [N, length] int32 and mask [N, length] float32."""
-    token = np.full((len(rows), length), pad, np.int32)
-    mask = np.zeros((len(rows), length), np.float32)
-    for i, row in enumerate(rows):
-        place = slice(length - len(row), length) if left else slice(0, len(row))
-        token[i, place] = row
-        mask[i, place] = 1
-    return token, mask
