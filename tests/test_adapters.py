@@ -187,11 +187,11 @@ def test_only_adapters_move_and_only_they_are_kept_twice():
     for path, x in jax.tree_util.tree_leaves_with_path(before.params["policy"]):
         y = functools.reduce(lambda tree, key: tree[key.key], path, after.params["policy"])
         assert np.any(x != y) == adapters.is_adapter(path), jax.tree_util.keystr(path)
-    own = size(adapters.trained(before.params["policy"]))
-    assert 0 < own < size(before.params) / 2
-    assert size(before.reference) == own
+    trained_size = size(adapters.trained(before.params["policy"]))
+    assert 0 < trained_size < size(before.params) / 2
+    assert size(before.reference) == trained_size
     moments = [x for x in jax.tree.leaves(before.opt_state) if x.ndim]
-    assert size(moments) == 2 * own
+    assert size(moments) == 2 * trained_size
     np.testing.assert_allclose([metrics[0]["kl"], metrics[0]["loss/kl"]], 0, atol=1e-7)
     assert metrics[1]["loss/kl"] > 0.1 * metrics[1]["kl"] > 1e-9
     equal(after.reference, adapters.trained(after.params["policy"]))  # reset

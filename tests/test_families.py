@@ -69,29 +69,31 @@ def test_decoding_reads_what_the_whole_row_does(name, folder):
     model, params = read(folder(name), attention="blocked")
     start = 4
     seen = (jnp.arange(start)[None, :] >= jnp.array([[0], [2]])).astype(jnp.float32)
-    own = jax.random.randint(jax.random.key(1), (4, 8), 0, reference.VOCABULARY)
-    whole = jnp.concatenate([jnp.repeat(TOKEN[:, :start], 2, axis=0), own], axis=1)
-    mask = jnp.concatenate([jnp.repeat(seen, 2, axis=0), jnp.ones(own.shape)], axis=1)
+    completion = jax.random.randint(jax.random.key(1), (4, 8), 0, reference.VOCABULARY)
+    whole = jnp.concatenate([jnp.repeat(TOKEN[:, :start], 2, axis=0), completion], axis=1)
+    mask = jnp.concatenate([jnp.repeat(seen, 2, axis=0), jnp.ones(completion.shape)], axis=1)
     expected = logits(model, params, whole, mask)[:, start:]
 
     @jax.jit
     def decode(params):
         ready = model.decode_params(params)
-        _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, own.shape[1], 3)
+        _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, completion.shape[1], 3)
         out = []
-        for i in range(own.shape[1]):
-            hidden, cache = model.extend(ready, own[:, i], jnp.ones((4,)), cache)
+        for i in range(completion.shape[1]):
+            hidden, cache = model.extend(ready, completion[:, i], jnp.ones((4,)), cache)
             out.append(model.logits(ready, hidden))
         return jnp.stack(out, axis=1)
 
     np.testing.assert_allclose(decode(params), expected, atol=1e-5)
-    _, shared = jax.jit(model.apply_shared)(params, TOKEN[:, :start], seen, own, jnp.ones(own.shape, jnp.int32))
+    _, shared = jax.jit(model.apply_shared)(
+        params, TOKEN[:, :start], seen, completion, jnp.ones(completion.shape, jnp.int32)
+    )
     np.testing.assert_allclose(model.logits(params, shared), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_loop_over_whole_patterns_computes_the_same(remat, folder):
-    model, params = read(folder("gemma2"))  # local, global, local: a turn of two and one layer after it
+    model, params = read(folder("gemma2"))  # local, global, local: one iteration of two layers, then one layer
     looped = models.build(models.Architecture(**families.read(STORED["gemma2"]["config"]), scan=True, remat=remat))
     loss = lambda model, params: jnp.sum(logits(model, params, TOKEN, ALL)[:, :, 3] ** 2)  # noqa: E731
     expected, found = (jax.jit(jax.grad(functools.partial(loss, m)))(params) for m in (model, looped))
@@ -276,8 +278,8 @@ def test_parity_with_transformers(name, tmp_path):
     found = logits(model, params, TOKEN, ALL)
     assert np.abs(found - reference.logits(tmp_path / "in", reference.TOKEN)).max() < 1e-4
 
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
-    out = theirs.generate(
+    published = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
+    out = published.generate(
         torch.tensor(reference.TOKEN, dtype=torch.long),
         attention_mask=torch.ones(reference.TOKEN.shape),
         max_new_tokens=64,

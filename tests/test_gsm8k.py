@@ -278,7 +278,7 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
     assert tokenizer.decode(token[0]) == " #### 27"
     assert task.target(0, "heldout") == "27"
-    with pytest.raises(ValueError, match="'train'; it has heldout"):
+    with pytest.raises(ValueError, match="'train'; choose one of heldout"):
         task.size("train")
 
 

@@ -221,6 +221,6 @@ def test_memory_does_not_grow_with_the_logits():
 
     few, many = 2048, 4 * 2048
     logits = 4 * rows * width * (many - few)  # bytes by which they grow
-    own = 4 * 4 * small * (many - few)  # W cut into parts, its gradient in parts and whole, and their sum
-    assert held(many, 256) - held(few, 256) - own < 0.2 * logits
+    parts = 4 * 4 * small * (many - few)  # W cut into parts, its gradient in parts and whole, and their sum
+    assert held(many, 256) - held(few, 256) - parts < 0.2 * logits
     assert held(many, 0) - held(few, 0) > logits  # whole logits do grow

@@ -31,7 +31,7 @@ MODULE = """
             sys.exit(3)
         if verb == "hang":
             time.sleep(600)
-        if verb == "brood":  # hangs in a process of its own
+        if verb == "brood":  # hangs in a child process
             subprocess.run(["sh", "-c", "echo $$ > " + target + "; sleep 600; :"])
         if verb == "die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -288,17 +288,17 @@ def test_rewards_that_workers_cannot_import():
 
     code = """
         from rljax.environments.verifiers import pool
-        def mine(text, target):
+        def local_reward(text, target):
             return 1.0
         try:
-            pool.Verifiers(mine)
+            pool.Verifiers(local_reward)
         except ValueError as error:
             print(error)
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    assert "mine" in output
+    assert "local_reward" in output
     assert "__main__" in output
     assert "workers=0" in output
 

@@ -150,14 +150,14 @@ def test_completions_end_where_the_text_first_holds_a_string(compact):
 
 
 def test_a_string_may_straddle_a_cut():
-    turns = 2
+    width = 2
     whole = sampled(STRINGS)
     table = stopping.build(STRINGS, vocabulary().pieces(), 300)
     resume = jax.jit(
-        functools.partial(sampling.resume, samplers.TOY, segment=turns, strings=table, compact=1, **OPTIONS)
+        functools.partial(sampling.resume, samplers.TOY, segment=width, strings=table, compact=1, **OPTIONS)
     )
     cut = jax.tree.map(jnp.zeros_like, whole)
-    for number in range(-(-LENGTH // turns)):
+    for number in range(-(-LENGTH // width)):
         cut = resume(policy(), PROMPTS, KEYS, cut, jnp.full((24,), number == 0))
     for name in ("token", "mask", "finish"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
@@ -182,11 +182,11 @@ def test_a_run_ends_completions_at_its_strings():
     rollout = jax.device_get(step.rollout(state, program.key))
     pieces, ended = program.tokenizer.pieces(), 0
     for token, mask, finish in zip(rollout.action.token, rollout.mask, rollout.finish, strict=True):
-        own = token[mask > 0]
-        end = first_end(pieces, own, ("8", "33"))
+        emitted = token[mask > 0]
+        end = first_end(pieces, emitted, ("8", "33"))
         ended += end is not None
-        assert end in (None, len(own))
-        assert finish == (types.Finish.STOP if end or own[-1] == program.tokenizer.eos else types.Finish.LENGTH)
+        assert end in (None, len(emitted))
+        assert finish == (types.Finish.STOP if end or emitted[-1] == program.tokenizer.eos else types.Finish.LENGTH)
     assert 0 < ended < len(rollout.mask)
 
 

@@ -53,7 +53,8 @@ def _no_faults(store):
 
 UNREACHABLE = """
 import concurrent.futures
-from rljax import checkpoint, storage
+from rljax.data import storage
+from rljax.run import checkpoints
 storage.PATIENCE = 0.0
 place = "gs://somewhere/run"
 calls = {
@@ -62,7 +63,7 @@ calls = {
     "names": storage.names,
     "read": storage.read,
     "write": lambda place: storage.write(place, b"x"),
-    "all_steps": lambda place: checkpoint.Checkpointer(place).all_steps(),
+    "all_steps": lambda place: checkpoints.Checkpointer(place).all_steps(),
 }
 with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
     for name, answer in {name: threads.submit(call, place) for name, call in calls.items()}.items():
@@ -159,9 +160,9 @@ def failing(times, error):
 def test_what_may_pass_is_tried_again_and_said(error, monkeypatch):
     pauses = []
     monkeypatch.setattr(storage.time, "sleep", pauses.append)
-    with pytest.warns(storage.StorageWarning, match=r"gs://b/file: attempt \d failed \(.*trying again") as said:
+    with pytest.warns(storage.StorageWarning, match=r"gs://b/file: attempt \d failed \(.*trying again") as caught:
         assert storage.retry(failing(7, error), "gs://b/file") == "done"
-    assert [f"attempt {i}" in str(w.message) for i, w in enumerate(said, start=1)] == [True] * 7
+    assert [f"attempt {i}" in str(w.message) for i, w in enumerate(caught, start=1)] == [True] * 7
     longest = [1, 2, 4, 8, 16, 30, 30]
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
     with pytest.raises(storage.Unavailable, match=r"gs://b/file: attempt 1 failed .*gave up") as error_:

@@ -1,4 +1,4 @@
-"""Tasks: the table, bad settings, and arithmetic against Python's own."""
+"""Tasks: the table, bad settings, and arithmetic against Python's."""
 
 import re
 

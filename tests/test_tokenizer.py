@@ -50,7 +50,7 @@ def test_characters_are_zero_for_longer_pieces():
 
 def test_training_is_deterministic_and_quiet(capfd):
     program = (
-        "import sys; from rljax.data import tokenizer as t;"
+        "import sys; from rljax.data import tokenizers as t;"
         "sys.stdout.buffer.write(t.train(eval(sys.argv[1]), vocabulary=48, model_type='unigram').serialized)"
     )
     here = tokenizers.train(CORPUS, vocabulary=48, model_type="unigram")
