@@ -1,7 +1,9 @@
 """Tasks: the table, bad settings, and arithmetic against Python's."""
 
+import pathlib
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import on_device
@@ -243,3 +245,30 @@ def test_binding(name, missing):
     with pytest.raises(ValueError, match=r"call task.bind\(tokenizer\) first"):
         task.prompts(jnp.arange(2), "train")
     assert task.tokenizer is None and on_device.make(name).prompt_length == task.prompt_length
+
+
+# --- the examples of the page --------------------------------------------------------------------
+
+PAGE = pathlib.Path(environments.__file__).parent / "README.md"
+
+
+@pytest.mark.parametrize("name", ["Reverse", "Capitals"])
+def test_the_examples_of_the_page_judge_their_demonstrations_correct(name):
+    names = {}
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if f"class {name}" in c]
+    exec(code, names)
+    task = names[name]()
+    task = task.bind(tokenizers.train(task.corpus()))
+    for split in ("train", "heldout"):
+        index = jnp.arange(task.size(split))
+        prompts = task.prompts(index, split)
+        token, mask = task.demonstrations(index, split, jax.random.key(0))
+        texts = [task.tokenizer.decode(row[seen > 0]) for row, seen in zip(prompts.token, prompts.mask, strict=True)]
+        assert texts == [task.text(int(i), split) for i in index]
+        assert prompts.token.shape[1] == task.prompt_length and token.shape[1] == task.completion_length
+        if environments.scored_on_device(task):
+            assert np.all(task.verify(index, split, token, mask).outcome == CORRECT)
+        else:
+            answers = [task.tokenizer.decode(row[seen > 0]) for row, seen in zip(token, mask, strict=True)]
+            scores = [task.reward(a, task.target(int(i), split)) for i, a in enumerate(answers)]
+            assert [score["outcome"] for score in scores] == ["correct"] * len(scores)
