@@ -17,9 +17,7 @@ class Family:
     """The properties that all models of a family share."""
 
     model_class: str  # of transformers
-    fixed: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # fields of Architecture that config.json does not have
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of Architecture
     optional: tuple[str, ...] = ()  # groups of fields that its config may have: window, scale, experts
     tied: bool = False  # if the config has no tie_word_embeddings
 
