@@ -435,10 +435,10 @@ def get_config(arg=""):
 """
 
 
-def command(module, *arguments):
+def command(*arguments):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([sys.executable, "-m", f"rljax{module}", *arguments], env=environment, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "rljax", *arguments], env=environment, **pipes)
 
 
 @pytest.fixture(scope="module")
@@ -449,7 +449,7 @@ def runs(store, tmp_path_factory):
     config = files.load(str(folder / "tiny_config.py"), "")
     place = f"{BUCKET}/runs/killed"
     store.plan(flaky.Fault("hold", "POST.*runs/killed/checkpoints/4/state/d/"))
-    process = command("", "--config", str(folder / "tiny_config.py"), "--workdir", place)
+    process = command("--config", str(folder / "tiny_config.py"), "--workdir", place)
     loop.train(config, folder / "whole", progress=False, devices=ONE)  # meanwhile
     assert store.held.wait(240), process.communicate()[0]
     process.send_signal(signal.SIGKILL)
@@ -490,8 +490,8 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command(".sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
-        command(".metrics", place, "--count", "1"),
+        command("sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
+        command("metrics", place, "--count", "1"),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
     assert [process.returncode for process in reads] == [0, 0], outputs
@@ -552,7 +552,7 @@ def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_
     storage.write(f"{BUCKET}/set/a", b"A" * 1000)  # as long as before
     assert (storage.stage(f"{BUCKET}/set", tmp_path) / "a").read_bytes() == b"A" * 1000
     assert storage.stage(tmp_path, tmp_path) == tmp_path  # what is local stays where it is
-    with pytest.raises(FileNotFoundError, match=r"gs://.*none: nothing is there"):
+    with pytest.raises(FileNotFoundError, match=r"gs://.*none: empty, or no such folder"):
         storage.stage(f"{BUCKET}/none", tmp_path)
 
 
