@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parent
 setuptools.setup(
     name="rljax",
     version="0.1.0",
-    description="Policy optimisation of language models, native to JAX.",
+    description="Policy optimization of language models, native to JAX.",
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -26,7 +26,6 @@ setuptools.setup(
         "gcsfs",
         "google-api-core",
         "google-auth",
-        "grain",
         "jax>=0.10",
         "jinja2>=3.1.6",
         "math-verify",

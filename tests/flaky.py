@@ -1,8 +1,8 @@
 """An object store on loopback that fails on demand: a proxy in front of gcp-storage-emulator.
 
-The proxy also keeps promises of the real store that the emulator does not: an answer names the generation of what it
-holds, ``ifGenerationMatch`` and ``ifGenerationNotMatch`` are held to (without both tensorstore fails now and then with
-"Malformed StorageGeneration"), and an upload in parts that is finished says so again when asked again.
+The proxy also implements behavior of the real store that the emulator lacks: a response names the generation of its
+object, ``ifGenerationMatch`` and ``ifGenerationNotMatch`` are respected (without both tensorstore sometimes fails with
+"Malformed StorageGeneration"), and the status of a completed resumable upload can be queried repeatedly.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ import urllib.parse
 import urllib.request
 
 BUCKET = "flaky-bucket"
-STOPPED = threading.Event()  # never set; what a held request waits for
+STOPPED = threading.Event()  # never set; a held request waits for it
 
 
 @dataclasses.dataclass
 class Fault:
-    """What the next ``count`` requests that match get, after ``skip`` that are served.
+    """A fault of the next ``count`` matching requests, after ``skip`` of them are served.
 
-    ``kind`` is a status such as "503", or "refuse" (the connection ends before the request is passed on), "forget"
-    (the store does it, the answer is lost), "cut" (half of the answer comes), "hold" (no answer at all).
-    ``match`` is sought in "METHOD /path?query" with, for an upload, the start of its body behind it.
+    ``kind`` is a status such as "503", or "refuse" (the connection closes before the request is forwarded), "forget"
+    (the store executes it, the response is lost), "cut" (half of the response is sent), "hold" (no response).
+    ``match`` is a pattern searched in "METHOD /path?query", followed for an upload by the start of its body.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Store:
         self.faults: list[Fault] = []
         self.seen: list[str] = []
         self.held = threading.Event()
-        self.finished: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}  # answers by upload_id
+        self.finished: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}  # responses by upload_id
         self.one_by_one = threading.Lock()
         self._lock = threading.Lock()
 
@@ -65,13 +65,13 @@ class Store:
         }
 
     def plan(self, *faults: Fault) -> None:
-        """Replace the faults to come, and forget what was seen."""
+        """Replace the planned faults, and clear the recorded requests."""
         with self._lock:
             self.faults, self.seen = list(faults), []
         self.held.clear()
 
     def take(self, line: str) -> str:
-        """Note a request; return the kind of fault it gets, "" for none."""
+        """Record a request; return the kind of its fault, "" for none."""
         with self._lock:
             self.seen.append(line)
             for fault in self.faults:
@@ -84,7 +84,7 @@ class Store:
         return ""
 
     def make_folder(self, name: str) -> None:
-        """Make a folder as a person does in a browser: an empty object whose name ends with a slash."""
+        """Create a folder as the web console does: an empty object whose name ends with a slash."""
         kind = 'multipart/related; boundary="=0="'
         meta = f'--=0=\nContent-Type: application/json; charset=UTF-8\n\n{{"name": "{name}/"}}'
         request = urllib.request.Request(
@@ -95,7 +95,7 @@ class Store:
         urllib.request.urlopen(request, timeout=30).close()
 
     def names(self) -> list[str]:
-        """List the objects of the bucket, past the proxy."""
+        """List the objects of the bucket, without the proxy."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.emulator}/storage/v1/b/{BUCKET}/o", timeout=30) as answer:
             return sorted(item["name"] for item in json.load(answer).get("items", []))
 
@@ -177,7 +177,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of a client that was killed, or closed the connection that was cut."""
+        """Ignore errors of clients that were killed or disconnected."""
 
 
 def _free_port() -> int:
@@ -188,7 +188,7 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def store():
-    """Start both; what they hold is in memory and goes with them."""
+    """Start emulator and proxy; objects are in memory and are lost when they stop."""
     emulator = _free_port()
     command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={emulator}"]
     process = subprocess.Popen(
@@ -208,11 +208,11 @@ def store():
                     raise
                 time.sleep(0.05)
         server = _Server(("127.0.0.1", 0), _Handler)
-        made = Store(server.server_address[1], emulator)
-        server.RequestHandlerClass = type("Handler", (_Handler,), {"store": made})
+        proxy = Store(server.server_address[1], emulator)
+        server.RequestHandlerClass = type("Handler", (_Handler,), {"store": proxy})
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield made
+        yield proxy
         server.shutdown()
         server.server_close()
     finally:

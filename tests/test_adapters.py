@@ -28,7 +28,7 @@ def stirred(params):
     """Give the adapters' second matrices values: at the start they are 0."""
 
     def one(path, x):
-        if not adapters.names(path):
+        if not adapters.is_adapter(path):
             return x
         return jnp.asarray(np.random.default_rng(x.size).normal(0, 0.3, x.shape), x.dtype)
 
@@ -111,7 +111,7 @@ def test_they_are_float32_beside_bfloat16():
         ({"adapter_modules": ("query", "embedding")}, "some of query, key, value, attention_output, gate, up, down"),
         (
             {"experts": 4, "experts_per_token": 2, "expert_hidden": 8},
-            "gate, up, down have no adapters with experts=4; choose some of query, key",
+            "gate, up, down cannot have adapters with experts=4; choose some of query, key",
         ),
     ],
 )
@@ -186,12 +186,12 @@ def test_only_adapters_move_and_only_they_are_kept_twice():
     _, _, (before, _, after), metrics = trained()
     for path, x in jax.tree_util.tree_leaves_with_path(before.params["policy"]):
         y = functools.reduce(lambda tree, key: tree[key.key], path, after.params["policy"])
-        assert np.any(x != y) == adapters.names(path), jax.tree_util.keystr(path)
-    own = size(adapters.trained(before.params["policy"]))
-    assert 0 < own < size(before.params) / 2
-    assert size(before.reference) == own
+        assert np.any(x != y) == adapters.is_adapter(path), jax.tree_util.keystr(path)
+    trained_size = size(adapters.trained(before.params["policy"]))
+    assert 0 < trained_size < size(before.params) / 2
+    assert size(before.reference) == trained_size
     moments = [x for x in jax.tree.leaves(before.opt_state) if x.ndim]
-    assert size(moments) == 2 * own
+    assert size(moments) == 2 * trained_size
     np.testing.assert_allclose([metrics[0]["kl"], metrics[0]["loss/kl"]], 0, atol=1e-7)
     assert metrics[1]["loss/kl"] > 0.1 * metrics[1]["kl"] > 1e-9
     equal(after.reference, adapters.trained(after.params["policy"]))  # reset

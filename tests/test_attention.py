@@ -71,7 +71,7 @@ def runs(rows: int, width: int, seed: int) -> np.ndarray:
     return out
 
 
-# right padding; left padding; several segments; segments that take turns; nothing but padding
+# right padding; left padding; several segments; interleaved segments; nothing but padding
 SEGMENTS = [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [3, 3, 7, 7, 0], [1, 2, 1, 2, 2], [0] * 5, [4] * 5]
 LEFT_PADDED = [[0, 1, 1], [1, 1, 1], [0, 0, 1]]
 NARROW = case(SEGMENTS, None, heads=4, kv_heads=2)
@@ -127,7 +127,7 @@ def oracle(case: Case, magnitude: bool = False) -> np.ndarray:
 
 @functools.cache
 def compiled(implementation: str, form: attention.Form):
-    if implementation == "splash":  # no TPU here: the kernel's own interpreter
+    if implementation == "splash":  # no TPU here: the kernel's interpreter
         return jax.jit(functools.partial(attention.IMPLEMENTATIONS["splash"], form, interpret=True))
     return jax.jit(functools.partial(attention.attend, implementation, form))
 
@@ -262,7 +262,7 @@ def test_the_plain_gradient_is_the_slope_of_the_definition(name):
 @pytest.mark.parametrize("name", ["narrow-shared", "wide-shared"])
 def test_the_gradient_of_blocks_from_bfloat16_operands(name):
     # Four roundings stand between float32 and this gradient (the output's, the weights' or the scores', the
-    # factor's own, the result's), each of at most 2^-8: 2^-6 of the largest entry where nothing cancels.
+    # factor's, the result's), each of at most 2^-8: 2^-6 of the largest entry where nothing cancels.
     narrow = CASES[name].rounded(jnp.bfloat16)
     exact = gradient("plain", narrow.rounded(jnp.float32))
     for blocked, expected in zip(gradient("blocked", narrow), exact, strict=True):
@@ -284,7 +284,7 @@ def test_the_gradient_of_splash_is_that_of_one_softmax(name):
 def in_parts(edges: tuple[int, ...]):
     @jax.jit
     def run(query, key, value, valid):
-        form, parts = attention.Form(6**-0.5), [attention.nothing(query)]
+        form, parts = attention.Form(6**-0.5), [attention.empty(query)]
         for start, stop in zip((0, *edges), (*edges, key.shape[3]), strict=True):
             cut = slice(start, stop)
             parts.append(attention.partial(form, query, key[..., cut], value[:, :, cut], valid[..., cut]))

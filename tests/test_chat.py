@@ -8,7 +8,7 @@ import pytest
 from rljax.data import chat, tokenizers
 from tests import test_public_tokenizer as public
 
-# Templates of our own in the manner of public families; the markers are theirs, which is what makes the manner.
+# Templates written for this test in the form of public families, with the markers of those families.
 CHATML = """{%- if messages[0]['role'] == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
 {%- else %}
@@ -96,14 +96,14 @@ def test_templates_are_applied_as_transformers_applies_them(template, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = public.write(tmp_path / "model", "fallback")
     (folder / "chat_template.jinja").write_text(template)
-    theirs, ours = transformers.PreTrainedTokenizerFast.from_pretrained(folder), tokenizers.load(folder)
+    published, ours = transformers.PreTrainedTokenizerFast.from_pretrained(folder), tokenizers.load(folder)
     for messages in (ASKED, TALK, SYSTEM):
         if template == GEMMA and messages == SYSTEM:
             continue
         for prompt in (True, False):
-            text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
+            text = published.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
             assert ours.chat(messages, prompt) == text
-            ids = theirs.apply_chat_template(messages, add_generation_prompt=prompt, return_dict=False)
+            ids = published.apply_chat_template(messages, add_generation_prompt=prompt, return_dict=False)
             assert ours.encode(text) == ids
 
 

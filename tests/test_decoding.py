@@ -141,15 +141,15 @@ def test_rows_over_eight_devices_are_compacted_and_draw_the_same():
 
 
 def replayed(sample: sampling.Sample, compact: int, prompts: int, samples: int):
-    """Compare ``turns`` and ``slots`` with a replay: at which turn which rows were still alive."""
+    """Compare ``steps`` and ``slots`` with a replay: which rows are live at each step."""
     end = sample.mask.sum(axis=1).astype(int)
     shapes = [(prompts, samples)]
     for _ in range(compact):
         p, s = shapes[-1]
         shapes.append((p, (s + 1) // 2) if s > 1 else ((p + 1) // 2, 1))
-    now, turns, slots = 0, 1, prompts * samples  # the first token comes from the prompts alone
-    while turns < end.max():
-        live = (end > turns).reshape(prompts, samples)
+    now, steps, slots = 0, 1, prompts * samples  # the first token comes from the prompts alone
+    while steps < end.max():
+        live = (end > steps).reshape(prompts, samples)
 
         def fits(shape, live=live):
             p, s = shape
@@ -158,8 +158,8 @@ def replayed(sample: sampling.Sample, compact: int, prompts: int, samples: int):
         while now + 1 < len(shapes) and fits(shapes[now + 1]):
             now += 1
         slots += shapes[now][0] * shapes[now][1]
-        turns += 1
-    assert (sample.steps, sample.slots) == (turns, slots)
+        steps += 1
+    assert (sample.steps, sample.slots) == (steps, slots)
 
 
 def test_compaction_saves_the_slots_of_rows_that_ended():

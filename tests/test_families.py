@@ -70,29 +70,31 @@ def test_decoding_reads_what_the_whole_row_does(name, folder):
     model, params = read(folder(name), attention="blocked")
     start = 4
     seen = (jnp.arange(start)[None, :] >= jnp.array([[0], [2]])).astype(jnp.float32)
-    own = jax.random.randint(jax.random.key(1), (4, 8), 0, reference.VOCABULARY)
-    whole = jnp.concatenate([jnp.repeat(TOKEN[:, :start], 2, axis=0), own], axis=1)
-    mask = jnp.concatenate([jnp.repeat(seen, 2, axis=0), jnp.ones(own.shape)], axis=1)
+    completion = jax.random.randint(jax.random.key(1), (4, 8), 0, reference.VOCABULARY)
+    whole = jnp.concatenate([jnp.repeat(TOKEN[:, :start], 2, axis=0), completion], axis=1)
+    mask = jnp.concatenate([jnp.repeat(seen, 2, axis=0), jnp.ones(completion.shape)], axis=1)
     expected = logits(model, params, whole, mask)[:, start:]
 
     @jax.jit
     def decode(params):
-        ready = model.prepare(params)
-        _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, own.shape[1], 3)
+        ready = model.decode_params(params)
+        _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, completion.shape[1], 3)
         out = []
-        for i in range(own.shape[1]):
-            hidden, cache = model.extend(ready, own[:, i], jnp.ones((4,)), cache)
+        for i in range(completion.shape[1]):
+            hidden, cache = model.extend(ready, completion[:, i], jnp.ones((4,)), cache)
             out.append(model.logits(ready, hidden))
         return jnp.stack(out, axis=1)
 
     np.testing.assert_allclose(decode(params), expected, atol=1e-5)
-    _, shared = jax.jit(model.apply_shared)(params, TOKEN[:, :start], seen, own, jnp.ones(own.shape, jnp.int32))
+    _, shared = jax.jit(model.apply_shared)(
+        params, TOKEN[:, :start], seen, completion, jnp.ones(completion.shape, jnp.int32)
+    )
     np.testing.assert_allclose(model.logits(params, shared), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_loop_over_whole_patterns_computes_the_same(remat, folder):
-    model, params = read(folder("gemma2"))  # local, global, local: a turn of two and one layer after it
+    model, params = read(folder("gemma2"))  # local, global, local: one iteration of two layers, then one layer
     looped = models.build(models.Architecture(**families.read(STORED["gemma2"]["config"]), scan=True, remat=remat))
     loss = lambda model, params: jnp.sum(logits(model, params, TOKEN, ALL)[:, :, 3] ** 2)  # noqa: E731
     expected, found = (jax.jit(jax.grad(functools.partial(loss, m)))(params) for m in (model, looped))
@@ -149,7 +151,7 @@ def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     for key, x in made.items():
         assert found[key].dtype == {"float32": "F32", "bfloat16": "BF16"}[kind]
         np.testing.assert_array_equal(found[key].read().view(np.uint8), np.atleast_1d(x).view(np.uint8))
-    with pytest.raises(ValueError, match="there is something already"):
+    with pytest.raises(ValueError, match="the folder exists already"):
         weights.save(str(tmp_path / "out"), model.architecture, params)
 
 
@@ -217,11 +219,11 @@ def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "cut short: .* ends at byte"),
-        (lambda path: path.write_bytes(path.read_bytes()[:100]), "cut short"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "truncated: .* ends at byte"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), "truncated"),
         (lambda path: path.write_bytes(b"\x05" + bytes(7) + b"hello"), "its header is not JSON"),
         (lambda path: path.rename(path.with_suffix(".bin")), "pickle, which is never read"),
-        (lambda path: (path.parent / tensors.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'), "not there"),
+        (lambda path: (path.parent / tensors.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'), "is missing"),
     ],
 )
 def test_files_that_are_no_weights(spoil, says, tmp_path):
@@ -234,9 +236,9 @@ def test_files_that_are_no_weights(spoil, says, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "bert"}, "model_type='bert' is unknown; there are llama"),
+        ({"model_type": "bert"}, "model_type='bert' is unknown; choose one of llama"),
         ({"hidden_size": None}, "'hidden_size' is missing"),
-        ({"attention_bias": True}, "attention_bias=true is not built"),
+        ({"attention_bias": True}, "attention_bias=true is not supported"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
         ({"model_type": "qwen3_moe", "num_experts": 4, "decoder_sparse_step": 2}, "decoder_sparse_step"),
@@ -251,7 +253,7 @@ def test_an_architecture_that_no_family_can_say():
     fields = families.read(STORED["qwen3"]["config"])
     with pytest.raises(ValueError, match="qwen2_moe"):
         families.write(models.Architecture(**fields), "qwen2_moe")
-    with pytest.raises(ValueError, match=r"has no way to say .*post_norm"):
+    with pytest.raises(ValueError, match=r"cannot express .*post_norm"):
         families.write(models.Architecture(**{**fields, "bias": True, "post_norm": True}))
 
 
@@ -277,8 +279,8 @@ def test_parity_with_transformers(name, tmp_path):
     found = logits(model, params, TOKEN, ALL)
     assert np.abs(found - reference.logits(tmp_path / "in", reference.TOKEN)).max() < 1e-4
 
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
-    out = theirs.generate(
+    published = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
+    out = published.generate(
         torch.tensor(reference.TOKEN, dtype=torch.long),
         attention_mask=torch.ones(reference.TOKEN.shape),
         max_new_tokens=64,

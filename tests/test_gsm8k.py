@@ -156,7 +156,7 @@ def test_malformed_lines(path, tmp_path, line, words):
 
 def test_a_file_without_rows(path):
     (path / "test.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match=r"test\.jsonl holds no rows"):
+    with pytest.raises(ValueError, match=r"test\.jsonl has no rows"):
         gsm8k_builder.sources(path, FILES)
 
 
@@ -193,8 +193,8 @@ def test_prompts_and_demonstrations(path):
         np.testing.assert_array_equal(token[i], np.array(ids + [tokenizer.pad] * (48 - len(ids))))
         np.testing.assert_array_equal(mask[i], np.array([1] * len(ids) + [0] * (48 - len(ids))))
         assert bound.text(row, "train") == task.text(row, "train") == text
-    assert [bound.reference(row, "train") for row in range(3)] == ["7", "24", "1,500"]
-    assert bound.reference(0, "heldout") == "5"
+    assert [bound.target(row, "train") for row in range(3)] == ["7", "24", "1,500"]
+    assert bound.target(0, "heldout") == "5"
     assert (bound.size("train"), bound.size("heldout")) == (3, 1)
 
 
@@ -235,7 +235,7 @@ def test_overlong_prompts(path):
         gsm8k.gsm8k(path, prompt_length=53).bind(tokenizer)
     bound = gsm8k.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer)
     assert (bound.size("train"), bound.size("heldout")) == (2, 1)
-    assert [bound.reference(i, "train") for i in range(2)] == ["24", "1,500"]  # rows 1 and 2 moved up
+    assert [bound.target(i, "train") for i in range(2)] == ["24", "1,500"]  # rows 1 and 2 moved up
     assert bound.text(0, "heldout") == "Question: Nine?\nAnswer:"
     prompts = bound.prompts(np.array([0, 1]), "train")
     assert [tokenizer.decode(row) for row in prompts.token] == [bound.text(i, "train") for i in range(2)]
@@ -262,7 +262,7 @@ def test_bad_arguments(path):
         with pytest.raises(ValueError, match=field):
             gsm8k.gsm8k(path, **arguments)
     task = gsm8k.gsm8k(path)
-    with pytest.raises(ValueError, match="'test'; it has train, heldout"):
+    with pytest.raises(ValueError, match="'test'; choose one of train, heldout"):
         task.size("test")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="bind"):
         task.prompts(np.array([0]), "train")
@@ -278,7 +278,7 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
     assert tokenizer.decode(token[0]) == " #### 27"
     assert task.target(0, "heldout") == "27"
-    with pytest.raises(ValueError, match="'train'; it has heldout"):
+    with pytest.raises(ValueError, match="'train'; choose one of heldout"):
         task.size("train")
 
 
@@ -323,13 +323,13 @@ def test_math(tmp_path):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
     task: Any = environments.lookup("math")(tmp_path, 128, 64, cache=tmp_path / "cache")
     bound = task.bind(tokenizers.make("bytes", ()))
-    assert [bound.reference(i, "train") for i in range(2)] == ["\\frac{x}{2}", "2"]
+    assert [bound.target(i, "train") for i in range(2)] == ["\\frac{x}{2}", "2"]
     assert bound.text(1, "train") == "Question: $1+1$?\nPut the final answer in \\boxed{}.\nAnswer:"
     token, _ = bound.demonstrations(np.array([0]), "heldout")
     assert tokenizers.make("bytes", ()).decode(token[0]) == " " + rows[0]["solution"]
     for row in range(2):
-        assert bound.reward(rows[row]["solution"], bound.reference(row, "train"))["outcome"] == "correct"
-        assert bound.reward(rows[row]["solution"], bound.reference(1 - row, "train"))["outcome"] == "wrong"
+        assert bound.reward(rows[row]["solution"], bound.target(row, "train"))["outcome"] == "correct"
+        assert bound.reward(rows[row]["solution"], bound.target(1 - row, "train"))["outcome"] == "wrong"
     (tmp_path / "train.jsonl").write_text('{"problem": "One?", "solution": "1"}')
     with pytest.raises(ValueError, match=r"line 1: 'solution' has no final answer after '\\\\boxed'"):
         environments.lookup("math")(tmp_path)
@@ -342,19 +342,17 @@ def test_the_real_problems(tmp_path):
     tokenizer = tokenizers.train(task.corpus(), vocabulary=1024, model_type="bpe")
     bound = task.bind(tokenizer)  # the default lengths hold every prompt
     assert bound.size("train") == 7473
-    assert bound.reference(0, "train") == "72"
+    assert bound.target(0, "train") == "72"
     assert "Natalia" in bound.text(0, "train")
     token, mask = bound.demonstrations(np.arange(7473), "train")
     whole = [row for row in range(7473) if token[row, int(mask[row].sum()) - 1] == tokenizer.eos]
     assert len(whole) > 7400
     completions = [tokenizer.decode(token[row]) for row in whole]
     with pool.Verifiers(bound.reward, workers=2, parts=bound.parts) as verifiers:
-        scored = verifiers.submit(completions, [bound.reference(row, "train") for row in whole]).result()
+        scored = verifiers.submit(completions, [bound.target(row, "train") for row in whole]).result()
     assert set(scored.outcome.tolist()) == {types.Outcome.CORRECT}
     assert scored.errors == []
     for row in range(100):  # a neighbour's solution is right only where the answers agree
-        if float(bound.reference(row, "train").replace(",", "")) != float(
-            bound.reference(row + 1, "train").replace(",", "")
-        ):
+        if float(bound.target(row, "train").replace(",", "")) != float(bound.target(row + 1, "train").replace(",", "")):
             solution = task._read(row + 1, "train")[1]
-            assert mathematics.numeric_answer(solution, bound.reference(row, "train"))["outcome"] == "wrong"
+            assert mathematics.numeric_answer(solution, bound.target(row, "train"))["outcome"] == "wrong"

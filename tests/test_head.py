@@ -27,8 +27,8 @@ KEPT = np.asarray(scoring.pack_bits(jnp.asarray(SUPPORT)))
 WEIGHT = rng.normal(size=(len(NAMES), *SHAPE)).astype(np.float32)
 
 
-def asked(chunk: int, dtype: str = "float32") -> head.Asked:
-    return head.Asked(dtype, chunk, log_normaliser=True, entropy=True, square_prob=True)
+def asked(chunk: int, dtype: str = "float32") -> head.Request:
+    return head.Request(dtype, chunk, log_normaliser=True, entropy=True, square_prob=True)
 
 
 def chosen() -> np.ndarray:
@@ -131,7 +131,7 @@ def test_kept_logits_are_the_ones_made_again():
 
 
 def test_only_what_is_asked_for_is_returned():
-    found = head.scores(head.Asked("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
+    found = head.scores(head.Request("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
     assert set(found) == {"logp"}
 
 
@@ -221,6 +221,6 @@ def test_memory_does_not_grow_with_the_logits():
 
     few, many = 2048, 4 * 2048
     logits = 4 * rows * width * (many - few)  # bytes by which they grow
-    own = 4 * 4 * small * (many - few)  # W cut into parts, its gradient in parts and whole, and their sum
-    assert held(many, 256) - held(few, 256) - own < 0.2 * logits
+    parts = 4 * 4 * small * (many - few)  # W cut into parts, its gradient in parts and whole, and their sum
+    assert held(many, 256) - held(few, 256) - parts < 0.2 * logits
     assert held(many, 0) - held(few, 0) > logits  # whole logits do grow

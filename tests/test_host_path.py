@@ -28,7 +28,7 @@ EVALUATED = 4 * 2 + 4  # completions an evaluation judges: 4 prompts, 2 samples 
 JUDGES = """
     import dataclasses, os, pathlib, signal, zlib
 
-    def judge(text, reference):
+    def judge(text, target):
         # One worker, so calls come one after another.
         moods = pathlib.Path(os.environ["HOST_PATH_MOODS"])
         with (moods / "calls").open("ab") as calls:
@@ -45,10 +45,10 @@ JUDGES = """
             raise KeyError("no such answer")
         if (moods / "slow").exists() and call % 2:
             return {"reward": 0.0, "outcome": "timed_out"}
-        return {"reward": luck % 2, "format": 1.0, "wanted": float(reference)}
+        return {"reward": luck % 2, "format": 1.0, "wanted": float(target)}
 
     def questions(path):
-        from rljax.tasks import gsm8k
+        from rljax.environments import gsm8k
         task = gsm8k.gsm8k(path, prompt_length=24, completion_length=12)
         return dataclasses.replace(task, reward=judge, parts=("format", "wanted"))
 """

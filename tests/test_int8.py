@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.models import transformer
+from rljax.models import layer
 from rljax.models.architecture import MATRICES
 from rljax.training import phases
 from tests import tiny
@@ -24,8 +24,8 @@ def run():
 
 def restored(model, params):
     """Return the parameters that ``prepare`` makes, matrices as floats again, stacked."""
-    layers = model.prepare(params)["layers"]
-    is_int8 = lambda w: isinstance(w, transformer.Int8)  # noqa: E731
+    layers = model.decode_params(params)["layers"]
+    is_int8 = lambda w: isinstance(w, layer.Int8)  # noqa: E731
     whole = [jax.tree.map(lambda w: w.value * w.scale if is_int8(w) else w, x, is_leaf=is_int8) for x in layers]
     return {**params, "layers": jax.tree.map(lambda *x: jnp.stack(x), *whole)}
 
@@ -33,7 +33,7 @@ def restored(model, params):
 def test_every_output_is_rounded_by_half_a_step_at_most():
     step, state, _ = run()
     params = state.params["policy"]
-    ready = step.setup.networks["policy"].prepare(params)["layers"][0]
+    ready = step.setup.networks["policy"].decode_params(params)["layers"][0]
     for name, w in params["layers"].items():
         if name not in MATRICES:
             np.testing.assert_array_equal(ready[name], w[0])

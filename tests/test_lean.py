@@ -49,12 +49,12 @@ def descend(stochastic, steps):
     tx = optimizers.build([optax.sgd(2.0**-12)], clip_norm=0, warmup=0)
     params = {"w": jnp.ones(512, jnp.bfloat16), "wide": jnp.ones(2)}
 
-    def turn(carry, i):
+    def step(carry, i):
         key = jax.random.fold_in(jax.random.key(0), i) if stochastic else None
         gradient = jax.tree.map(jnp.ones_like, carry[0])
         return optimizers.apply(tx, gradient, jnp.zeros(()), *carry, key)[:2], None
 
-    (params, _), _ = jax.lax.scan(turn, (params, tx.init(params)), jnp.arange(steps))
+    (params, _), _ = jax.lax.scan(step, (params, tx.init(params)), jnp.arange(steps))
     return params
 
 
@@ -93,7 +93,7 @@ def test_moments_are_float32_unless_the_optimizer_says_otherwise():
             {"model__param_dtype": "float16"},
             "param_dtype='float16': must be one of 'float32', 'bfloat16'. Did you mean 'bfloat16'",
         ),
-        ({"model__adapter_modules": ("querry",)}, "adapter_modules=.*: some of query, key"),
+        ({"model__adapter_modules": ("querry",)}, "adapter_modules=.*: choose some of query, key"),
     ],
 )
 def test_what_rounds_nothing_is_refused(fields, message):
@@ -138,7 +138,7 @@ def test_muon_moves_each_layers_matrices_as_matrices_and_the_rest_by_adam():
             found = moved["layers"][name][i].reshape(rows, -1)
             np.testing.assert_allclose(found, expected[str(i)], atol=2e-5)
             sizes = np.linalg.svd(found, compute_uv=False) / 0.01
-            assert 0.5 < sizes.min() and sizes.max() < 1.5  # near orthogonal; five turns reach 0.7 to 1.2 of it
+            assert 0.5 < sizes.min() and sizes.max() < 1.5  # near orthogonal; five iterations reach 0.7 to 1.2 of it
     first = 0.002 * (1 + 0.9 * 0.1 / (1 - 0.9**2))  # Adam's first step with Nesterov's momentum
     np.testing.assert_allclose(np.abs(moved["embedding"]), first, rtol=1e-3)
     np.testing.assert_allclose(np.abs(moved["final_norm"]), first, rtol=1e-3)

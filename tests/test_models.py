@@ -145,7 +145,7 @@ def test_cached_decode_equals_full_forward(block, scan):
     np.testing.assert_allclose(found[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
     assert cache.length == 5
     np.testing.assert_array_equal(cache.mask, np.concatenate([live, np.zeros((4, 1))], axis=1) > 0)
-    prompts, blocks = ([cache.prompt], [cache.own]) if scan else (cache.prompt, cache.own[0])
+    prompts, blocks = ([cache.prompt], [cache.completion]) if scan else (cache.prompt, cache.completion[0])
     assert all(key.shape[-4] == 2 for key, _ in prompts)  # never one for each row
     assert [key.shape[-1] for key, _ in blocks] == ([2, 2, 2] if block and not scan else [6])
 
@@ -238,7 +238,7 @@ def test_architecture_refuses(changes, message):
 def test_apply_refuses_shapes_that_do_not_fit():
     model = _model()
     params = _params(model)
-    with pytest.raises(ValueError, match="must share one shape"):
+    with pytest.raises(ValueError, match="expected one shape"):
         model.apply(params, TOKEN, MASK[:, :3])
-    with pytest.raises(ValueError, match="P divide B"):
+    with pytest.raises(ValueError, match="P dividing B"):
         model.apply_shared(params, TOKEN[:2], MASK[:2], TOKEN, MASK.astype(np.int32))

@@ -1,4 +1,4 @@
-"""Rollouts carried over: in segments as in one piece, each token by its own policy, no prompt lost or drawn twice."""
+"""Partial rollouts: segments equal one piece, each token by the policy of its step, no prompt is lost or repeated."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ def test_resume_refuses_wrong_counts():
     prompts, keys = samplers.prompts_of(samplers.PROMPT, width=2), samplers.keys_for(1, 2)
     whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=2)
     run = functools.partial(sampling.resume, samplers.TOY, samplers.TABLE, prompts, **drawing.arguments())
-    with pytest.raises(ValueError, match=r"keys of shape \(1,\): expected at least 1, and \(2,\)"):
+    with pytest.raises(ValueError, match=r"shape \(1,\) but expected \(2\).*keys"):
         run(keys[:1], whole, jnp.ones(2, bool), segment=1)
     with pytest.raises(ValueError, match="segment = 0"):
         run(keys, whole, jnp.ones(2, bool), segment=0)
@@ -156,11 +156,11 @@ def test_each_token_is_stamped_with_the_version_that_wrote_it():
         for name in (*FLOATS, "version"):
             was, now = getattr(before.pool["rows"], name), getattr(rows, name)
             np.testing.assert_array_equal(now[kept], was[kept])
-        # each version's own parameters, and no other's, give what it said of its tokens
+        # the parameters of each version, and no others, reproduce what it reported of its tokens
         for version in range(number + 1):
-            own = (rows.mask > 0) & (rows.version == version)
+            written = (rows.mask > 0) & (rows.version == version)
             scored = np.asarray(logp(found[version][0].params["policy"], rows))
-            np.testing.assert_allclose(rows.behaviour_logp[own], scored[own], atol=1e-5)
+            np.testing.assert_allclose(rows.behaviour_logp[written], scored[written], atol=1e-5)
             older = (rows.mask > 0) & (rows.version < version)
             mixed += np.sum(np.abs(rows.behaviour_logp - scored)[older] > 1e-4)
     assert mixed > 100

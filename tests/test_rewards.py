@@ -19,24 +19,24 @@ from rljax.environments.verifiers import mathematics, pool
 MODULE = """
     import os, pathlib, signal, subprocess, sys, time
 
-    def judge(text, reference):
+    def judge(text, target):
         verb, _, rest = text.partition(" ")
         if verb == "number":
             return float(rest)
         if verb == "equal":
-            return {"reward": float(rest == reference), "length": len(rest)}
+            return {"reward": float(rest == target), "length": len(rest)}
         if verb == "raise":
             raise KeyError("no such " + rest)
         if verb == "exit":
             sys.exit(3)
         if verb == "hang":
             time.sleep(600)
-        if verb == "brood":  # hangs in a process of its own
-            subprocess.run(["sh", "-c", "echo $$ > " + reference + "; sleep 600; :"])
+        if verb == "brood":  # hangs in a child process
+            subprocess.run(["sh", "-c", "echo $$ > " + target + "; sleep 600; :"])
         if verb == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if verb == "die-once":
-            mark = pathlib.Path(reference)
+            mark = pathlib.Path(target)
             if not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -70,7 +70,7 @@ def outcomes(scored):
 
 
 @pytest.mark.parametrize(
-    ("completion", "reference", "outcome"),
+    ("completion", "target", "outcome"),
     [
         ("48 / 2 = 24\n#### 72", "72", "correct"),
         ("#### 71", "72", "wrong"),
@@ -94,8 +94,8 @@ def outcomes(scored):
         ("", "72", "unparseable"),
     ],
 )
-def test_numeric_answer(completion, reference, outcome):
-    assert mathematics.numeric_answer(completion, reference) == {
+def test_numeric_answer(completion, target, outcome):
+    assert mathematics.numeric_answer(completion, target) == {
         "reward": 1.0 if outcome == "correct" else 0.0,
         "format": 0.0 if outcome == "unparseable" else 1.0,
         "outcome": outcome,
@@ -103,7 +103,7 @@ def test_numeric_answer(completion, reference, outcome):
 
 
 @pytest.mark.parametrize(
-    ("completion", "reference", "outcome"),
+    ("completion", "target", "outcome"),
     [
         (r"so \boxed{\frac12}", r"\frac{1}{2}", "correct"),
         (r"\boxed{0.5}", r"\frac{1}{2}", "correct"),
@@ -121,8 +121,8 @@ def test_numeric_answer(completion, reference, outcome):
         (r"\boxed{}", "7", "unparseable"),
     ],
 )
-def test_boxed_answer(completion, reference, outcome):
-    verdict = mathematics.boxed_answer(completion, reference)
+def test_boxed_answer(completion, target, outcome):
+    verdict = mathematics.boxed_answer(completion, target)
     assert verdict["outcome"] == outcome
     assert (verdict["reward"], verdict["format"]) == (outcome == "correct", outcome != "unparseable")
 
@@ -265,7 +265,7 @@ def test_workers_end_with_a_killed_parent(judge, tmp_path, busy):
     code = f"""
         import os, signal, time
         import judges_of_test_rewards as judges
-        from rljax.rewards import pool
+        from rljax.environments.verifiers import pool
         pool._ORPHAN_GRACE = 0.2
         verifiers = pool.Verifiers(judges.judge, workers=1, timeout=1.0).__enter__()
         print(int(verifiers.submit(["pid"], [None]).result().reward[0]), flush=True)
@@ -282,23 +282,23 @@ def test_workers_end_with_a_killed_parent(judge, tmp_path, busy):
 
 def test_rewards_that_workers_cannot_import():
     with pytest.raises(ValueError, match=r"lambda.*workers=0"):
-        pool.Verifiers(lambda text, reference: 1.0)
-    with pool.Verifiers(lambda text, reference: 1.0, workers=0) as verifiers:
+        pool.Verifiers(lambda text, target: 1.0)
+    with pool.Verifiers(lambda text, target: 1.0, workers=0) as verifiers:
         assert verifiers.submit(["a"], [None]).result().reward[0] == 1
 
     code = """
-        from rljax.rewards import pool
-        def mine(text, reference):
+        from rljax.environments.verifiers import pool
+        def local_reward(text, target):
             return 1.0
         try:
-            pool.Verifiers(mine)
+            pool.Verifiers(local_reward)
         except ValueError as error:
             print(error)
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    assert "mine" in output
+    assert "local_reward" in output
     assert "__main__" in output
     assert "workers=0" in output
 

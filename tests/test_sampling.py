@@ -232,7 +232,7 @@ def counted(calls: list[int]):
 
 
 @pytest.mark.parametrize(
-    ("texts", "stop", "turns", "ends"),
+    ("texts", "stop", "steps", "ends"),
     [
         # Greedy on five states: from state s token 1 (+ 2) until state 0, where token 0.
         (((1, 1, 0), (3,)), (STOP,), 3, (1, 3)),  # states 0 and 4: ends at once; 4, 1, 3, 0 is past three tokens
@@ -242,7 +242,7 @@ def counted(calls: list[int]):
         (((2,), (2,)), (), 40, (40, 40)),
     ],
 )
-def test_the_loop_ends_when_every_row_has(texts, stop, turns, ends):
+def test_the_loop_ends_when_every_row_has(texts, stop, steps, ends):
     table = np.array([[1.0, 0, 0]] + [[0, 1.0, 0]] * 4)
     calls: list[int] = []
     sample = draw(
@@ -252,11 +252,11 @@ def test_the_loop_ends_when_every_row_has(texts, stop, turns, ends):
         OFF | {"temperature": 0.0},
         model=counted(calls),
         stop=stop,
-        length=3 if turns == 3 else 40,
+        length=3 if steps == 3 else 40,
     )
     jax.effects_barrier()
-    assert sample.steps == turns
-    assert calls == [2] * (turns - 1)  # nothing after the last token
+    assert sample.steps == steps
+    assert calls == [2] * (steps - 1)  # nothing after the last token
     np.testing.assert_array_equal(sample.mask.sum(axis=1), ends)
     for row, end in enumerate(ends):
         stopped = int(sample.token[row, end - 1]) in stop
@@ -268,10 +268,10 @@ def test_a_draw_depends_on_its_own_key_and_prompt_only():
     keys = keys_for(3, 4)
     whole = draw(TABLE, prompts_of(*texts, width=3), keys, SETTINGS[2], samples=4, length=6)
     for p, text in enumerate(texts):
-        own = slice(4 * p, 4 * p + 4)
-        alone = draw(TABLE, prompts_of(text, width=8), keys[own], SETTINGS[2], samples=4, length=6)
+        group = slice(4 * p, 4 * p + 4)
+        alone = draw(TABLE, prompts_of(text, width=8), keys[group], SETTINGS[2], samples=4, length=6)
         for name in ("token", "mask", "behaviour_logp", "raw_logp", "entropy", "finish"):
-            np.testing.assert_array_equal(getattr(whole, name)[own], getattr(alone, name))
+            np.testing.assert_array_equal(getattr(whole, name)[group], getattr(alone, name))
     order = np.array([2, 0, 1])
     mixed_keys = keys.reshape(3, 4)[order].reshape(12)
     mixed = draw(TABLE, prompts_of(*(texts[p] for p in order), width=3), mixed_keys, SETTINGS[2], samples=4, length=6)
@@ -304,10 +304,10 @@ def test_a_vmapped_loop_has_one_predicate_and_the_same_draws():
         sample = generate(table, prompts, keys, axis_name="sweep")
         return dataclasses.replace(sample, steps=None), sample.steps
 
-    # out_axes None is refused where turns differ from member to member.
-    swept, turns = jax.jit(jax.vmap(run, axis_name="sweep", out_axes=(0, None)))(tables)
+    # out_axes None is refused where the numbers of steps differ from member to member.
+    swept, steps = jax.jit(jax.vmap(run, axis_name="sweep", out_axes=(0, None)))(tables)
     each = [draw(table, prompts, keys, OFF | {"top_k": 2}, samples=3, length=5) for table in tables]
-    assert turns == max(sample.steps for sample in each)
+    assert steps == max(sample.steps for sample in each)
     together = jax.tree.map(
         lambda *members: np.stack(members), *(dataclasses.replace(sample, steps=None) for sample in each)
     )
@@ -329,7 +329,7 @@ def test_row_keys_fold_in_step_prompt_and_sample():
 
 def test_generate_refuses_wrong_counts():
     prompts = prompts_of(PROMPT, (0,), width=2)
-    with pytest.raises(ValueError, match=r"keys of shape \(3,\): expected \(4,\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\) but expected \(4\).*keys"):
         draw(TABLE, prompts, keys_for(1, 3), OFF, samples=2)
     with pytest.raises(ValueError, match="length = 0: expected at least 1"):
         draw(TABLE, prompts, keys_for(2, 1), OFF, length=0)
@@ -387,11 +387,11 @@ def test_the_transformer_draws_the_same_alone_and_behind_more_padding():
     keys = keys_for(3, 3)
     together = draw(parameters(), prompts_of(*TEXTS, width=5), keys, FILTERED, model=TRANSFORMER, **SHAPE)
     for p, text in enumerate(TEXTS):
-        own = slice(3 * p, 3 * p + 3)
-        alone = draw(parameters(), prompts_of(text, width=7), keys[own], FILTERED, model=TRANSFORMER, **SHAPE)
-        np.testing.assert_array_equal(together.token[own], alone.token)
+        group = slice(3 * p, 3 * p + 3)
+        alone = draw(parameters(), prompts_of(text, width=7), keys[group], FILTERED, model=TRANSFORMER, **SHAPE)
+        np.testing.assert_array_equal(together.token[group], alone.token)
         for name in ("behaviour_logp", "raw_logp", "entropy"):
-            np.testing.assert_allclose(getattr(together, name)[own], getattr(alone, name), atol=1e-5)
+            np.testing.assert_allclose(getattr(together, name)[group], getattr(alone, name), atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 37])

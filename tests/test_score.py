@@ -248,6 +248,10 @@ def test_bits():
     [
         ({"context": None}, {}, "rollout.context is None"),
         ({"action": None}, {}, "rollout.action is None"),
+        ({"mask": np.ones((4, 1), np.float32)}, {}, "rollout.action.token"),
+        ({"mask": np.ones(4, np.float32)}, {}, "rollout.mask"),
+        ({"context": types.Context(np.ones((4, 3), np.int32), np.ones((1, 3)))}, {}, "rollout.context.mask"),
+        ({}, {"samples": 3}, "samples=3 must divide the 4 rows"),
         ({}, {"temperature": -1.0}, "temperature=-1.0"),
         ({}, {"chunk": 0}, "chunk=0"),
         ({}, {"needs": types.Needs(divergence=frozenset({"kl"}))}, "choose from reverse_kl, forward_kl, js"),

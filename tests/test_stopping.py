@@ -50,8 +50,8 @@ def run(table, token):
     """Return the tokens of each row [B, T] after which it holds a string, None where it never does."""
 
     def step(state, column):
-        state = table.after(state, column)
-        return state, table.found(state)
+        state = table.advance(state, column)
+        return state, table.matched(state)
 
     found = np.asarray(jax.lax.scan(step, table.start(len(token)), jnp.asarray(token).T)[1]).T
     return [int(row.argmax()) + 1 if row.any() else None for row in found]
@@ -76,10 +76,10 @@ def test_the_table_finds_what_find_finds(strings):
 
 def test_tables_are_small_and_count_states():
     pieces = raw_bytes.Bytes().pieces()
-    table = stopping.build(("abc", "abd"), pieces, len(pieces)).following
+    table = stopping.build(("abc", "abd"), pieces, len(pieces)).transition
     assert table.shape == (4, 259) and table.dtype == np.uint8  # nothing, a, ab, a whole one
-    assert stopping.build(("xabcx", "abc"), pieces, 259).following.shape == (4, 259)  # "abc" is always there first
-    assert stopping.build(("a" * 300,), pieces, 259).following.dtype == np.uint16
+    assert stopping.build(("xabcx", "abc"), pieces, 259).transition.shape == (4, 259)  # "abc" is always there first
+    assert stopping.build(("a" * 300,), pieces, 259).transition.dtype == np.uint16
 
 
 def test_a_string_may_begin_and_end_inside_a_token_and_not_across_a_special_one():
@@ -89,7 +89,11 @@ def test_a_string_may_begin_and_end_inside_a_token_and_not_across_a_special_one(
 
 @pytest.mark.parametrize(
     ("strings", "columns", "words"),
-    [((), 3, "expected texts"), (("a", ""), 3, "expected texts"), (("a",), 2, "3 pieces for 2 columns")],
+    [
+        ((), 3, "expected one or more texts"),
+        (("a", ""), 3, "expected one or more texts"),
+        (("a",), 2, "3 pieces for 2 columns"),
+    ],
 )
 def test_bad_tables(strings, columns, words):
     with pytest.raises(ValueError, match=words):
@@ -150,16 +154,16 @@ def test_completions_end_where_the_text_first_holds_a_string(compact):
 
 
 def test_a_string_may_straddle_a_cut():
-    turns = 2
+    width = 2
     whole = sampled(STRINGS)
     table = stopping.build(STRINGS, vocabulary().pieces(), 300)
     resume = jax.jit(
         functools.partial(
-            sampling.resume, samplers.TOY, segment=turns, **drawing.arguments(strings=table, compact=1, **OPTIONS)
+            sampling.resume, samplers.TOY, segment=width, **drawing.arguments(strings=table, compact=1, **OPTIONS)
         )
     )
     cut = jax.tree.map(jnp.zeros_like, whole)
-    for number in range(-(-LENGTH // turns)):
+    for number in range(-(-LENGTH // width)):
         cut = resume(policy(), PROMPTS, KEYS, cut, jnp.full((24,), number == 0))
     for name in ("token", "mask", "finish"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
@@ -185,11 +189,11 @@ def test_a_run_ends_completions_at_its_strings():
     rollout = jax.device_get(step.rollout(state, program.key))
     pieces, ended = program.tokenizer.pieces(), 0
     for token, mask, finish in zip(rollout.action.token, rollout.mask, rollout.finish, strict=True):
-        own = token[mask > 0]
-        end = first_end(pieces, own, ("8", "33"))
+        emitted = token[mask > 0]
+        end = first_end(pieces, emitted, ("8", "33"))
         ended += end is not None
-        assert end in (None, len(own))
-        assert finish == (types.Finish.STOP if end or own[-1] == program.tokenizer.eos else types.Finish.LENGTH)
+        assert end in (None, len(emitted))
+        assert finish == (types.Finish.STOP if end or emitted[-1] == program.tokenizer.eos else types.Finish.LENGTH)
     assert 0 < ended < len(rollout.mask)
 
 

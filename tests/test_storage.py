@@ -53,7 +53,8 @@ def _no_faults(store):
 
 UNREACHABLE = """
 import concurrent.futures
-from rljax import checkpoint, storage
+from rljax.data import storage
+from rljax.run import checkpoints
 storage.PATIENCE = 0.0
 place = "gs://somewhere/run"
 calls = {
@@ -62,7 +63,7 @@ calls = {
     "names": storage.names,
     "read": storage.read,
     "write": lambda place: storage.write(place, b"x"),
-    "all_steps": lambda place: checkpoint.Checkpointer(place).all_steps(),
+    "all_steps": lambda place: checkpoints.Checkpointer(place).all_steps(),
 }
 with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
     for name, answer in {name: threads.submit(call, place) for name, call in calls.items()}.items():
@@ -159,9 +160,9 @@ def failing(times, error):
 def test_what_may_pass_is_tried_again_and_said(error, monkeypatch):
     pauses = []
     monkeypatch.setattr(storage.time, "sleep", pauses.append)
-    with pytest.warns(storage.StorageWarning, match=r"gs://b/file: attempt \d failed \(.*trying again") as said:
+    with pytest.warns(storage.StorageWarning, match=r"gs://b/file: attempt \d failed \(.*trying again") as caught:
         assert storage.retry(failing(7, error), "gs://b/file") == "done"
-    assert [f"attempt {i}" in str(w.message) for i, w in enumerate(said, start=1)] == [True] * 7
+    assert [f"attempt {i}" in str(w.message) for i, w in enumerate(caught, start=1)] == [True] * 7
     longest = [1, 2, 4, 8, 16, 30, 30]
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
     with pytest.raises(storage.Unavailable, match=r"gs://b/file: attempt 1 failed .*gave up") as error_:
@@ -434,10 +435,10 @@ def get_config(arg=""):
 """
 
 
-def command(module, *arguments):
+def command(*arguments):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([sys.executable, "-m", f"rljax{module}", *arguments], env=environment, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "rljax", *arguments], env=environment, **pipes)
 
 
 @pytest.fixture(scope="module")
@@ -448,7 +449,7 @@ def runs(store, tmp_path_factory):
     config = files.load(str(folder / "tiny_config.py"), "")
     place = f"{BUCKET}/runs/killed"
     store.plan(flaky.Fault("hold", "POST.*runs/killed/checkpoints/4/state/d/"))
-    process = command("", "--config", str(folder / "tiny_config.py"), "--workdir", place)
+    process = command("--config", str(folder / "tiny_config.py"), "--workdir", place)
     loop.train(config, folder / "whole", progress=False, devices=ONE)  # meanwhile
     assert store.held.wait(240), process.communicate()[0]
     process.send_signal(signal.SIGKILL)
@@ -489,8 +490,8 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command(".sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
-        command(".metrics", place, "--count", "1"),
+        command("sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
+        command("metrics", place, "--count", "1"),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
     assert [process.returncode for process in reads] == [0, 0], outputs
@@ -532,7 +533,7 @@ def test_data_on_gs_is_copied_here_whole_and_read(store, tmp_path, monkeypatch):
     assert rows(gsm8k_builder.sources(f"{BUCKET}/data", files, cache)) == expected
     assert [fault.hits for fault in store.faults] == [1, 1]
     for missing, names in ((f"{BUCKET}/none", files), (f"{BUCKET}/data", {**files, "heldout": "absent.jsonl"})):
-        with pytest.raises(FileNotFoundError, match=r"gs://.*(is not a folder|no file 'absent.jsonl' there)"):
+        with pytest.raises(FileNotFoundError, match=r"gs://.*(is not a folder|no file 'absent.jsonl' in it)"):
             gsm8k_builder.sources(missing, names, tmp_path / "local")
 
 
@@ -551,7 +552,7 @@ def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_
     storage.write(f"{BUCKET}/set/a", b"A" * 1000)  # as long as before
     assert (storage.stage(f"{BUCKET}/set", tmp_path) / "a").read_bytes() == b"A" * 1000
     assert storage.stage(tmp_path, tmp_path) == tmp_path  # what is local stays where it is
-    with pytest.raises(FileNotFoundError, match=r"gs://.*none: nothing is there"):
+    with pytest.raises(FileNotFoundError, match=r"gs://.*none: empty, or no such folder"):
         storage.stage(f"{BUCKET}/none", tmp_path)
 
 

@@ -1,7 +1,9 @@
-"""Tasks: the table, bad settings, and arithmetic against Python's own."""
+"""Tasks: the table, bad settings, and arithmetic against Python's."""
 
+import pathlib
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import on_device
@@ -23,7 +25,7 @@ def evaluate_arithmetic(prompt):
 def test_lookup_names_the_choices_and_the_nearest():
     assert environments.lookup("arithmetic")().name == "arithmetic"
     with pytest.raises(
-        ValueError, match=r"'contdown'; there are arithmetic, countdown, gsm8k, math; nearest: 'countdown'"
+        ValueError, match=r"'contdown'; choose one of arithmetic, countdown, gsm8k, math; nearest: 'countdown'"
     ):
         environments.lookup("contdown")
 
@@ -212,22 +214,22 @@ def test_pieces_of_several_characters_are_no_answer():
         ("arithmetic", {"digits": 0}, "digits: 0"),
         ("arithmetic", {"operators": "+/"}, r"operators: '\+/' is not a choice"),
         ("arithmetic", {"operators": "++"}, "operators"),
-        ("arithmetic", {"operators": "+-"}, "working: True is for operators"),
+        ("arithmetic", {"operators": "+-"}, "working: True requires operators"),
         ("arithmetic", {"slip": 1.5}, r"slip: 1.5 is not in \[0, 1\]"),
         ("arithmetic", {"noise": -1}, "noise: -1"),
         ("arithmetic", {"heldout": 0.0}, "heldout: 0.0"),
         ("arithmetic", {"digits": 5, "operators": "*", "working": False}, "digits: 5 .* beyond int32"),
-        ("arithmetic", {"prompt_length": 5}, "prompt_length: 5 tokens were given, these settings need 6"),
-        ("arithmetic", {"completion_length": 19}, "completion_length: 19 tokens were given, these settings need 20"),
+        ("arithmetic", {"prompt_length": 5}, "prompt_length: 5 tokens are too few; these settings need 6"),
+        ("arithmetic", {"completion_length": 19}, "completion_length: 19 tokens are too few; these settings need 20"),
         ("countdown", {"numbers": 1}, "numbers: 1"),
         ("countdown", {"highest": 1}, "highest: 1"),
-        ("countdown", {"numbers": 6, "highest": 100}, "highest: 100 .* beyond int32"),
+        ("countdown", {"numbers": 6, "highest": 100}, "highest: 100 .* exceeds int32"),
         ("countdown", {"operators": "-/"}, "operators: '-/'"),
-        ("countdown", {"largest": 29}, "largest: 29 is not in .*30 must be reachable"),
+        ("countdown", {"largest": 29}, "largest: 29 is not in .*targets up to 30"),
         ("countdown", {"slip": 2.0}, "slip: 2.0"),
         ("countdown", {"heldout": 1.0}, "heldout: 1.0"),
-        ("countdown", {"prompt_length": 14}, "prompt_length: 14 tokens were given, these settings need 15"),
-        ("countdown", {"completion_length": 10}, "completion_length: 10 tokens were given, these settings need 11"),
+        ("countdown", {"prompt_length": 14}, "prompt_length: 14 tokens are too few; these settings need 15"),
+        ("countdown", {"completion_length": 10}, "completion_length: 10 tokens are too few; these settings need 11"),
     ],
 )
 def test_settings_out_of_range(name, settings, words):
@@ -243,3 +245,30 @@ def test_binding(name, missing):
     with pytest.raises(ValueError, match=r"call task.bind\(tokenizer\) first"):
         task.prompts(jnp.arange(2), "train")
     assert task.tokenizer is None and on_device.make(name).prompt_length == task.prompt_length
+
+
+# --- the examples of the page --------------------------------------------------------------------
+
+PAGE = pathlib.Path(environments.__file__).parent / "README.md"
+
+
+@pytest.mark.parametrize("name", ["Reverse", "Capitals"])
+def test_the_examples_of_the_page_judge_their_demonstrations_correct(name):
+    names = {}
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if f"class {name}" in c]
+    exec(code, names)
+    task = names[name]()
+    task = task.bind(tokenizers.train(task.corpus()))
+    for split in ("train", "heldout"):
+        index = jnp.arange(task.size(split))
+        prompts = task.prompts(index, split)
+        token, mask = task.demonstrations(index, split, jax.random.key(0))
+        texts = [task.tokenizer.decode(row[seen > 0]) for row, seen in zip(prompts.token, prompts.mask, strict=True)]
+        assert texts == [task.text(int(i), split) for i in index]
+        assert prompts.token.shape[1] == task.prompt_length and token.shape[1] == task.completion_length
+        if environments.scored_on_device(task):
+            assert np.all(task.verify(index, split, token, mask).outcome == CORRECT)
+        else:
+            answers = [task.tokenizer.decode(row[seen > 0]) for row, seen in zip(token, mask, strict=True)]
+            scores = [task.reward(a, task.target(int(i), split)) for i, a in enumerate(answers)]
+            assert [score["outcome"] for score in scores] == ["correct"] * len(scores)

@@ -50,7 +50,7 @@ def test_characters_are_zero_for_longer_pieces():
 
 def test_training_is_deterministic_and_quiet(capfd):
     program = (
-        "import sys; from rljax.data import tokenizer as t;"
+        "import sys; from rljax.data import tokenizers as t;"
         "sys.stdout.buffer.write(t.train(eval(sys.argv[1]), vocabulary=48, model_type='unigram').serialized)"
     )
     here = tokenizers.train(CORPUS, vocabulary=48, model_type="unigram")
@@ -65,7 +65,7 @@ def test_load_and_pickle(tmp_path):
     path.write_bytes(model.serialized)
     for copy in (tokenizers.load(path), tokenizers.load(model.serialized), pickle.loads(pickle.dumps(model))):
         assert copy == model and hash(copy) == hash(model) and copy.encode("the cat") == model.encode("the cat")
-    with pytest.raises(ValueError, match="not a SentencePiece model"):
+    with pytest.raises(ValueError, match="neither a SentencePiece model"):
         tokenizers.load(b"nonsense")
 
 

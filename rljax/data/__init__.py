@@ -1,11 +1,30 @@
-"""Data: tokenizers, shuffles without a table, and readers of files on disk."""
+"""Data: tokenizers, chat templates, and files on this machine and in object stores.
+
+The one protocol is ``tokenizers.Tokenizer``; ``tokenizers.load`` and ``tokenizers.make`` return one. ``storage`` reads
+and writes files by the same functions on local disks and on gs://. ``cache_folder`` is where prepared data is kept.
+
+=====================  ==================================================================================
+``tokenizers.py``      the protocol of a tokenizer; ``load`` one from files, ``make`` one from a corpus
+``sentence_piece.py``  SentencePiece models, trained here or elsewhere
+``hugging_face.py``    tokenizer.json and the files next to it
+``raw_bytes.py``       UTF-8 bytes as tokens
+``bundle.py``          the files of a tokenizer as one value
+``chat.py``            chat templates
+``characters.py``      tokens that are one character, for tasks inside the compiled program
+``storage.py``         files here and objects on gs://, with retries
+``gsm8k_builder.py``   jsonl files of questions and answers as array_record files
+``shuffle.py``         a keyed permutation of [0, size) without a table
+=====================  ==================================================================================
+
+``README.md`` shows how each is used.
+"""
 
 import os
 import pathlib
 
 
 def cache_folder(folder: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Return ``folder``, else what RLJAX_CACHE says, else rljax under the user's cache directory."""
+    """Return ``folder``, else ``$RLJAX_CACHE``, else ``rljax`` in the user's cache directory."""
     if folder is None:
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         folder = os.environ.get("RLJAX_CACHE") or os.path.join(home, "rljax")

@@ -1,4 +1,4 @@
-"""Tokens that are one character, which tasks inside the program read and write."""
+"""Tokens that are one character, which tasks inside the compiled program read and write."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def of(pieces: Sequence[bytes | None]) -> np.ndarray:
-    """Return the code point of each piece that is one character, 0 for any other: int32 [V]."""
+    """Return the code point of each piece that is one character, 0 for others: int32 [V]."""
     return np.array([_point(piece) for piece in pieces], np.int32)
 
 

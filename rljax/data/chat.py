@@ -1,4 +1,4 @@
-"""Chat templates: Jinja in a sandbox, set up as transformers sets it up, so that templates mean the same here."""
+"""Chat templates: Jinja in a sandbox, configured as in transformers, so that templates give the same texts."""
 
 import datetime
 import functools
@@ -13,18 +13,18 @@ import jinja2.sandbox
 
 
 class _Generation(jinja2.ext.Extension):
-    """``{% generation %}...{% endgeneration %}`` marks what the model wrote, for those who mask the rest."""
+    """``{% generation %}...{% endgeneration %}`` marks the text of the assistant; rendered without the marks."""
 
     tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
 
     def parse(self, parser: Any) -> Any:
-        """Return the block's body."""
+        """Return the body of the tag."""
         line = next(parser.stream).lineno
         return jinja2.nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """What ``{% set ns.x = ... %}`` writes to, closed to names with an underscore: templates are strangers' code."""
+    """The target of ``{% set ns.x = ... %}``; it refuses names with an underscore, since templates are untrusted."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__()
@@ -37,17 +37,22 @@ class _Namespace(jinja2.utils.Namespace):
         super().__setitem__(name, value)
 
 
-def render(template: str, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, names: Mapping[str, str]):
-    """Write messages by a template.
+def render(
+    template: str, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, names: Mapping[str, str]
+) -> str:
+    """Write messages as text by a chat template.
 
     Args:
-        template: Jinja source.
-        messages: {"role", "content"} each.
-        add_generation_prompt: whether to end with the header of the assistant's turn.
-        names: special tokens by name, "bos_token" and so on.
+      template: Jinja source.
+      messages: mappings with "role" and "content".
+      add_generation_prompt: whether to end with the header of the assistant's turn.
+      names: texts of special tokens by name, such as "bos_token".
+
+    Returns:
+      The text.
 
     Raises:
-        ValueError: the template is no Jinja, calls ``raise_exception`` or does what the sandbox forbids.
+      ValueError: the template is not valid Jinja, calls ``raise_exception``, or does what the sandbox forbids.
     """
     try:
         return _compiled(template).render(
@@ -57,7 +62,7 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], add_generation_
             add_generation_prompt=add_generation_prompt,
             **names,
         )
-    except (jinja2.TemplateError, TypeError) as error:  # TypeError: a filter was given what it cannot take
+    except (jinja2.TemplateError, TypeError) as error:  # TypeError: a wrong argument of a filter
         raise ValueError(f"chat template: {error}") from error
 
 
@@ -78,5 +83,5 @@ def _raise(message: str) -> None:
 
 
 def _tojson(value: Any, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-    # Jinja's own writes < as \u003c, for HTML
+    # Jinja's tojson writes < as \u003c, for HTML
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,9 +1,9 @@
-"""Question/answer jsonl files, GSM8K's first, as a tfds data set in array_record: built once, read at random.
+"""Jsonl files of questions and answers as a tfds data set in array_record: built once, then random access.
 
-``sources`` is the door. The cache is keyed by the content of the files, written beside its place and moved there in
-one rename, so a changed file is rebuilt, a killed build is never read, and two processes may build at once. The files
-may lie on gs://, and so may the cache: array_record reads local files only, so what is there is copied here first.
-TensorFlow is never imported.
+``sources`` is the entry point. The cache is keyed by the contents of the files, written to a temporary folder and
+renamed, so that a changed file is rebuilt, an interrupted build is never read, and two processes may build at once.
+The files and the cache may be on gs://: array_record reads local files only, so a remote cache is copied to this
+machine first. TensorFlow is never imported.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from etils import epath
 from rljax import data
 from rljax.data import storage
 
-_NAME = "question_answer"  # what tfds calls the class below
+_NAME = "question_answer"  # the name that tfds derives from the class below
 _VERSION = "1.0.0"
 _MANIFEST = "manifest.json"
-_ATTEMPTS = 5  # renames tried against other processes before giving up
+_ATTEMPTS = 5  # attempts to rename, against other processes, before an error
 
 
 class QuestionAnswer(tfds.core.GeneratorBasedBuilder):
-    """Rows of ``question`` and ``answer`` text by split, in the order of the file."""
+    """Rows of ``question`` and ``answer`` texts by split, in the order of the file."""
 
     VERSION = tfds.core.Version(_VERSION)
-    code_path = None  # nothing is read from beside this file; to find it tfds imports a package it does not require
+    code_path = None  # not needed; to determine it tfds imports a package that it does not require
 
     def __init__(self, *, rows: Mapping[str, Sequence[tuple[str, str]]], data_dir: str):
-        """Take the rows of each split, already checked, and the folder to build in."""
+        """Store the checked rows of each split; ``data_dir`` is the folder to build in."""
         self._rows = rows
         super().__init__(data_dir=data_dir, file_format="array_record")
 
@@ -64,24 +64,27 @@ def sources(
     fields: tuple[str, str] = ("question", "answer"),
     mark: str = "####",
 ) -> dict[str, Sequence[Mapping[str, bytes]]]:
-    """Give each split as a random-access source of ``{"question": bytes, "answer": bytes}``, building it if needed.
+    """Return each split as a random-access sequence, building the array_record files if they do not exist.
 
     Args:
-        path: folder that holds the jsonl files, local or gs://.
-        files: file name of each split.
-        cache: folder to keep the array_record files in, local or gs://; None means ``$RLJAX_CACHE``, else ``rljax``
-            in the user's cache folder.
-        fields: what a question and its answer are called in the files.
-        mark: text before the final answer, without which an answer is malformed; "" for none.
+      path: folder of the jsonl files, local or gs://.
+      files: file name of each split.
+      cache: folder of the array_record files, local or gs://; None: ``$RLJAX_CACHE``, else ``rljax`` in the user's
+        cache folder.
+      fields: names of the question and of the answer in the files.
+      mark: text before the final answer, which every answer must contain; "": none.
+
+    Returns:
+      By split, sequences of ``{"question": bytes, "answer": bytes}``.
 
     Raises:
-        FileNotFoundError: ``path`` or one of ``files`` is not there.
-        ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
+      FileNotFoundError: ``path`` or one of ``files`` does not exist.
+      ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
     """
     folder = storage.path(path)
     if not storage.is_dir(folder):
         raise FileNotFoundError(
-            f"task argument path={str(path)!r} is not a folder; it must hold {', '.join(files.values())}"
+            f"task argument path={str(path)!r} is not a folder; expected a folder with {', '.join(files.values())}"
         )
     content: dict[str, bytes] = {}
     digest = hashlib.sha256(repr((_VERSION, fields, mark, list(files))).encode())
@@ -89,7 +92,7 @@ def sources(
         try:
             content[split] = storage.read(folder / name)
         except (FileNotFoundError, IsADirectoryError):
-            text = f"task argument path={str(path)!r}: no file {name!r} there (the {split} split)"
+            text = f"task argument path={str(path)!r}: no file {name!r} in it (the {split} split)"
             raise FileNotFoundError(text) from None
         digest.update(hashlib.sha256(content[split]).digest())
     name = f"{_NAME}-{digest.hexdigest()[:16]}"
@@ -123,25 +126,25 @@ def _rows(file: epath.Path, content: bytes, fields: tuple[str, str], mark: str) 
         question, answer = field.get(fields[0]), _as_text(field.get(fields[1]))
         for name, value in zip(fields, (question, answer), strict=True):
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{where}: {name!r} is {value!r}, want an object whose {name!r} is text, not empty")
+                raise ValueError(f"{where}: {name!r} is {value!r}, expected a text that is not empty")
         pieces = str(answer).split(mark or None)
         if mark and (len(pieces) < 2 or not pieces[-1].strip()):
             raise ValueError(f"{where}: {fields[1]!r} has no final answer after {mark!r}")
         rows.append((question, answer))
     if not rows:
-        raise ValueError(f"task argument path: {file} holds no rows")
+        raise ValueError(f"task argument path: {file} has no rows")
     return rows
 
 
 def _as_text(answer: object) -> object:
-    """Write a numeric answer as text, 27.0 as "27"; give anything else back."""
+    """Return a numeric answer as text, 27.0 as "27"; return anything else unchanged."""
     if isinstance(answer, bool) or not isinstance(answer, (int, float)):
         return answer
     return str(int(answer) if float(answer).is_integer() else answer)
 
 
 def _complete(place: pathlib.Path) -> bool:
-    """Tell whether every file that the build wrote is there at its full size."""
+    """Return whether every file that the build wrote exists at its full size."""
     try:
         sizes = json.loads((place / _MANIFEST).read_text())
         return all((place / name).stat().st_size == size for name, size in sizes.items())
@@ -150,26 +153,26 @@ def _complete(place: pathlib.Path) -> bool:
 
 
 def _build(place: pathlib.Path, rows: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Build in a temporary folder beside ``place``, then rename; whoever comes second keeps the first one's."""
+    """Build in a temporary folder next to ``place``, then rename; an existing complete build is kept."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
-        fresh = aside / "fresh"
-        tfds.disable_progress_bar()  # it takes a second, and the run has its own progress line
-        with contextlib.redirect_stdout(io.StringIO()):  # tfds prints the temporary folder as the place to keep
-            QuestionAnswer(rows=rows, data_dir=str(fresh)).download_and_prepare()
-        sizes = {str(f.relative_to(fresh)): f.stat().st_size for f in fresh.rglob("*") if f.is_file()}
-        (fresh / _MANIFEST).write_text(json.dumps(sizes, indent=1))
+        build = temporary / "build"
+        tfds.disable_progress_bar()  # it takes a second, and the run has a progress line
+        with contextlib.redirect_stdout(io.StringIO()):  # tfds prints the path of the temporary folder
+            QuestionAnswer(rows=rows, data_dir=str(build)).download_and_prepare()
+        sizes = {str(f.relative_to(build)): f.stat().st_size for f in build.rglob("*") if f.is_file()}
+        (build / _MANIFEST).write_text(json.dumps(sizes, indent=1))
         for attempt in range(_ATTEMPTS):
             try:
-                os.rename(fresh, place)
+                os.rename(build, place)
                 return
-            except OSError:  # something is there: another process's build, or a damaged one
+            except OSError:  # the folder exists: another process's build, or a damaged one
                 if _complete(place):
                     return
                 if attempt + 1 == _ATTEMPTS:
                     raise
                 with contextlib.suppress(FileNotFoundError):  # another process may have moved it
-                    os.rename(place, aside / f"damaged-{attempt}")
+                    os.rename(place, temporary / f"damaged-{attempt}")
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

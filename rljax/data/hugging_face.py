@@ -1,8 +1,8 @@
-"""``tokenizer.json`` through the ``tokenizers`` library, with what the files beside it say of special tokens."""
+"""``tokenizer.json`` through the ``tokenizers`` library, with the special tokens that the files next to it define."""
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 
 @dataclasses.dataclass(frozen=True)
 class HuggingFace:
-    """The tokenizer of a public checkpoint; make one with ``load``."""
+    """The tokenizer of a public checkpoint; ``load`` returns one."""
 
-    serialized: bytes = dataclasses.field(repr=False)  # of bundle.pack
+    serialized: bytes = dataclasses.field(repr=False)  # a result of bundle.pack
 
     def __getstate__(self) -> dict[str, bytes]:
-        """Pickle the files alone; the rest is rebuilt where it lands."""
+        """Pickle the files only; the rest is rebuilt when needed."""
         return {"serialized": self.serialized}
 
     @functools.cached_property
@@ -33,50 +33,50 @@ class HuggingFace:
 
     @functools.cached_property
     def _core(self) -> dict[str, Any]:
-        """What tokenizer.json says beside its vocabulary and merges, which are large."""
-        found = bundle.json_of(self._files, "tokenizer.json", "this tokenizer")
-        model = {k: v for k, v in found["model"].items() if k not in ("vocab", "merges")}
-        return {"model": model, "decoder": found.get("decoder")}
+        """The content of tokenizer.json without vocabulary and merges, which are large."""
+        content = bundle.json_of(self._files, "tokenizer.json", "this tokenizer")
+        model = {k: v for k, v in content["model"].items() if k not in ("vocab", "merges")}
+        return {"model": model, "decoder": content.get("decoder")}
 
     def _json(self, name: str) -> dict[str, Any]:
         return self._parsed[name]
 
     @functools.cached_property
     def _named(self) -> dict[str, str]:
-        """Texts of the special tokens that have a name, {"bos_token": "<s>", ...}."""
-        found = self._json("special_tokens_map.json") | self._json("tokenizer_config.json")
-        texts = {name: _content(found.get(name)) for name in _NAMED}
+        """Texts of the named special tokens, {"bos_token": "<s>", ...}."""
+        tokens = self._json("special_tokens_map.json") | self._json("tokenizer_config.json")
+        texts = {name: _content(tokens.get(name)) for name in _NAMED}
         return {name: text for name, text in texts.items() if text is not None}
 
     @functools.cached_property
     def _backend(self) -> tokenizers.Tokenizer:
         try:
-            made = tokenizers.Tokenizer.from_buffer(self._files["tokenizer.json"])
+            backend = tokenizers.Tokenizer.from_buffer(self._files["tokenizer.json"])
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"tokenizer.json: {error}") from error
-        made.no_truncation()
-        made.no_padding()
+        backend.no_truncation()
+        backend.no_padding()
         listed = self._json("tokenizer_config.json").get("added_tokens_decoder") or {}
         for number in sorted(listed, key=int):
             fields = {k: v for k, v in listed[number].items() if k != "__type"}
-            made.add_tokens([tokenizers.AddedToken(**fields)])  # nothing happens if it is there
-            if made.token_to_id(fields["content"]) != int(number):
+            backend.add_tokens([tokenizers.AddedToken(**fields)])  # no effect if it exists
+            if backend.token_to_id(fields["content"]) != int(number):
                 raise ValueError(
                     f"tokenizer_config.json: added_tokens_decoder has {fields['content']!r} as {number}, tokenizer.json"
-                    f" as {made.token_to_id(fields['content'])}"
+                    f" as {backend.token_to_id(fields['content'])}"
                 )
-        made.add_special_tokens([text for text in self._named.values() if made.token_to_id(text) is not None])
-        return made
+        backend.add_special_tokens([text for text in self._named.values() if backend.token_to_id(text) is not None])
+        return backend
 
     def _id(self, name: str) -> int | None:
         text = self._named.get(name)
-        found = None if text is None else self._backend.token_to_id(text)
-        if text is not None and found is None:
-            raise ValueError(f"tokenizer_config.json: {name} is {text!r}, which tokenizer.json has no id for")
-        return found
+        number = None if text is None else self._backend.token_to_id(text)
+        if text is not None and number is None:
+            raise ValueError(f"tokenizer_config.json: {name} is {text!r}, which has no id in tokenizer.json")
+        return number
 
     def _numbers(self, name: str) -> tuple[int, ...]:
-        """Return the ids a model's config files give for "eos_token_id" and the like, generation_config.json first."""
+        """Return the ids of a field such as "eos_token_id": of generation_config.json, else of config.json."""
         for file in ("generation_config.json", "config.json"):
             value = self._json(file).get(name)
             if value is not None:
@@ -86,12 +86,12 @@ class HuggingFace:
     @functools.cached_property
     def _special(self) -> frozenset[int]:
         named = [self._backend.token_to_id(text) for text in self._named.values()]
-        found = [i for i, token in self._backend.get_added_tokens_decoder().items() if token.special]
-        return frozenset(i for i in (*found, *named, *self.stop, self.pad, self.bos) if i is not None)
+        special = [i for i, token in self._backend.get_added_tokens_decoder().items() if token.special]
+        return frozenset(i for i in (*special, *named, *self.stop, self.pad, self.bos) if i is not None)
 
     @property
     def vocabulary(self) -> int:
-        """One more than the largest id, V."""
+        """V, one more than the largest id."""
         return self._size
 
     @functools.cached_property
@@ -100,7 +100,7 @@ class HuggingFace:
 
     @property
     def pad(self) -> int:
-        """Id of padding; that of end-of-sequence where the files name none."""
+        """Id of padding; end-of-sequence if the files name none."""
         named = self._id("pad_token")
         return named if named is not None else (*self._numbers("pad_token_id"), self.eos)[0]
 
@@ -114,16 +114,16 @@ class HuggingFace:
     def eos(self) -> int:
         """Id of end-of-sequence."""
         named = self._id("eos_token")
-        found = (*(() if named is None else (named,)), *self._numbers("eos_token_id"))
-        if not found:
+        candidates = (*(() if named is None else (named,)), *self._numbers("eos_token_id"))
+        if not candidates:
             raise ValueError(
-                "no end-of-sequence: give eos_token in tokenizer_config.json or eos_token_id in generation_config.json"
+                "no end-of-sequence: set eos_token in tokenizer_config.json or eos_token_id in generation_config.json"
             )
-        return found[0]
+        return candidates[0]
 
     @property
     def unk(self) -> int | None:
-        """Id of what ``encode`` cannot write; None where bytes stand in for it."""
+        """Id of what ``encode`` does not know; None if the model falls back to bytes."""
         model = self._core["model"]
         if model.get("byte_fallback"):
             return None
@@ -138,7 +138,7 @@ class HuggingFace:
 
     @functools.cached_property
     def _start(self) -> list[int]:
-        """Ids before a text: of add_bos_token where tokenizer_config.json says, else of the post-processor."""
+        """Ids before a text: by add_bos_token if tokenizer_config.json has it, else by the post-processor."""
         explicit = self._json("tokenizer_config.json").get("add_bos_token")
         if explicit is not None:
             return [self.bos] if explicit and self.bos is not None else []
@@ -147,62 +147,63 @@ class HuggingFace:
         return whole.ids[:text]
 
     def encode(self, text: str) -> list[int]:
-        """Split text into ids and add none; special tokens written in the text are read as such."""
+        """Return the ids of a text, without adding any; the texts of special tokens become special tokens."""
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def prompt(self, text: str) -> list[int]:
-        """Encode text behind what the files put first; what they put last (an eos) is left out."""
+        """Return ``encode(text)`` after the ids that start a text; an eos that would end it is left out."""
         return [*self._start, *self.encode(text)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join ids to text, leaving out special tokens and ids beyond the vocabulary."""
+        """Return the text of ids, without special tokens and ids beyond the vocabulary."""
         kept = [i for i in map(int, ids) if i not in self._special]
         return self._backend.decode(kept, skip_special_tokens=False)
 
     def pieces(self) -> list[bytes | None]:
-        """List the bytes each id adds to a text, None for special tokens and ids without a token.
+        """Return the bytes that each id adds to a text, None for special tokens and ids without a token.
 
         Raises:
-            ValueError: the decoder of tokenizer.json does not write token by token.
+          ValueError: the decoder of tokenizer.json does not decode token by token.
         """
         write = _writer(self._core["decoder"])
         texts = [None if i in self._special else self._backend.id_to_token(i) for i in range(self.vocabulary)]
         return [None if text is None else write(text) for text in texts]
 
     def characters(self) -> np.ndarray:
-        """Map ids to characters: int32 [V], the code point of a one-character piece, 0 for any other."""
+        """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """Write messages by the files' template, which starts with bos itself where the model wants it."""
+        """Return messages as text by the chat template, which adds bos itself if the model needs it."""
         return chat.render(self._template, messages, add_generation_prompt, self._named)
 
     @functools.cached_property
     def _template(self) -> str:
-        found: Any = self._json("tokenizer_config.json").get("chat_template")
-        found = self._json("chat_template.json").get("chat_template", found)
+        template: Any = self._json("tokenizer_config.json").get("chat_template")
+        template = self._json("chat_template.json").get("chat_template", template)
         if "chat_template.jinja" in self._files:
-            found = self._files["chat_template.jinja"].decode()
-        if isinstance(found, list):  # several, by name
-            found = {t["name"]: t["template"] for t in found}.get("default")
-        if found is None:
-            raise ValueError("tokenizer: its files hold no chat template; take an instruct model's, or chat=False")
-        return found
+            template = self._files["chat_template.jinja"].decode()
+        if isinstance(template, list):  # several, by name
+            template = {t["name"]: t["template"] for t in template}.get("default")
+        if template is None:
+            raise ValueError("tokenizer: its files have no chat template; use an instruct model's, or set chat=False")
+        return template
 
 
 def load(files: Mapping[str, bytes], shown: str) -> HuggingFace:
-    """Make a tokenizer of the files of ``bundle.gather``; ValueError says which of them does not fit and why."""
-    made = HuggingFace(bundle.pack(files))
+    """Return the tokenizer of files from ``bundle.gather``; ValueError names an invalid file and the reason."""
+    tokenizer = HuggingFace(bundle.pack(files))
     for name in files:
         if name.endswith(".json") and name != "tokenizer.json":  # the library reads that one
             bundle.json_of(files, name, shown)
     try:
-        for number in (*made.stop, made.pad, made.bos or 0):
-            if number >= made.vocabulary:
-                raise ValueError(f"its files name the special token {number}, tokenizer.json ends at {made.vocabulary}")
+        for number in (*tokenizer.stop, tokenizer.pad, tokenizer.bos or 0):
+            if number >= tokenizer.vocabulary:
+                size = tokenizer.vocabulary
+                raise ValueError(f"its files name the special token {number}, but tokenizer.json has {size} ids")
     except ValueError as error:
         raise ValueError(f"tokenizer: {shown}: {error}") from error
-    return made
+    return tokenizer
 
 
 def _content(token: Any) -> str | None:
@@ -210,7 +211,7 @@ def _content(token: Any) -> str | None:
 
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a decoder, those of sequences one by one."""
+    """Yield the steps of a decoder, with sequences flattened."""
     if decoder is not None and decoder["type"] == "Sequence":
         for step in decoder["decoders"]:
             yield from _steps(step)
@@ -218,16 +219,16 @@ def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield decoder
 
 
-def _writer(decoder: dict[str, Any] | None):
-    """Return the function from a token's text in the vocabulary to the bytes it adds to a text."""
+def _writer(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
+    """Return the function from a token's entry in the vocabulary to the bytes it adds to a text."""
     steps = list(_steps(decoder))
     kinds = {step["type"] for step in steps}
-    # Strip takes the space off the start of a text: no matter to what follows a prompt
-    odd = kinds - {"ByteLevel", "ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}
-    if odd or not kinds & {"ByteLevel", "Metaspace", "Replace"}:
+    # Strip removes the space at the start of a text, which does not matter after a prompt
+    unsupported = kinds - {"ByteLevel", "ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}
+    if unsupported or not kinds & {"ByteLevel", "Metaspace", "Replace"}:
         raise ValueError(
-            f"tokenizer: decoder {', '.join(sorted(odd)) or 'absent'} does not write token by token; stop strings and"
-            " in-graph tasks need ByteLevel, or Metaspace or Replace"
+            f"tokenizer: decoder {', '.join(sorted(unsupported)) or 'absent'} does not decode token by token; stop"
+            " strings and device tasks need ByteLevel, Metaspace or Replace"
         )
     if "ByteLevel" in kinds:
         byte = _byte_of_character()
@@ -249,12 +250,12 @@ def _swap(step: dict[str, Any]) -> tuple[str, str]:
     if step["type"] == "Metaspace":
         return step["replacement"], " "
     if "String" not in step["pattern"]:
-        raise ValueError(f"tokenizer: decoder Replace with the pattern {step['pattern']}: expected a String")
+        raise ValueError(f"tokenizer: decoder Replace has the pattern {step['pattern']}: expected a String")
     return step["pattern"]["String"], step["content"]
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Return the characters byte-level vocabularies write bytes with: itself if it shows, else one from 256 on.
+    """Return the byte of each character of byte-level vocabularies: itself if printable, else one from 256 on.
 
     Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.2.
     """

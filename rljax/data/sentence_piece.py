@@ -1,4 +1,4 @@
-"""SentencePiece models: those of others, and ours, which keep every space and newline."""
+"""SentencePiece models: published ones, and those trained here, which preserve every space and newline."""
 
 import dataclasses
 import functools
@@ -14,17 +14,17 @@ from rljax.data import characters
 ModelType = Literal["char", "bpe", "unigram"]
 MODEL_TYPES: tuple[ModelType, ...] = ("char", "bpe", "unigram")
 
-_SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+_SPACE = "\u2581"  # a space inside a piece
 _NEWLINE = "\n"
 _SPECIAL = 4  # pad, bos, eos, unk
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece:
-    """A SentencePiece model; make one with ``train`` or ``load``.
+    """A SentencePiece model; ``train`` and ``load`` return one.
 
-    Of the models that ``train`` makes, ``decode(encode(text)) == text`` for any text of characters they know. The one
-    exception is U+2581, which SentencePiece reads as a space.
+    For models of ``train``, ``decode(encode(text)) == text`` for any text of known characters, except that
+    SentencePiece reads U+2581 as a space.
     """
 
     serialized: bytes = dataclasses.field(repr=False)
@@ -34,17 +34,17 @@ class SentencePiece:
         return sentencepiece.SentencePieceProcessor(model_proto=self.serialized)
 
     def __getstate__(self) -> dict[str, bytes]:
-        """Pickle the model alone; the processor is rebuilt where it lands."""
+        """Pickle the model only; the processor is rebuilt when needed."""
         return {"serialized": self.serialized}
 
     @property
     def vocabulary(self) -> int:
-        """Count the token ids, V."""
+        """The number of token ids, V."""
         return self._processor.vocab_size()
 
     @property
     def pad(self) -> int:
-        """Id of padding: 0 in models of ``train``, that of end-of-sequence in models without one."""
+        """Id of padding: 0 in models of ``train``; end-of-sequence in models without a padding token."""
         pad = self._processor.pad_id()
         return self.eos if pad < 0 else pad
 
@@ -61,12 +61,12 @@ class SentencePiece:
 
     @property
     def unk(self) -> int | None:
-        """Id of the unknown character; a model with pieces for all bytes never writes it."""
+        """Id of the unknown character; None in a model with pieces for bytes, which never encodes to it."""
         return None if any(map(self._processor.is_byte, range(self.vocabulary))) else self._processor.unk_id()
 
     @property
     def stop(self) -> tuple[int, ...]:
-        """Ids that end a completion: end-of-sequence, the model names no other."""
+        """Ids that end a completion: end-of-sequence only."""
         return (self.eos,)
 
     @functools.cached_property
@@ -74,19 +74,19 @@ class SentencePiece:
         return frozenset(filter(self._processor.is_control, range(self.vocabulary))) | {self.pad, self.eos}
 
     def encode(self, text: str) -> list[int]:
-        """Split text into token ids and add none."""
+        """Return the token ids of a text, without special tokens."""
         return self._processor.encode(text)
 
     def prompt(self, text: str) -> list[int]:
-        """Encode and add nothing: the model does not say whether a context starts with bos."""
+        """Return ``encode(text)``: the model does not say whether a prompt starts with bos."""
         return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join token ids to text, leaving out special tokens and ids beyond the vocabulary wherever they stand."""
+        """Return the text of ids, without special tokens and ids beyond the vocabulary."""
         return self._processor.decode([i for i in map(int, ids) if i not in self._special and i < self.vocabulary])
 
     def pieces(self) -> list[bytes | None]:
-        """List the bytes each id adds to a text, None for special tokens and the unknown."""
+        """Return the bytes that each id adds to a text, None for special tokens and the unknown token."""
         return [self._piece(i) for i in range(self.vocabulary)]
 
     def _piece(self, i: int) -> bytes | None:
@@ -98,50 +98,54 @@ class SentencePiece:
         return text.replace(_SPACE, " ").encode()
 
     def characters(self) -> np.ndarray:
-        """Map ids to characters: int32 [V], the code point of a one-character piece, 0 for any other."""
+        """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """Raise ValueError: a model by itself has no template."""
-        raise ValueError("tokenizer: a SentencePiece model has no chat template; take a folder with tokenizer.json")
+        """Raise ValueError: a SentencePiece model has no template."""
+        raise ValueError("tokenizer: a SentencePiece model has no chat template; use a folder with tokenizer.json")
 
 
 def load(serialized: bytes, shown: str) -> SentencePiece:
-    """Make a tokenizer of a model's bytes; ValueError if they are no SentencePiece model or it has no eos."""
-    made = SentencePiece(serialized)
+    """Return the tokenizer of a serialized model; ValueError if it is not SentencePiece, or has no eos."""
+    tokenizer = SentencePiece(serialized)
     try:
-        eos = made.eos
+        eos = tokenizer.eos
     except RuntimeError:
         eos = None
-    if eos is None or made.vocabulary == 0:  # to the library no bytes are a model, an empty one
+    if eos is None or tokenizer.vocabulary == 0:  # the library parses b"" as an empty model
         raise ValueError(
-            f"tokenizer: {shown} is not a SentencePiece model, nor tokenizer.json or what a tokenizer serialized"
+            f"tokenizer: {shown} is neither a SentencePiece model, nor tokenizer.json, nor a serialized tokenizer"
         )
     if eos < 0:
         raise ValueError(f"tokenizer: {shown} is a SentencePiece model without end-of-sequence, which ends completions")
-    return made
+    return tokenizer
 
 
 def train(corpus: Iterable[str], *, vocabulary: int | None = None, model_type: ModelType = "char") -> SentencePiece:
-    """Train a tokenizer on texts; the same texts give the same bytes.
+    """Train a tokenizer on texts; equal texts give equal models.
 
     Args:
-        corpus: texts of any length, which may hold newlines.
-        vocabulary: ids to make, special ones included; None with "char" means every character seen.
-        model_type: one token for each character ("char"), merges ("bpe") or a unigram model ("unigram").
+      corpus: texts of any length, which may contain newlines.
+      vocabulary: the number of ids, special ones included; None, for "char" only: every character of the corpus.
+      model_type: one token per character ("char"), merges ("bpe") or a unigram model ("unigram").
+
+    Returns:
+      The tokenizer.
 
     Raises:
-        ValueError: unknown model type, a vocabulary the corpus cannot fill or fit in, or an empty corpus.
+      ValueError: the model type is unknown, the vocabulary is too small or too large for the corpus, or the corpus is
+        empty.
     """
     if model_type not in MODEL_TYPES:
         raise ValueError(f"model_type: {model_type!r} is not one of {', '.join(MODEL_TYPES)}")
     if vocabulary is None and model_type != "char":
-        raise ValueError(f"vocabulary: None is for model_type 'char'; {model_type!r} needs a number")
+        raise ValueError(f"vocabulary: None requires model_type 'char'; {model_type!r} needs a number")
     lines = list(_lines(corpus))
     alphabet = set().union(*lines)
     if not alphabet:
-        raise ValueError("corpus: holds no text to train a tokenizer on")
-    fewest = _SPECIAL + 1 + len(alphabet)  # 1 for the newline, which is always there
+        raise ValueError("corpus: has no text to train a tokenizer on")
+    fewest = _SPECIAL + 1 + len(alphabet)  # 1 for the newline, which is always included
     if vocabulary is not None and vocabulary < fewest:
         raise ValueError(f"vocabulary: {vocabulary} is below the {fewest} that this corpus's characters need")
     size = vocabulary or fewest
@@ -153,7 +157,7 @@ def train(corpus: Iterable[str], *, vocabulary: int | None = None, model_type: M
             model_type=model_type,
             vocab_size=min(size, fewest) if model_type == "char" else size,
             use_all_vocab=model_type == "char",
-            hard_vocab_limit=model_type != "unigram",  # unigram may stop a few pieces short
+            hard_vocab_limit=model_type != "unigram",  # unigram may give a few pieces less
             character_coverage=1.0,
             normalization_rule_name="identity",
             add_dummy_prefix=False,
@@ -163,19 +167,19 @@ def train(corpus: Iterable[str], *, vocabulary: int | None = None, model_type: M
             bos_id=1,
             eos_id=2,
             unk_id=3,
-            max_sentence_length=2**30,  # the default drops long lines without a word
-            num_threads=1,  # sums in one order
+            max_sentence_length=2**30,  # the default silently drops long lines
+            num_threads=1,  # a fixed order of summation
             minloglevel=3,
         )
     except RuntimeError as error:
         raise ValueError(
-            f"vocabulary: a {model_type!r} model of {size} ids does not suit this corpus: {error}"
+            f"vocabulary: a {model_type!r} model of {size} ids does not fit this corpus: {error}"
         ) from error
     return load(model.getvalue(), "the model just trained")
 
 
 def _lines(corpus: Iterable[str]) -> Iterator[str]:
-    # The trainer works line by line. A newline is a symbol of its own, so cutting there loses nothing.
+    # The trainer reads lines. A newline is a symbol by itself, so splitting there loses nothing.
     for text in corpus:
         for line in text.split(_NEWLINE):
             if line:

@@ -1,12 +1,12 @@
-"""Text to token ids and back: one protocol, whatever the files a model comes with.
+"""Text to token ids and back: one protocol for every kind of tokenizer files.
 
 ==================  ==========================================================================
 ``SentencePiece``   a ``.model`` file, trained here (``train``) or elsewhere
-``HuggingFace``     ``tokenizer.json`` with the files beside it: special and stop tokens, chat template
-``Bytes``           UTF-8 bytes and three special tokens; nothing to train
+``HuggingFace``     ``tokenizer.json`` and the files next to it: special and stop tokens, chat template
+``Bytes``           UTF-8 bytes and three special tokens; no training
 ==================  ==========================================================================
 
-Each is a value: frozen, equal, hashable and picklable by ``serialized``, which ``load`` reads back.
+Each is a value: frozen, picklable, and compared and hashed by ``serialized``, which ``load`` accepts.
 """
 
 import os
@@ -19,25 +19,25 @@ from etils import epath
 from rljax.data import bundle, hugging_face, raw_bytes, sentence_piece, storage
 
 train = sentence_piece.train
-KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # what can be made without files
+KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # the kinds that need no files
 
 
 class Tokenizer(Protocol):
-    """What every tokenizer answers. Special tokens (pad, bos, ...) stand for no text."""
+    """What all tokenizers have. Special tokens (pad, bos, ...) have no text."""
 
     @property
     def serialized(self) -> bytes:
-        """All there is to it, for ``load``."""
+        """The whole tokenizer as bytes, which ``load`` accepts."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """One more than the largest id, V."""
+        """V, one more than the largest id."""
         ...
 
     @property
     def pad(self) -> int:
-        """Id of padding; that of end-of-sequence where the files name none."""
+        """Id of padding; end-of-sequence if the files name none."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
 
     @property
     def unk(self) -> int | None:
-        """Id that ``encode`` writes for a character it does not know; None where it can write every text."""
+        """Id of characters that ``encode`` does not know; None if it can encode every text."""
         ...
 
     @property
@@ -61,43 +61,45 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Split text into ids and add none; special tokens written in the text are read as such, if files name any."""
+        """Return the ids of a text, without adding any; the texts of special tokens become special tokens."""
         ...
 
     def prompt(self, text: str) -> list[int]:
-        """Write how a context starts: ``encode`` behind what the files put first, such as bos."""
+        """Return ``encode(text)`` after the tokens that start a prompt according to the files, such as bos."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join ids to text, leaving out special tokens and ids beyond the vocabulary wherever they stand."""
+        """Return the text of ids, without special tokens and ids beyond the vocabulary."""
         ...
 
     def pieces(self) -> list[bytes | None]:
-        """List the bytes each id adds to a text, None for special tokens; a character may be spread over several."""
+        """Return the bytes that each id adds to a text, None for special tokens; a character may span several ids."""
         ...
 
     def characters(self) -> np.ndarray:
-        """Map ids to characters: int32 [V], the code point of a one-character piece, 0 for any other."""
+        """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         ...
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """Write messages, {"role", "content"} each, by the files' template; ``encode`` it, ``prompt`` adds bos again.
+        """Return messages, mappings with "role" and "content", as text by the chat template of the files.
+
+        Pass the text to ``encode``: the template adds bos if the model needs it, and ``prompt`` would add another.
 
         Raises:
-            ValueError: the files hold no template, or the template refuses the messages.
+          ValueError: the files have no template, or the template rejects the messages.
         """
         ...
 
 
 def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
-    """Read a tokenizer from a folder or file, local or gs://, or from what was ``serialized``.
+    """Read a tokenizer from a folder or file, local or gs://, or from ``serialized`` bytes.
 
-    A folder's tokenizer.json comes first, with the files beside it (``bundle.NAMES``); a lone tokenizer.model is
-    read as ``serialized`` bytes of any kind, as a run's work directory holds them.
+    In a folder, tokenizer.json is preferred, with the files next to it (``bundle.NAMES``). A tokenizer.model without it
+    may have the ``serialized`` bytes of any kind of tokenizer; a run's work directory has one.
 
     Raises:
-        ValueError: there is no tokenizer there, or a file of it cannot be used; says which and why.
-        FileNotFoundError: there is no such file or folder.
+      ValueError: there is no tokenizer, or one of its files is invalid; the message names the file and the reason.
+      FileNotFoundError: the file or folder does not exist.
     """
     if isinstance(source, bytes):
         return _read(source, f"{len(source)} bytes")
@@ -115,18 +117,49 @@ def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:
-    """Make a tokenizer of one of ``KINDS`` without files: trained on ``corpus``, or bytes, which need none.
+    """Return a tokenizer that needs no files: trained on a corpus, or bytes.
+
+    Args:
+      kind: one of ``KINDS``.
+      corpus: texts to train on; not read for "bytes".
+      vocabulary: the number of ids, as in ``train``.
+
+    Returns:
+      The tokenizer.
 
     Raises:
-        ValueError: another kind, or what ``train`` refuses.
+      ValueError: the kind is unknown, or ``train`` raises it.
     """
     if kind not in KINDS:
         raise ValueError(f"tokenizer: kind {kind!r} is not one of {', '.join(KINDS)}")
     if kind != "bytes":
         return train(corpus, vocabulary=vocabulary, model_type=cast(sentence_piece.ModelType, kind))
     if vocabulary not in (None, raw_bytes.Bytes.vocabulary):
-        raise ValueError(f"tokenizer: bytes have {raw_bytes.Bytes.vocabulary} ids, {vocabulary} were asked for; give 0")
+        raise ValueError(
+            f"tokenizer: bytes have {raw_bytes.Bytes.vocabulary} ids, not {vocabulary}; set vocabulary to 0"
+        )
     return raw_bytes.Bytes()
+
+
+def padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Pad rows of token ids to one length.
+
+    Args:
+      rows: N rows of at most ``length`` ids.
+      length: columns of the result.
+      pad: id of padding.
+      left: pad on the left, as prompts are; else on the right, as completions are.
+
+    Returns:
+      token ``[N, length]`` int32, and mask ``[N, length]`` float32, 1 on the ids of ``rows``.
+    """
+    token = np.full((len(rows), length), pad, np.int32)
+    mask = np.zeros((len(rows), length), np.float32)
+    for i, row in enumerate(rows):
+        place = slice(length - len(row), length) if left else slice(0, len(row))
+        token[i, place] = row
+        mask[i, place] = 1
+    return token, mask
 
 
 def _read(content: bytes, shown: str) -> Tokenizer:

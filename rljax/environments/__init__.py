@@ -1,12 +1,26 @@
-"""Tasks: where prompts come from and how a completion is judged.
+"""Environments: tasks, which pose prompts, and verifiers, which judge completions.
 
-A task is a value. Before ``bind`` it knows its problems, after it also their tokens. Both kinds answer
-``prompts`` and ``demonstrations``; they differ in who reads the completion:
+A task is a value. Before ``bind`` it has its problems, afterwards also their tokens. There are two protocols, which
+differ in where completions are judged:
 
-    device task   ``verify`` scores tokens inside the compiled program
-    host task     ``reward`` is a plain Python function of the decoded text, run in worker processes
+===============  ==============================================================================================
+``DeviceTask``   ``verify`` judges tokens inside the compiled program
+``HostTask``     ``reward`` is a Python function of the decoded text and its target, run in worker processes
+===============  ==============================================================================================
 
-``TASKS`` is the table a config's name is looked up in; a module is imported only when it is asked for.
+Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``lookup``, ``scored_on_device``,
+``scored_on_host``. ``config.task`` names an entry of ``TASKS`` or a dotted path; modules are imported when needed.
+
+===================  ==========================================================================================
+``arithmetic.py``    device task: sums, differences and products, with written-out working
+``countdown.py``     device task: reach a target from given numbers
+``gsm8k.py``         host tasks: ``gsm8k``, ``math``, questions with worked answers in jsonl files
+``characters.py``    text inside a compiled program, as rows of code points
+``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
+``verifiers/``       reward functions for mathematics; the worker processes that run reward functions
+===================  ==========================================================================================
+
+``README.md`` shows how to write a task of each kind and a reward function.
 """
 
 from __future__ import annotations
@@ -26,7 +40,7 @@ Split = Literal["train", "heldout"]
 
 
 class Task(Protocol):
-    """What every task answers. ``index`` counts within a split and wraps around at ``size(split)``."""
+    """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``."""
 
     @property
     def name(self) -> str:
@@ -35,56 +49,62 @@ class Task(Protocol):
 
     @property
     def prompt_length(self) -> int:
-        """L, the tokens that prompts are left-padded to."""
+        """L, the width of the left-padded prompts, tokens."""
         ...
 
     @property
     def completion_length(self) -> int:
-        """T, the tokens a completion may have, end-of-sequence included."""
+        """T, the most tokens of a completion, end-of-sequence included."""
         ...
 
     @property
     def host(self) -> bool:
-        """True when rows are scored by a Python function on the host."""
+        """Whether completions are judged by a Python function on the host."""
         ...
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the numbers that the verifier gives beside the reward."""
+        """Names of the numbers that the verifier returns besides the reward."""
         ...
 
     def corpus(self) -> Iterator[str]:
-        """Yield text to train a tokenizer on; usable before ``bind``."""
+        """Yield texts to train a tokenizer on; available before ``bind``."""
         ...
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> Self:
-        """Return a copy that knows its tokens.
+        """Return a copy whose prompts and completions are in the tokens of ``tokenizer``.
 
         Raises:
-            ValueError: a prompt or completion budget is too small, or the tokenizer lacks a character.
+          ValueError: prompt_length or completion_length is too small, or the tokenizer lacks a character.
         """
         ...
 
     def size(self, split: Split) -> int:
-        """Count the prompts of a split. The splits share no prompt."""
+        """Return the number of prompts of a split. The splits have no prompt in common."""
         ...
 
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
-        """Build prompts ``index`` [P] int32, left-padded; a pure function of index and split.
+        """Return prompts ``index`` ``[P]`` int32, left-padded; a pure function of index and split.
 
-        A device task's is pure jnp and may be traced; a host task's is called on the host.
+        That of a device task may be traced; that of a host task is called on the host.
         """
         ...
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
-        """Complete prompts ``index`` [P] as a teacher would: token [P, T] int32 and mask [P, T] float32.
+        """Return demonstrations of prompts. Traceable if ``prompts`` is.
 
-        Right-padded; the last token the mask admits is end-of-sequence. Traceable where ``prompts`` is.
+        Args:
+          index: ``[P]`` int32.
+          split: of the prompts.
+          key: a typed key; a task with one demonstration per prompt ignores it.
+
+        Returns:
+          token ``[P, T]`` int32, right-padded, and mask ``[P, T]`` float32, whose last 1 is on end-of-sequence.
         """
         ...
 
     def text(self, index: int, split: Split) -> str:
-        """Write prompt ``index`` as text; usable before ``bind``."""
+        """Return prompt ``index`` as text; available before ``bind``."""
         ...
 
 
@@ -92,23 +112,33 @@ class DeviceTask(Task, Protocol):
     """A task whose verifier is part of the compiled program."""
 
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
-        """Judge completions: prompt ``index`` [B], ``token`` [B, T] int32, ``mask`` [B, T]; traceable."""
+        """Judge completions; traceable.
+
+        Args:
+          index: ``[B]`` int32, the prompt of each completion.
+          split: of the prompts.
+          token: ``[B, T]`` int32.
+          mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
+
+        Returns:
+          A verdict of B rows.
+        """
         ...
 
 
 class HostTask(Task, Protocol):
-    """A task whose verifier is ordinary Python."""
+    """A task whose verifier is a Python function."""
 
     @property
     def reward(self) -> Callable[[str, Any], float | Mapping[str, Any]]:
-        """The reward function: completion text and reference in, a number or named parts out.
+        """The reward function, ``reward(completion, target)``: a number, or a mapping of named numbers.
 
-        A module-level function, so that worker processes can unpickle it.
+        It is defined at the top level of a module, so that worker processes can import it; see ``verifiers``.
         """
         ...
 
     def target(self, index: int, split: Split) -> Any:
-        """Return what ``reward`` compares the completion of prompt ``index`` with; must pickle."""
+        """Return the expected answer of prompt ``index``, the second argument of ``reward``; it must be picklable."""
         ...
 
 
@@ -121,23 +151,23 @@ TASKS: Mapping[str, str] = {
 
 
 def lookup(name: str) -> Callable[..., Task]:
-    """Import the constructor that the table holds under ``name``.
+    """Return the constructor of the task ``name`` of the table.
 
     Raises:
-        ValueError: no such task; the message lists the names there are and the nearest.
+      ValueError: there is no such task; the message lists the valid names and the nearest one.
     """
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)
-        raise ValueError(f"task: no task is named {name!r}; there are {', '.join(TASKS)}; nearest: {near[0]!r}")
+        raise ValueError(f"task: no task is named {name!r}; choose one of {', '.join(TASKS)}; nearest: {near[0]!r}")
     module, function = TASKS[name].split(":")
     return getattr(importlib.import_module(module), function)
 
 
 def scored_on_device(task: Task) -> TypeGuard[DeviceTask]:
-    """Tell whether ``task.verify`` may be called."""
+    """Return whether the task is a ``DeviceTask``."""
     return not task.host
 
 
 def scored_on_host(task: Task) -> TypeGuard[HostTask]:
-    """Tell whether ``task.reward`` and ``task.target`` may be called."""
+    """Return whether the task is a ``HostTask``."""
     return task.host

@@ -1,8 +1,8 @@
-"""Arithmetic: prompts such as ``37+48=``, answered by an integer, if wanted after written-out working.
+"""Arithmetic: prompts such as ``37+48=``, answered by an integer, optionally after written-out working.
 
-A problem is a polynomial in ten: ``columns`` holds its coefficients, units first, and one pass over them
-from the units up carries tens into the next column. The demonstrator runs the same pass with its slips,
-so the working, the answer and the mistakes agree for every operator.
+A problem is a polynomial in ten: ``columns`` are its coefficients, units first, and one pass from the units up carries
+tens into the next column. The demonstrator runs the same pass with its mistakes, so that working, answer and mistakes
+are consistent for every operator.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from rljax.environments import Split, characters
 
 OPERATORS = "+-*"
 
-_LARGEST_SPACE = 2**28  # problems told apart by one int32 index
-_SEED = 20  # which problems are held out; part of the task, not of a run
+_LARGEST_SPACE = 2**28  # the most problems that one int32 index distinguishes
+_SEED = 20  # decides which problems are held out; part of the task, not of a run
 _CORPUS_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """The task; build it with ``arithmetic``."""
+    """The task; ``arithmetic`` builds it."""
 
     operands: int
     digits: int
@@ -51,45 +51,60 @@ class Arithmetic:
         yield from characters.strings(_corpus(self, index))
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Arithmetic":
-        """Return a copy that knows its tokens; ValueError if the tokenizer lacks a character."""
+        """Return a copy with the tokenizer; ValueError if it lacks a character."""
         characters.table(tokenizer, self._alphabet, self.name)
         return dataclasses.replace(self, tokenizer=tokenizer)
 
     def size(self, split: Split) -> int:
-        """Count the problems of a split."""
+        """Return the number of problems of a split."""
         held = _held_out(math.prod(self._slots), self.heldout)
         return held if split == "heldout" else math.prod(self._slots) - held
 
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
-        """Build prompts: index [P] to token and mask [P, L]."""
+        """Return prompts ``index`` ``[P]``: token and mask ``[P, L]``."""
         ids = jnp.asarray(self._ids)
         code = characters.pack(self._prompt(*self._problem(index, split)), self.prompt_length, pad="left")
         return types.Prompts(token=ids[code], mask=(code != 0).astype(jnp.float32), index=index)
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
-        """Complete prompts ``index`` [P] with the slips and noise of the settings: token and mask [P, T].
+        """Return demonstrations with the slips and noise of the settings; a row's depend on ``(key, index)`` only.
 
-        The draws of a row depend on ``(key, index)`` alone.
+        Args:
+          index: ``[P]`` int32.
+          split: of the prompts.
+          key: a typed key.
+
+        Returns:
+          token ``[P, T]`` int32 and mask ``[P, T]`` float32.
         """
         code = self._demonstrate(*self._problem(index, split), index, key)
         return characters.demonstration(code, self.completion_length, self._bound, self._ids)
 
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
-        """Compare what stands between the last ``;`` and end-of-sequence with the exact answer.
+        """Compare the text between the last ``;`` and end-of-sequence with the exact answer.
 
-        It must be the answer's decimal form and nothing else: no space, plus sign or leading zero. Reward is 1
-        when it is, else 0. Unparseable: no end-of-sequence, or not ``-?[0-9]+``. ``parts["format"]``: 1 if parseable.
+        Reward 1 if it is the decimal form of the answer, without space, plus sign or leading zero, else 0.
+        Unparseable: no end-of-sequence, or not ``-?[0-9]+``.
+
+        Args:
+          index: ``[B]`` int32, the prompt of each completion.
+          split: of the prompts.
+          token: ``[B, T]`` int32.
+          mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
+
+        Returns:
+          A verdict of B rows; ``parts["format"]`` is 1 if parseable, else 0.
         """
         text = characters.read(self._bound, token, mask)
-        later = jnp.cumsum((text.code == ord(";"))[:, ::-1], axis=1)[:, ::-1]  # semicolons at or after a place
-        found = characters.pack(jnp.where(later == 0, text.code, 0), token.shape[1])
+        later = jnp.cumsum((text.code == ord(";"))[:, ::-1], axis=1)[:, ::-1]  # semicolons at or after a position
+        written = characters.pack(jnp.where(later == 0, text.code, 0), token.shape[1])
         value = _value(_carry(self._columns(*self._problem(index, split)))[0])
         answer = characters.pack(characters.signed(value, self._width), token.shape[1])
 
-        digit = (found >= ord("0")) & (found <= ord("9"))
-        minus = jnp.zeros_like(digit).at[:, 0].set(found[:, 0] == ord("-"))
-        parseable = text.ended & jnp.any(digit, axis=1) & jnp.all(digit | minus | (found == 0), axis=1)
-        correct = parseable & jnp.all(found == answer, axis=1)
+        digit = (written >= ord("0")) & (written <= ord("9"))
+        minus = jnp.zeros_like(digit).at[:, 0].set(written[:, 0] == ord("-"))
+        parseable = text.ended & jnp.any(digit, axis=1) & jnp.all(digit | minus | (written == 0), axis=1)
+        correct = parseable & jnp.all(written == answer, axis=1)
         outcome = jnp.where(correct, types.Outcome.CORRECT, types.Outcome.WRONG)
         return types.Verdict(
             reward=correct.astype(jnp.float32),
@@ -98,7 +113,7 @@ class Arithmetic:
         )
 
     def text(self, index: int, split: Split) -> str:
-        """Write prompt ``index`` as text."""
+        """Return prompt ``index`` as text."""
         return characters.strings(_codes(self, jnp.asarray([index], jnp.int32), split))[0]
 
     @property
@@ -124,22 +139,22 @@ class Arithmetic:
         return _slots(self.operands, self.digits, self.operators)
 
     def _problem(self, index: jax.Array, split: Split) -> tuple[jax.Array, jax.Array]:
-        """Look up problems: digit [P, operands, digits], units first, and operator [P, operands - 1]."""
+        """Return problems: digit [P, operands, digits], units first, and operator [P, operands - 1]."""
         slots = self._slots
         first = 0 if split == "train" else self.size("train")
-        place = first + index % self.size(split)  # a large index must wrap inside its own split
+        place = first + index % self.size(split)  # a large index wraps inside its split
         number = shuffle.permute(place.astype(jnp.int32), math.prod(slots), _SEED)
         values, rest = [], number
         for radix in slots:
             values.append(rest % radix)
             rest = rest // radix
         rows, count = index.shape[0], self.operands * self.digits
-        joints = jnp.stack(values[: self.operands - 1], axis=1)
+        operator = jnp.stack(values[: self.operands - 1], axis=1)
         digits = jnp.stack(values[self.operands - 1 :], axis=1)
-        if digits.shape[1] < count:  # a space beyond the index: the leading digits hang on the ones before them
+        if digits.shape[1] < count:  # beyond the index space the leading digits are drawn, with the number as the seed
             draw = jax.vmap(lambda n: jax.random.randint(jax.random.fold_in(jax.random.key(_SEED), n), (count,), 0, 10))
             digits = jnp.concatenate([digits, draw(number)[:, digits.shape[1] :]], axis=1)
-        return digits.reshape(rows, self.digits, self.operands).swapaxes(1, 2), joints
+        return digits.reshape(rows, self.digits, self.operands).swapaxes(1, 2), operator
 
     def _prompt(self, digit: jax.Array, operator: jax.Array) -> jax.Array:
         rows, parts = digit.shape[0], []
@@ -150,21 +165,21 @@ class Arithmetic:
         return jnp.concatenate([*parts, characters.constant("=", rows)[:, None]], axis=1)
 
     def _columns(self, digit: jax.Array, operator: jax.Array) -> jax.Array:
-        """Expand problems into coefficients of powers of ten, no carries yet: [P, columns]."""
+        """Expand problems into coefficients of powers of ten, without carries: [P, columns]."""
         count = _columns(self.operands, self.digits, self.operators)
         symbol = jnp.asarray(characters.codes(self.operators), jnp.int32)[operator]
         total = jnp.zeros((digit.shape[0], count), jnp.int32)
         term = jnp.pad(digit[:, 0], ((0, 0), (0, count - self.digits)))
         for i in range(1, self.operands):
-            factor, joint = digit[:, i], symbol[:, i - 1 : i]
-            fresh = jnp.pad(jnp.where(joint == ord("-"), -factor, factor), ((0, 0), (0, count - self.digits)))
-            times = joint == ord("*")
+            factor, sign = digit[:, i], symbol[:, i - 1 : i]
+            summand = jnp.pad(jnp.where(sign == ord("-"), -factor, factor), ((0, 0), (0, count - self.digits)))
+            times = sign == ord("*")
             total = jnp.where(times, total, total + term)
-            term = jnp.where(times, _multiply(term, factor), fresh) if "*" in self.operators else fresh
+            term = jnp.where(times, _multiply(term, factor), summand) if "*" in self.operators else summand
         return total + term
 
     def _demonstrate(self, digit: jax.Array, operator: jax.Array, index: jax.Array, key: jax.Array) -> jax.Array:
-        """Write demonstrations with their slips: code [P, K]."""
+        """Write demonstrations with their mistakes: code [P, K]."""
         columns = self._columns(digit, operator)
         count = columns.shape[1]
 
@@ -213,23 +228,26 @@ def arithmetic(
     All problems are numbered, shuffled once and for all, and the last ``heldout`` of them are held out. Where they
     are more than 2^28, an even sample of at most that many is used. ``3+5`` and ``5+3`` are two problems.
 
-    The demonstrator errs: it forgets a carry between two columns with probability ``slip``, and gets the units
-    digit of a column's sum wrong (any other digit, equally likely) with probability ``noise``; working and answer
-    follow from what it wrote. Without working the same mistakes are made silently, a borrow being a carry of -1.
+    The demonstrator makes mistakes: it forgets a carry between two columns with probability ``slip``, and writes a
+    wrong units digit of a column's sum (uniform among the others) with probability ``noise``; working and answer
+    follow from the digits it wrote. Without working it makes the same mistakes; a borrow is a carry of -1.
 
     Args:
-        operands: how many numbers a problem has, 2 to 10.
-        digits: decimal digits of each.
-        operators: some of ``+-*``; each gap draws one of them, and ``*`` binds tighter.
-        working: demonstrations add column by column; for ``operators="+"`` only.
-        slip: probability of forgetting a carry, for each carry.
-        noise: probability of a wrong sum, for each column.
-        heldout: fraction of problems held out, strictly between 0 and 1.
-        prompt_length: tokens of a prompt; None for what is needed.
-        completion_length: tokens of a completion, end-of-sequence included; None for what demonstrations need.
+      operands: how many numbers a problem has, 2 to 10.
+      digits: decimal digits of each number.
+      operators: some of ``+-*``; each gap draws one of them, and ``*`` binds tighter.
+      working: demonstrations add column by column; for ``operators="+"`` only.
+      slip: probability of forgetting a carry, for each carry.
+      noise: probability of a wrong sum, for each column.
+      heldout: fraction of problems held out, strictly between 0 and 1.
+      prompt_length: tokens of a prompt; None: as many as needed.
+      completion_length: tokens of a completion, end-of-sequence included; None: as many as demonstrations need.
+
+    Returns:
+      The task, not yet bound to a tokenizer.
 
     Raises:
-        ValueError: a setting is out of range, answers overflow int32, or a length is too small.
+      ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
     if not 2 <= operands <= 10:
         raise ValueError(f"operands: {operands} is not in [2, 10]")
@@ -238,7 +256,7 @@ def arithmetic(
     if not operators or set(operators) - set(OPERATORS) or len(set(operators)) < len(operators):
         raise ValueError(f"operators: {operators!r} is not a choice, without repeats, from {OPERATORS!r}")
     if working and operators != "+":
-        raise ValueError(f"working: True is for operators '+' only, {operators!r} was given")
+        raise ValueError(f"working: True requires operators '+', not {operators!r}; set working to False")
     for name, value in (("slip", slip), ("noise", noise)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: {value} is not in [0, 1]")
@@ -260,8 +278,8 @@ def arithmetic(
         slip=slip,
         noise=noise,
         heldout=heldout,
-        prompt_length=characters.budget("prompt_length", prompt_length, operands * (digits + 1)),
-        completion_length=characters.budget("completion_length", completion_length, chain + answer),
+        prompt_length=characters.resolve_length("prompt_length", prompt_length, operands * (digits + 1)),
+        completion_length=characters.resolve_length("completion_length", completion_length, chain + answer),
     )
 
 
@@ -281,9 +299,9 @@ def _held_out(space: int, heldout: float) -> int:
 
 
 def _slots(operands: int, digits: int, operators: str) -> list[int]:
-    """List the radices a problem's number is read in: operators, then digits from the units up.
+    """List the radices of a problem's number: operators, then digits from the units up.
 
-    Stops where the next would pass the largest space; the digits left over are drawn from the number.
+    The list stops before the product exceeds the largest space; the remaining digits are drawn with the number as seed.
     """
     slots = [len(operators)] * (operands - 1)
     for _ in range(operands * digits):
@@ -298,7 +316,7 @@ def _columns(operands: int, digits: int, operators: str) -> int:
 
 
 def _limit(operands: int, digits: int, operators: str) -> int:
-    """Bound what may stand as an answer, also after slips: no magnitude is larger."""
+    """Return the largest magnitude of an answer, mistakes included."""
     bound = 10 ** (operands * digits) if "*" in operators else operands * 10**digits
     return bound if "-" in operators else bound - 1
 
@@ -308,7 +326,7 @@ def _width(operands: int, digits: int, operators: str) -> int:
 
 
 def _multiply(term: jax.Array, factor: jax.Array) -> jax.Array:
-    """Multiply polynomials in ten: [P, K] times [P, d], cut to [P, K] (the rest is zero)."""
+    """Multiply polynomials in ten: [P, K] times [P, d], truncated to [P, K] (the rest is zero)."""
     count = term.shape[1]
     shifted = [jnp.pad(term, ((0, 0), (i, 0)))[:, :count] * factor[:, i : i + 1] for i in range(factor.shape[1])]
     return jnp.sum(jnp.stack(shifted), axis=0)
@@ -317,9 +335,9 @@ def _multiply(term: jax.Array, factor: jax.Array) -> jax.Array:
 def _carry(
     columns: jax.Array, forget: jax.Array | None = None, off: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Carry tens from column to column: what is written for each, and what was carried into it, [P, K] both.
+    """Carry tens from column to column: return the number written for each and the carry into it, [P, K] both.
 
-    ``forget`` drops the carry out of a column; ``off`` turns the units digit of its sum by that much.
+    ``forget`` drops the carry out of a column; ``off`` adds that much to the units digit of its sum, modulo ten.
     """
     carry = jnp.zeros_like(columns[:, 0])
     written, carried = [], []
@@ -336,7 +354,7 @@ def _carry(
 
 
 def _value(written: jax.Array) -> jax.Array:
-    """Read the answer off the columns: the units digit of each, and the last one whole."""
+    """Return the answer of written columns: the units digit of each, and the whole of the last."""
     value = written[:, -1]
     for i in reversed(range(written.shape[1] - 1)):
         value = value * 10 + written[:, i] % 10

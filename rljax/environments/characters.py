@@ -1,6 +1,6 @@
 """Text inside a compiled program: rows of code points, 0 where there is no character.
 
-Device tasks write prompts and demonstrations, and read completions, with these few pieces.
+Device tasks write prompts and demonstrations, and read completions, with these functions.
 """
 
 from typing import NamedTuple
@@ -12,14 +12,14 @@ import numpy as np
 from rljax.data import tokenizers
 
 _ASCII = 128
-UNREADABLE = ord("?")  # stands for a token that is not one ordinary character
+UNREADABLE = ord("?")  # replaces a token that is not one character
 
 
 class Reading(NamedTuple):
     """A batch of completions as characters."""
 
-    code: jax.Array  # [B, T] int32, 0 from end-of-sequence on, UNREADABLE for tokens that are no character
-    ended: jax.Array  # [B] bool, was end-of-sequence emitted
+    code: jax.Array  # [B, T] int32, 0 from end-of-sequence on, UNREADABLE for tokens that are not one character
+    ended: jax.Array  # [B] bool, whether end-of-sequence was emitted
 
 
 def codes(text: str) -> list[int]:
@@ -28,12 +28,12 @@ def codes(text: str) -> list[int]:
 
 
 def constant(character: str, rows: int) -> jax.Array:
-    """Repeat one character down a column: [rows] int32."""
+    """Return a column of one character: [rows] int32."""
     return jnp.full((rows,), ord(character), jnp.int32)
 
 
 def decimal(value: jax.Array, width: int) -> jax.Array:
-    """Write integers [P] >= 0 in decimal: [P, width], 0 where a leading zero is left out."""
+    """Write integers [P] >= 0 in decimal: [P, width], 0 in place of leading zeros."""
     columns = []
     for power in (10**i for i in reversed(range(width))):
         digit = value // power % 10 + ord("0")
@@ -42,15 +42,21 @@ def decimal(value: jax.Array, width: int) -> jax.Array:
 
 
 def signed(value: jax.Array, width: int) -> jax.Array:
-    """Write integers [P] in decimal with a minus sign where negative: [P, 1 + width]."""
+    """Write integers [P] in decimal, with a minus sign if negative: [P, 1 + width]."""
     sign = jnp.where(value < 0, ord("-"), 0)
     return jnp.concatenate([sign[:, None], decimal(jnp.abs(value), width)], axis=1)
 
 
 def pack(code: jax.Array, length: int, *, pad: str = "right") -> jax.Array:
-    """Close the gaps of ``code`` [P, K] and pad with 0 on the right or the left to [P, length].
+    """Remove the gaps between characters, and pad or truncate to a length.
 
-    Characters beyond ``length`` are cut off on the padded side.
+    Args:
+      code: code points ``[P, K]``, 0 where there is no character.
+      length: columns of the result; characters beyond it are dropped on the padded side.
+      pad: the side of the padding, "right" or "left".
+
+    Returns:
+      ``[P, length]``, in the dtype of ``code``.
     """
     rows, width = code.shape
     blank = jnp.zeros((rows, max(0, length - width)), code.dtype)
@@ -62,17 +68,25 @@ def pack(code: jax.Array, length: int, *, pad: str = "right") -> jax.Array:
 
 
 def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarray:
-    """Map code points to token ids: int32 [128], pad for every character outside ``alphabet``.
+    """Return the table from code points to token ids.
+
+    Args:
+      tokenizer: of the task.
+      alphabet: the characters that the task writes.
+      task: name of the task, for the message.
+
+    Returns:
+      int32 ``[128]``, the id of padding for every character outside the alphabet.
 
     Raises:
-        ValueError: the tokenizer has no token for some characters of the alphabet.
+      ValueError: the tokenizer lacks a token for some characters of the alphabet.
     """
     code = tokenizer.characters()
     token = {int(c): i for i, c in reversed(list(enumerate(code))) if c}
-    for character in alphabet:  # a lone byte and a piece may both be this character: take what the tokenizer takes
-        own = tokenizer.encode(character)
-        if len(own) == 1 and code[own[0]] == ord(character):
-            token[ord(character)] = own[0]
+    for character in alphabet:  # a byte token and a piece may both be this character: use that of ``encode``
+        encoded = tokenizer.encode(character)
+        if len(encoded) == 1 and code[encoded[0]] == ord(character):
+            token[ord(character)] = encoded[0]
     missing = "".join(sorted(c for c in alphabet if ord(c) not in token))
     if missing:
         raise ValueError(
@@ -86,19 +100,40 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
 
 
 def read(tokenizer: tokenizers.Tokenizer, token: jax.Array, mask: jax.Array) -> Reading:
-    """Read completions, ``token`` and ``mask`` [B, T], up to the first end-of-sequence the mask admits."""
+    """Read completions as characters, up to the first end-of-sequence that the policy emitted.
+
+    Args:
+      tokenizer: of the task.
+      token: ``[B, T]`` int32.
+      mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
+
+    Returns:
+      The characters, and whether each completion ended.
+    """
     emitted = mask > 0
     stop = emitted & (token == tokenizer.eos)
-    before = emitted & (jnp.cumsum(stop, axis=1) == 0)
-    code = jnp.asarray(tokenizer.characters()).at[token].get(mode="fill", fill_value=0)  # the model may have more ids
+    text = emitted & (jnp.cumsum(stop, axis=1) == 0)
+    code = (
+        jnp.asarray(tokenizer.characters()).at[token].get(mode="fill", fill_value=0)
+    )  # a model may have ids beyond the tokenizer
     code = jnp.where(code > 0, code, UNREADABLE)
-    return Reading(jnp.where(before, code, 0), jnp.any(stop, axis=1))
+    return Reading(jnp.where(text, code, 0), jnp.any(stop, axis=1))
 
 
 def demonstration(
     code: jax.Array, length: int, tokenizer: tokenizers.Tokenizer, ids: np.ndarray
 ) -> tuple[jax.Array, jax.Array]:
-    """Turn texts ``code`` [P, K] into tokens [P, length] that end with end-of-sequence, and their mask."""
+    """Convert texts to demonstrations.
+
+    Args:
+      code: code points ``[P, K]``, 0 where there is no character.
+      length: T.
+      tokenizer: of the task.
+      ids: from ``table``.
+
+    Returns:
+      token ``[P, T]`` int32, ended by end-of-sequence, and mask ``[P, T]`` float32.
+    """
     packed = pack(code, length)
     count = jnp.sum(packed != 0, axis=1)[:, None]
     place = jnp.broadcast_to(jnp.arange(length)[None, :], packed.shape)
@@ -107,16 +142,24 @@ def demonstration(
 
 
 def strings(code: jax.Array) -> list[str]:
-    """Fetch rows of code points [P, K] to the host as text."""
+    """Return rows of code points [P, K] as Python strings."""
     return ["".join(chr(c) for c in row if c) for row in np.asarray(code).tolist()]
 
 
-def budget(name: str, given: int | None, needed: int) -> int:
-    """Settle a length in tokens: what is needed, or what was given if that is enough.
+def resolve_length(name: str, requested: int | None, needed: int) -> int:
+    """Return a length in tokens: the requested one, or the needed one if none is requested.
+
+    Args:
+      name: of the setting, for the message.
+      requested: tokens; None: as many as needed.
+      needed: tokens.
+
+    Returns:
+      The length, tokens.
 
     Raises:
-        ValueError: less was given than is needed.
+      ValueError: the requested length is below the needed one.
     """
-    if given is not None and given < needed:
-        raise ValueError(f"{name}: {given} tokens were given, these settings need {needed}")
-    return needed if given is None else given
+    if requested is not None and requested < needed:
+        raise ValueError(f"{name}: {requested} tokens are too few; these settings need {needed}")
+    return needed if requested is None else requested

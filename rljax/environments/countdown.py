@@ -1,7 +1,7 @@
 """Countdown: reach a target from given numbers, ``3 7 2 > 13:`` answered by ``3*2+7``.
 
-A problem starts from a set of numbers (repeats allowed) and an expression drawn over them, so that every
-target can be reached. The splits hold different sets of numbers, hence no prompt of one stands in the other.
+A problem is a multiset of numbers and a random expression over them, so that every target can be reached. The splits
+have different multisets, hence no prompt in common.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ from rljax import types
 from rljax.data import shuffle, tokenizers
 from rljax.environments import Split, characters, expression
 
-_SEED = 21  # which sets are held out and which expressions are drawn; part of the task, not of a run
+_SEED = 21  # decides which sets are held out and the random expressions; part of the task, not of a run
 _LARGEST_SPACE = 2**28
-_CANDIDATES = 16  # expressions tried for a target in range before falling back on one that is sure to be
+_CANDIDATES = 16  # random expressions per target; the last one always has a target in range
 _CORPUS_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Countdown:
-    """The task; build it with ``countdown``."""
+    """The task; ``countdown`` builds it."""
 
     numbers: int
     highest: int
@@ -48,12 +48,12 @@ class Countdown:
         yield from characters.strings(_corpus(self, index))
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Countdown":
-        """Return a copy that knows its tokens; ValueError if the tokenizer lacks a character."""
+        """Return a copy with the tokenizer; ValueError if it lacks a character."""
         characters.table(tokenizer, self._alphabet, self.name)
         return dataclasses.replace(self, tokenizer=tokenizer)
 
     def size(self, split: Split) -> int:
-        """Count the indices of a split: its sets of numbers times the expressions over each, at most 2^28.
+        """Return the number of indices of a split: sets of numbers times expressions over each, at most 2^28.
 
         Two indices of one split may give the same prompt; consecutive ones have different numbers.
         """
@@ -63,39 +63,56 @@ class Countdown:
         return sets * max(1, min(trees, _LARGEST_SPACE // sets))
 
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
-        """Build prompts: index [P] to token and mask [P, L]."""
+        """Return prompts ``index`` ``[P]``: token and mask ``[P, L]``."""
         ids = jnp.asarray(self._ids)
-        given, target, _ = self._problem(index, split)
-        code = characters.pack(self._prompt(given, target), self.prompt_length, pad="left")
+        values, target, _ = self._problem(index, split)
+        code = characters.pack(self._prompt(values, target), self.prompt_length, pad="left")
         return types.Prompts(token=ids[code], mask=(code != 0).astype(jnp.float32), index=index)
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
-        """Complete prompts ``index`` [P]: token and mask [P, T].
+        """Return demonstrations; a row's depend on ``(key, index)`` only.
 
-        The expression the target came from or, with probability ``slip``, another over the same numbers,
-        which is right only by chance. The draws of a row depend on ``(key, index)`` alone.
+        A demonstration is the expression that defined the target or, with probability ``slip``, another random
+        expression over the same numbers, which is correct only by chance.
+
+        Args:
+          index: ``[P]`` int32.
+          split: of the prompts.
+          key: a typed key.
+
+        Returns:
+          token ``[P, T]`` int32 and mask ``[P, T]`` float32.
         """
-        given, _, tree = self._problem(index, split)
-        code = self._demonstrate(given, tree, index, key)
+        values, _, tree = self._problem(index, split)
+        code = self._demonstrate(values, tree, index, key)
         return characters.demonstration(code, self.completion_length, self._bound, self._ids)
 
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Evaluate the completion exactly and compare it with the target.
 
-        Correct: it equals the target and uses each given number once. Wrong: another value, other numbers, or a
-        division by zero. Unparseable: no end-of-sequence, or not an expression of unsigned numbers (no leading
-        zeros), the task's operators and parentheses. Reward is 1 when correct, else 0. ``parts``: "format" 1 if
-        parseable, "numbers" 1 if it also uses the given numbers as it should.
+        Correct: it equals the target and uses each number of the prompt exactly once. Wrong: another value, other
+        numbers, or a division by zero. Unparseable: no end-of-sequence, or not an expression of unsigned numbers
+        (no leading zeros), the task's operators and parentheses. Reward is 1 if correct, else 0.
+
+        Args:
+          index: ``[B]`` int32, the prompt of each completion.
+          split: of the prompts.
+          token: ``[B, T]`` int32.
+          mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
+
+        Returns:
+          A verdict of B rows;
+          ``parts["format"]`` is 1 if parseable, ``parts["numbers"]`` 1 if it also uses the right numbers.
         """
-        given, target, _ = self._problem(index, split)
+        values, target, _ = self._problem(index, split)
         text = characters.read(self._bound, token, mask)
         parsed = expression.parse(text.code, self.operators)
         parseable = text.ended & parsed.valid
         value, number = parsed.value, parsed.number
-        uses = jnp.sum(number[:, :, None] == given[:, None, :], axis=1)
-        there = jnp.sum(given[:, :, None] == given[:, None, :], axis=1)
+        uses = jnp.sum(number[:, :, None] == values[:, None, :], axis=1)
+        occurrences = jnp.sum(values[:, :, None] == values[:, None, :], axis=1)
         count = jnp.sum(number >= 0, axis=1)
-        numbers = parseable & jnp.all(uses == there, axis=1) & (count == self.numbers)
+        numbers = parseable & jnp.all(uses == occurrences, axis=1) & (count == self.numbers)
         correct = numbers & expression.equals(value, target)
         outcome = jnp.where(correct, types.Outcome.CORRECT, types.Outcome.WRONG)
         return types.Verdict(
@@ -105,7 +122,7 @@ class Countdown:
         )
 
     def text(self, index: int, split: Split) -> str:
-        """Write prompt ``index`` as text."""
+        """Return prompt ``index`` as text."""
         return characters.strings(_codes(self, jnp.asarray([index], jnp.int32), split))[0]
 
     @property
@@ -131,53 +148,53 @@ class Countdown:
         return held if split == "heldout" else self._every_set - held
 
     def _problem(self, index: jax.Array, split: Split) -> tuple[jax.Array, jax.Array, expression.Tree]:
-        """Look up problems: the numbers in the prompt's order [P, N], the target [P] and a tree that reaches it."""
+        """Return problems: the numbers in prompt order [P, N], the target [P] and a tree that reaches it."""
         sets, first = self._sets(split), 0 if split == "train" else self._sets("train")
-        place = (index % self.size(split)).astype(jnp.int32)  # a large index must wrap inside its own split
+        place = (index % self.size(split)).astype(jnp.int32)  # a large index wraps inside its split
         rank = shuffle.permute(first + place % sets, self._every_set, _SEED)
         chosen = _unrank(rank, self.numbers, self.highest)
         root = jax.random.key(_SEED)
 
-        def one(rank: jax.Array, turn: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array, expression.Tree]:
-            key = jax.random.fold_in(jax.random.fold_in(root, rank), turn)
+        def one(rank: jax.Array, repeat: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array, expression.Tree]:
+            key = jax.random.fold_in(jax.random.fold_in(root, rank), repeat)
             words = expression.bits(self.numbers)
             word = jax.random.bits(key, (self.numbers + _CANDIDATES * words,))
-            given = numbers[jnp.argsort(word[: self.numbers])]
-            draws = word[self.numbers :].reshape(_CANDIDATES, words)
-            trees = jax.vmap(lambda word: expression.draw(word, len(self.operators)))(draws)
-            return given, *self._first_in_range(given, trees)
+            values = numbers[jnp.argsort(word[: self.numbers])]
+            candidates = word[self.numbers :].reshape(_CANDIDATES, words)
+            trees = jax.vmap(lambda word: expression.random_tree(word, len(self.operators)))(candidates)
+            return values, *self._first_in_range(values, trees)
 
         return jax.vmap(one)(rank, place // sets, chosen)
 
-    def _first_in_range(self, given: jax.Array, trees: expression.Tree) -> tuple[jax.Array, expression.Tree]:
-        # The last candidate is made of sums alone (products, without "+"), which ``countdown`` made sure is in range.
-        sure = self.operators.index("+" if "+" in self.operators else "*")
-        trees = trees._replace(operator=trees.operator.at[-1].set(sure))
-        value = jax.vmap(lambda tree: expression.evaluate(tree, given, self.operators))(trees)
+    def _first_in_range(self, values: jax.Array, trees: expression.Tree) -> tuple[jax.Array, expression.Tree]:
+        # The last candidate has sums only (products, without "+"); ``countdown`` checks that their value is in range.
+        safe = self.operators.index("+" if "+" in self.operators else "*")
+        trees = trees._replace(operator=trees.operator.at[-1].set(safe))
+        value = jax.vmap(lambda tree: expression.evaluate(tree, values, self.operators))(trees)
         target = expression.integer(value)
         fits = (target >= 0) & (target <= self.largest)
         first = jnp.argmax(fits)
         return target[first], jax.tree.map(lambda leaf: leaf[first], trees)
 
-    def _prompt(self, given: jax.Array, target: jax.Array) -> jax.Array:
-        rows, parts = given.shape[0], []
+    def _prompt(self, values: jax.Array, target: jax.Array) -> jax.Array:
+        rows, parts = values.shape[0], []
         for i in range(self.numbers):
-            parts += [characters.decimal(given[:, i], len(str(self.highest)))]
+            parts += [characters.decimal(values[:, i], len(str(self.highest)))]
             parts += [characters.constant(" ", rows)[:, None]]
         parts += [characters.constant(c, rows)[:, None] for c in "> "]
         parts += [characters.decimal(target, len(str(self.largest))), characters.constant(":", rows)[:, None]]
         return jnp.concatenate(parts, axis=1)
 
-    def _demonstrate(self, given: jax.Array, tree: expression.Tree, index: jax.Array, key: jax.Array) -> jax.Array:
-        def one(given: jax.Array, tree: expression.Tree, i: jax.Array) -> jax.Array:
-            slip, draw = jax.random.split(jax.random.fold_in(key, i))
-            word = jax.random.bits(draw, (expression.bits(self.numbers),))
-            other = expression.draw(word, len(self.operators))
-            erring = jax.random.bernoulli(slip, self.slip)
-            written = jax.tree.map(lambda a, b: jnp.where(erring, a, b), other, tree)
-            return expression.write(written, given, self.operators, len(str(self.highest)))
+    def _demonstrate(self, values: jax.Array, tree: expression.Tree, index: jax.Array, key: jax.Array) -> jax.Array:
+        def one(values: jax.Array, tree: expression.Tree, i: jax.Array) -> jax.Array:
+            slip_key, tree_key = jax.random.split(jax.random.fold_in(key, i))
+            word = jax.random.bits(tree_key, (expression.bits(self.numbers),))
+            wrong = expression.random_tree(word, len(self.operators))
+            slip = jax.random.bernoulli(slip_key, self.slip)
+            written = jax.tree.map(lambda a, b: jnp.where(slip, a, b), wrong, tree)
+            return expression.write(written, values, self.operators, len(str(self.highest)))
 
-        return jax.vmap(one)(given, tree, index)
+        return jax.vmap(one)(values, tree, index)
 
 
 def countdown(
@@ -190,25 +207,28 @@ def countdown(
     prompt_length: int | None = None,
     completion_length: int | None = None,
 ) -> Countdown:
-    """Build the countdown task: make the target out of the given numbers, each used exactly once.
+    """Build the countdown task: reach the target with the given numbers, each used exactly once.
 
-    The sets of numbers are listed, shuffled once and for all, and the last ``heldout`` of them are held out. Within
-    a set, order and expression are drawn from the index. The target is the expression's value: of a few drawn
-    expressions the first whose value is an integer in [0, largest], or else the sum (the product without ``+``).
+    The sets of numbers are enumerated and shuffled with a fixed seed, and the last ``heldout`` of them are held out.
+    Within a set, order and expression are random with the index as seed. The target is the value of the first of
+    several random expressions whose value is an integer in [0, largest], else the sum (the product without ``+``).
 
     Args:
-        numbers: how many numbers are given, 2 to 6.
-        highest: they lie in [1, highest].
-        operators: some of ``+-*/``, ``+`` or ``*`` among them; division is exact, ``7/2*4`` is 14.
-        largest: the largest target; None for the larger of ``highest`` squared and what is always reachable.
-        slip: probability that a demonstration is another expression over the same numbers.
-        heldout: fraction of the sets of numbers held out, strictly between 0 and 1.
-        prompt_length: tokens of a prompt; None for what is needed.
-        completion_length: tokens of a completion, end-of-sequence included; None for the longest expression
-            without needless parentheses.
+      numbers: how many numbers are given, 2 to 6.
+      highest: the numbers are in [1, highest].
+      operators: some of ``+-*/``, ``+`` or ``*`` among them; division is exact, ``7/2*4`` is 14.
+      largest: the largest target; None: ``highest`` squared, or the always reachable target if that is larger.
+      slip: probability that a demonstration is another expression over the same numbers.
+      heldout: fraction of the sets of numbers held out, strictly between 0 and 1.
+      prompt_length: tokens of a prompt; None: as many as needed.
+      completion_length: tokens of a completion, end-of-sequence included; None: the longest expression without
+        redundant parentheses.
+
+    Returns:
+      The task, not yet bound to a tokenizer.
 
     Raises:
-        ValueError: a setting is out of range, exact values overflow int32, or a length is too small.
+      ValueError: a setting is out of range, exact values overflow int32, or a length is too small.
     """
     if not 2 <= numbers <= 6:
         raise ValueError(f"numbers: {numbers} is not in [2, 6]")
@@ -221,14 +241,14 @@ def countdown(
         if not good:
             raise ValueError(f"{name}: {value} is not {'in [0, 1]' if name == 'slip' else 'strictly between 0 and 1'}")
     if expression.bound(numbers, highest, operators) >= 2**30:
-        raise ValueError(f"highest: {highest} with numbers {numbers} and operators {operators!r} goes beyond int32")
-    sure = numbers * highest if "+" in operators else highest**numbers
-    if largest is not None and not sure <= largest < 2**30:
-        raise ValueError(f"largest: {largest} is not in [{sure}, 2**30); {sure} must be reachable with these settings")
-    most = max(sure, highest**2) if largest is None else largest
+        raise ValueError(f"highest: {highest} with numbers {numbers} and operators {operators!r} exceeds int32")
+    safe = numbers * highest if "+" in operators else highest**numbers
+    if largest is not None and not safe <= largest < 2**30:
+        raise ValueError(f"largest: {largest} is not in [{safe}, 2**30); targets up to {safe} must be in range")
+    most = max(safe, highest**2) if largest is None else largest
     literals = numbers * len(str(highest))
     prompt = literals + numbers + 2 + len(str(most)) + 1
-    answer = literals + (numbers - 1) + 2 * (numbers - 2) + 1  # operators; parentheses inside the root; end
+    answer = literals + (numbers - 1) + 2 * (numbers - 2) + 1  # numbers, operators, parentheses, end-of-sequence
     return Countdown(
         numbers=numbers,
         highest=highest,
@@ -236,29 +256,29 @@ def countdown(
         largest=most,
         slip=slip,
         heldout=heldout,
-        prompt_length=characters.budget("prompt_length", prompt_length, prompt),
-        completion_length=characters.budget("completion_length", completion_length, answer),
+        prompt_length=characters.resolve_length("prompt_length", prompt_length, prompt),
+        completion_length=characters.resolve_length("completion_length", completion_length, answer),
     )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def _codes(task: Countdown, index: jax.Array, split: Split) -> jax.Array:
-    given, target, _ = task._problem(index, split)
-    return task._prompt(given, target)
+    values, target, _ = task._problem(index, split)
+    return task._prompt(values, target)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _corpus(task: Countdown, index: jax.Array) -> jax.Array:
-    given, target, tree = task._problem(index, "train")
-    demonstration = task._demonstrate(given, tree, index, jax.random.key(0))
-    return jnp.concatenate([task._prompt(given, target), demonstration], axis=1)
+    values, target, tree = task._problem(index, "train")
+    demonstration = task._demonstrate(values, tree, index, jax.random.key(0))
+    return jnp.concatenate([task._prompt(values, target), demonstration], axis=1)
 
 
 def _unrank(rank: jax.Array, numbers: int, highest: int) -> jax.Array:
-    """List the multisets of ``numbers`` numbers in [1, highest]: rank [P] to rising numbers [P, N].
+    """Enumerate the multisets of ``numbers`` numbers in [1, highest]: rank [P] to nondecreasing numbers [P, N].
 
-    In the combinatorial number system a rank is ``sum over j of C(c_j, j)`` with ``c_N > ... > c_1 >= 0``;
-    ``c_j - (j - 1) + 1`` are then rising numbers that may repeat.
+    In the combinatorial number system a rank is ``sum over j of C(c_j, j)`` with ``c_N > ... > c_1 >= 0``; the numbers
+    ``c_j - (j - 1) + 1`` are then nondecreasing.
     """
     chosen, rest = [], rank
     for j in reversed(range(1, numbers + 1)):

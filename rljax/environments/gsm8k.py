@@ -1,7 +1,7 @@
-"""Questions with worked answers, scored on the host: GSM8K's grade-school problems, MATH's competition problems.
+"""Questions with worked answers, judged on the host: GSM8K (grade-school problems), MATH (competition problems).
 
-``gsm8k`` and ``math`` read the data sets' own jsonl files. Any other set of questions and answers in such files is
-one more call of ``_load`` away.
+``gsm8k`` and ``math`` read the jsonl files of the data sets as published. A task for another set of questions and
+answers in jsonl files is one more call of ``_load``.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ _MARKED_CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
 class _Rows(NamedTuple):
-    """One split in tokens, N rows: those whose prompt fits."""
+    """The rows of one split whose prompt fits, N of them, as tokens."""
 
-    row: np.ndarray  # [N] int64, row in the source
+    row: np.ndarray  # [N] int64, row of the source
     prompt: np.ndarray  # [N, L] int32, left-padded
     prompt_mask: np.ndarray  # [N, L] float32
     solution: np.ndarray  # [N, T] int32, right-padded
@@ -34,38 +34,40 @@ class _Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Questions:
-    """Questions with worked answers; build it with ``gsm8k``. Everything here runs on the host."""
+    """Questions with worked answers; ``gsm8k`` and ``math`` build it. All methods run on the host."""
 
     name: str
     prompt_length: int
     completion_length: int
     overlong: Overlong
-    calculator: bool  # keep the <<48/2=24>> marks
-    chat: bool  # the question is a user's message, written by the tokenizer's template
-    instruction: str  # stands behind the question
+    calculator: bool  # keep the marks <<48/2=24>>
+    chat: bool  # write the question as a user's message, by the chat template
+    instruction: str  # text after the question
     sources: Mapping[str, Sequence[Mapping[str, bytes]]] = dataclasses.field(repr=False)
     reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
-    final: Callable[[str], str] = mathematics.final_answer  # what counts of a worked solution; "" if there is none
-    parts: tuple[str, ...] = ("format",)  # what the reward always names beside the reward
+    final: Callable[[str], str] = mathematics.final_answer  # the final answer of a worked solution; "" if there is none
+    parts: tuple[str, ...] = (
+        "format",
+    )  # names of the numbers that the reward function always returns besides the reward
     host: bool = True
 
     def corpus(self) -> Iterator[str]:
-        """Yield the prompts and worked solutions of the training split; held-out text is never seen."""
+        """Yield the prompts and worked solutions of the training split, never held-out text."""
         for row in range(len(self._source("train"))):
             question, answer = self._read(row, "train")
             yield self._prompt(question)
             yield self._solution(answer)
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Questions":
-        """Return a copy with every split tokenised, in memory.
+        """Return a copy with all splits tokenized, in memory.
 
-        Prompts above ``prompt_length`` are dropped from the index, or refused; solutions above
-        ``completion_length`` are cut, without end-of-sequence.
+        Prompts longer than ``prompt_length`` are dropped or an error, as ``overlong`` says; solutions longer than
+        ``completion_length`` are truncated, without end-of-sequence.
 
         Raises:
-            ValueError: a prompt is too long and ``overlong`` is "error", or none is left, or the tokenizer lacks
-                a character of the training split (in held-out text it becomes the unknown token).
+          ValueError: a prompt is too long and ``overlong`` is "error", no prompt is left, or the tokenizer lacks
+            a character of the training split (in held-out text it becomes the unknown token).
         """
         encoded = {split: self._encode(tokenizer, split) for split in self.sources}
         self._check_known(tokenizer, encoded)
@@ -77,26 +79,33 @@ class Questions:
             solutions = [pairs[row][1][: self.completion_length] for row in keep]
             tokens[split] = _Rows(
                 np.array(keep, np.int64),
-                *_padded(prompts, self.prompt_length, tokenizer.pad, left=True),
-                *_padded(solutions, self.completion_length, tokenizer.pad, left=False),
+                *tokenizers.padded(prompts, self.prompt_length, tokenizer.pad, left=True),
+                *tokenizers.padded(solutions, self.completion_length, tokenizer.pad),
             )
         return dataclasses.replace(self, tokens=tokens)
 
     def size(self, split: Split) -> int:
-        """Count the questions of a split; once bound, those whose prompt fits."""
+        """Return the number of questions of a split; once bound, of those whose prompt fits."""
         return len(self._source(split)) if self.tokens is None else len(self._bound(split).row)
 
     def prompts(self, index: Any, split: Split) -> types.Prompts:
-        """Gather prompts: index [P] to NumPy token [P, L] int32, mask [P, L] float32 and index [P] int32."""
+        """Return prompts ``index`` ``[P]`` as NumPy arrays: token ``[P, L]`` int32 and mask ``[P, L]`` float32."""
         rows = self._bound(split)
         index = np.asarray(index, np.int32) % len(rows.row)
         record: Any = types.Prompts  # its fields are annotated as jax arrays
         return record(token=rows.prompt[index], mask=rows.prompt_mask[index], index=index)
 
     def demonstrations(self, index: Any, split: Split, key: Any = None) -> tuple[Any, Any]:
-        """Gather worked solutions: index [P] to NumPy token [P, T] int32 and mask [P, T] float32.
+        """Return worked solutions.
 
-        Right-padded, ended by end-of-sequence unless cut. Each question has one solution: ``key`` is not used.
+        Args:
+          index: ``[P]`` int32.
+          split: of the questions.
+          key: not used: each question has one solution.
+
+        Returns:
+          NumPy token ``[P, T]`` int32, right-padded, ended by end-of-sequence unless truncated, and mask ``[P, T]``
+          float32.
         """
         del key
         rows = self._bound(split)
@@ -104,7 +113,7 @@ class Questions:
         return rows.solution[index], rows.solution_mask[index]
 
     def text(self, index: int, split: Split) -> str:
-        """Write prompt ``index``; with ``chat``, what the template is given."""
+        """Return prompt ``index`` as text; with ``chat``, the content of the user's message."""
         return self._prompt(self._read(self._row(index, split), split)[0])
 
     def target(self, index: int, split: Split) -> str:
@@ -114,13 +123,17 @@ class Questions:
 
     def _source(self, split: str) -> Sequence[Mapping[str, bytes]]:
         if split not in self.sources:
-            raise ValueError(f"split: task {self.name!r} has no {split!r}; it has {', '.join(self.sources)}")
+            raise ValueError(
+                f"split: task {self.name!r} has no split {split!r}; choose one of {', '.join(self.sources)}"
+            )
         return self.sources[split]
 
     def _bound(self, split: str) -> _Rows:
         self._source(split)
         if self.tokens is None:
-            raise ValueError(f"task {self.name!r} has no tokens yet: use the copy that bind(tokenizer) returns")
+            raise ValueError(
+                f"task {self.name!r} is not bound to a tokenizer: use the copy that bind(tokenizer) returns"
+            )
         return self.tokens[split]
 
     def _row(self, index: int, split: Split) -> int:
@@ -132,16 +145,16 @@ class Questions:
         return field["question"].decode(), field["answer"].decode()
 
     def _solution(self, answer: str) -> str:
-        """Write what follows "Answer:", or the assistant's message; an answer without working gets the mark alone."""
+        """Return the text after "Answer:", or the assistant's message; an answer without working gets the mark."""
         if not self.final(answer):
             answer = f"{mathematics.MARK} {answer}"
         answer = (answer if self.calculator else _MARKED_CALCULATION.sub("", answer)).strip()
         return answer if self.chat else " " + answer
 
     def _prompt(self, question: str) -> str:
-        """Write the question with the instruction, as a user's message or to be gone on with."""
-        asked = "\n".join(filter(None, (question.strip(), self.instruction)))
-        return asked if self.chat else f"Question: {asked}\nAnswer:"
+        """Return the question with the instruction, as a user's message or as a text to continue."""
+        request = "\n".join(filter(None, (question.strip(), self.instruction)))
+        return request if self.chat else f"Question: {request}\nAnswer:"
 
     def _context(self, tokenizer: tokenizers.Tokenizer, question: str) -> list[int]:
         text = self._prompt(question)
@@ -150,12 +163,12 @@ class Questions:
         return tokenizer.encode(tokenizer.chat([{"role": "user", "content": text}]))
 
     def _end(self, tokenizer: tokenizers.Tokenizer) -> int:
-        """Return the id that ends a solution; in a chat, what the template ends an assistant's message with."""
+        """Return the id that ends a solution; with ``chat``, the one that ends an assistant's message."""
         if not self.chat:
             return tokenizer.eos
         messages = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "ANSWER"}]
-        after = tokenizer.chat(messages, add_generation_prompt=False).rpartition("ANSWER")[2]
-        return next((i for i in tokenizer.encode(after) if i in tokenizer.stop), tokenizer.eos)
+        suffix = tokenizer.chat(messages, add_generation_prompt=False).rpartition("ANSWER")[2]
+        return next((i for i in tokenizer.encode(suffix) if i in tokenizer.stop), tokenizer.eos)
 
     def _encode(self, tokenizer: tokenizers.Tokenizer, split: str) -> list[tuple[list[int], list[int]]]:
         pairs = (self._read(row, split) for row in range(len(self._source(split))))
@@ -191,7 +204,7 @@ class Questions:
             over = {s: sum(len(prompt) > self.prompt_length for prompt, _ in p) for s, p in encoded.items()}
             counts = " and ".join(f"{n} of {len(encoded[s])} {s} prompts" for s, n in over.items())
             raise ValueError(
-                f"prompt_length={self.prompt_length}: {counts} of {self.name!r} are longer; give"
+                f"prompt_length={self.prompt_length}: {counts} of {self.name!r} are longer; set"
                 f" prompt_length={longest} (the longest), or overlong='drop' to leave them out"
             )
 
@@ -209,25 +222,28 @@ def gsm8k(
 ) -> Questions:
     """Read GSM8K (Cobbe et al., arXiv 2110.14168) from a folder with its train.jsonl and test.jsonl.
 
-    The prompt is ``Question: ...``, a new line, ``Answer:``, or with ``chat`` the question as a user's message; the
-    demonstration is the worked solution, which ends ``#### 72``; the reward is
-    ``rewards.mathematics.numeric_answer``.
+    The prompt is ``Question: ...``, a newline, ``Answer:``, or with ``chat`` the question as a user's message; the
+    demonstration is the worked solution, which ends with ``#### 72``; the reward function is
+    ``verifiers.mathematics.numeric_answer``.
 
     Args:
-        path: folder of the jsonl files, local or gs://.
-        prompt_length: L; the longest question has about 1,000 characters.
-        completion_length: T, end-of-sequence included; longer solutions are cut.
-        overlong: what to do with a longer prompt: "error", or "drop" it from the index.
-        heldout: file in ``path`` of the held-out split.
-        calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
-        chat: write prompts by the tokenizer's chat template.
-        instruction: text on a line of its own behind the question, such as how to mark the answer.
-        cache: folder for the array_record copy, local or gs:// (hosts share it); None means ``$RLJAX_CACHE``, else the
-            user's cache folder.
+      path: folder of the jsonl files, local or gs://.
+      prompt_length: L; the longest question has about 1,000 characters.
+      completion_length: T, end-of-sequence included; longer solutions are truncated.
+      overlong: how longer prompts are treated: "error", or "drop" them from the split.
+      heldout: file of the held-out split, in ``path``.
+      calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
+      chat: write prompts by the tokenizer's chat template.
+      instruction: text on a separate line after the question, such as how to mark the answer.
+      cache: folder of the array_record copy, local or gs:// (shared by hosts); None: ``$RLJAX_CACHE``, else the
+        user's cache folder.
+
+    Returns:
+      The task, not yet bound to a tokenizer.
 
     Raises:
-        ValueError: an argument is out of range, or a line of a file is malformed.
-        FileNotFoundError: the folder or a file is not there.
+      ValueError: an argument is out of range, or a line of a file is malformed.
+      FileNotFoundError: the folder or a file does not exist.
     """
     return _load(
         "gsm8k",
@@ -255,8 +271,25 @@ def math(
 ) -> Questions:
     r"""Read MATH (Hendrycks et al., arXiv 2103.03874) from a folder with train.jsonl and test.jsonl.
 
-    Rows have a ``problem`` and a ``solution``, which ends with the answer in ``\boxed{...}``; the reward is
-    ``rewards.mathematics.boxed_answer``. Arguments and errors are those of ``gsm8k``.
+    Rows have a ``problem`` and a ``solution``, which ends with the answer in ``\boxed{...}``; the reward function is
+    ``verifiers.mathematics.boxed_answer``.
+
+    Args:
+      path: as in ``gsm8k``.
+      prompt_length: L.
+      completion_length: T, end-of-sequence included; longer solutions are truncated.
+      overlong: as in ``gsm8k``.
+      heldout: as in ``gsm8k``.
+      chat: as in ``gsm8k``.
+      instruction: as in ``gsm8k``.
+      cache: as in ``gsm8k``.
+
+    Returns:
+      The task, not yet bound to a tokenizer.
+
+    Raises:
+      ValueError: an argument is out of range, or a line of a file is malformed.
+      FileNotFoundError: the folder or a file does not exist.
     """
     return _load(
         "math",
@@ -266,7 +299,7 @@ def math(
         prompt_length=prompt_length,
         completion_length=completion_length,
         overlong=overlong,
-        calculator=True,  # nothing is taken out of a solution
+        calculator=True,  # solutions are not edited
         chat=chat,
         instruction=instruction,
         fields=("problem", "solution"),
@@ -293,10 +326,10 @@ def _load(
     final: Callable[[str], str] = mathematics.final_answer,
     reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer,
 ) -> Questions:
-    """Read a set of questions: ``files`` of each split, their ``fields``, the ``mark`` in every answer, "" for none."""
+    """Read a set of questions: ``files`` by split, their ``fields``, the ``mark`` in every answer ("": none)."""
     if files.get("heldout") == files.get("train"):
-        raise ValueError(f"heldout={files['heldout']!r} is the training split; name another file")
-    from rljax.data import gsm8k_builder  # here: tfds takes half a second, and other tasks do not need it
+        raise ValueError(f"heldout={files['heldout']!r} is the file of the training split; choose another one")
+    from rljax.data import gsm8k_builder  # here: importing tfds takes half a second, and other tasks do not need it
 
     for field, value in (("prompt_length", prompt_length), ("completion_length", completion_length)):
         if value < 1:
@@ -315,14 +348,3 @@ def _load(
         final=final,
         reward=reward,
     )
-
-
-def _padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows on one side: token [N, length] int32 and mask [N, length] float32."""
-    token = np.full((len(rows), length), pad, np.int32)
-    mask = np.zeros((len(rows), length), np.float32)
-    for i, row in enumerate(rows):
-        place = slice(length - len(row), length) if left else slice(0, len(row))
-        token[i, place] = row
-        mask[i, place] = 1
-    return token, mask

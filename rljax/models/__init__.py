@@ -1,11 +1,33 @@
-"""Policies, critics and reward models: pure functions over parameter trees.
+"""Networks: policies, critics and reward models as pure functions over trees of parameters.
 
-``build(architecture)`` gives a ``Model``, which is all the rest of the program sees of a network::
+``build(architecture)`` returns a ``Model``, the only view of a network that the rest of the program has::
 
     model = models.build(models.Architecture(vocabulary=64, layers=2, width=32, heads=4, kv_heads=2, hidden=64))
     params = model.init(jax.random.key(0))
     hidden = model.apply(params, token, mask)
     logits = model.logits(params, hidden)
+
+Public names: ``Architecture``, ``Model``, ``Cache``, ``MATRICES``, ``build``, ``preset``. Two protocols: the sampler
+uses a model through ``sampling.Policy``, and a model shards its arrays over a mesh through ``layouts.Layout``.
+
+===================  =========================================================================================
+``architecture.py``  the fields of an architecture; its parameters and their logical axes
+``presets.py``       architectures of published models
+``transformer.py``   the forward pass over whole rows, and over rows that share a prompt
+``layer.py``         one layer: norms, rotary positions, projections, gated layer
+``attention.py``     attention of a batch of rows (plain, tiled, cuDNN, splash) and of one query
+``gated.py``         gated layers and mixtures of experts
+``cache.py``         decoding token by token with a key-value cache
+``head.py``          log-probabilities of given tokens, computed over parts of the vocabulary
+``scoring.py``       log-probabilities, entropies, values and rewards of the rows of a rollout
+``packing.py``       several completions of a prompt in one row
+``adapters.py``      low-rank adapters
+``shapes.py``        checks of shapes that name the field
+``layouts.py``       the protocol by which a network names the axes of its arrays
+``checkpoints/``     public checkpoints: read, checked and written
+===================  =========================================================================================
+
+``README.md`` shows how to read, adapt and write public checkpoints.
 """
 
 import dataclasses
@@ -25,12 +47,12 @@ preset = presets.preset
 class Model:
     """A network as pure functions. Hashable, and equal when built alike: safe to close over in jit.
 
-    ``layout`` lays activations out over a mesh by their logical axis names and never changes a value;
-    ``sharding.Layout(mesh)`` is one. The default knows of no mesh.
+    ``layout`` constrains how activations are sharded over a mesh, by their logical axis names, and never changes a
+    value; ``training.sharding.Layout(mesh)`` is one. The default constrains nothing.
     """
 
     architecture: Architecture
-    layout: layouts.Layout = layouts.WHOLE
+    layout: layouts.Layout = layouts.UNCONSTRAINED
 
     @property
     def axes(self) -> Tree:
@@ -38,93 +60,126 @@ class Model:
         return architectures.axes(self.architecture)
 
     def init(self, key: Key) -> Tree:
-        """Return fresh parameters: plain nested dictionaries, layers stacked first."""
+        """Return random parameters: nested dictionaries of arrays, those of the layers stacked on dimension 0."""
         return architectures.init(self.architecture, key)
 
     def apply(self, params: Tree, token: Array, mask: Array) -> Array:
-        """Read rows ``token`` [B, S] and return hidden [B, S, D] after the final norm.
+        """Run the network over whole rows.
 
-        A token's position is the number of real tokens before it in its row, and it sees the real tokens
-        up to itself: padding, on whichever side, changes nothing. Hidden states of padding are finite and
-        meaningless.
+        The position of a token is the number of real tokens before it in its row, and it attends to the real
+        tokens up to and including itself. Padding on either side therefore changes nothing.
 
         Args:
           params: from ``init``.
-          token: [B, S] int32; padding may hold any id.
-          mask: [B, S], not 0 on real tokens.
+          token: ``[B, S]`` int32; padding may hold any id.
+          mask: ``[B, S]``, nonzero on real tokens.
+
+        Returns:
+          Hidden states after the final norm, ``[B, S, D]``. Those of padding are finite and meaningless.
 
         Raises:
-          ValueError: shapes of token and mask do not fit.
+          ValueError: token and mask differ in shape.
         """
         return transformer.apply(self.architecture, params, token, mask, self.layout)
 
     def apply_shared(
         self, params: Tree, prompt: Array, prompt_mask: Array, token: Array, segment: Array
     ) -> tuple[Array, Array]:
-        """Read prompts [P, L] once, and rows [B, W] that follow them: row b is of prompt b // (B / P).
+        """Run the network over prompts once, and over rows that continue them: row b continues prompt b // (B / P).
 
-        A row may hold several completions of its prompt, one segment each, side by side: a token sees its
-        prompt and the tokens up to itself of its own segment, and its position counts these.
+        A row may hold several completions of its prompt side by side, each one segment. A token attends to its
+        prompt and to the tokens of its segment up to and including itself; its position counts those tokens.
 
         Args:
           params: from ``init``.
-          prompt: [P, L] int32.
-          prompt_mask: [P, L], not 0 on real tokens.
-          token: [B, W] int32.
-          segment: [B, W] int32, 0 on padding; a segment's tokens are adjacent.
+          prompt: ``[P, L]`` int32.
+          prompt_mask: ``[P, L]``, nonzero on real tokens.
+          token: ``[B, W]`` int32, W positions of a row.
+          segment: ``[B, W]`` int32, 0 on padding; the tokens of a segment are adjacent.
 
         Returns:
-          hidden of the prompts [P, L, D] and of the rows [B, W, D].
+          Hidden states of the prompts ``[P, L, D]`` and of the rows ``[B, W, D]``.
 
         Raises:
-          ValueError: shapes that do not fit.
+          ValueError: the shapes do not match, or P does not divide B.
         """
         return transformer.apply_shared(self.architecture, params, prompt, prompt_mask, token, segment, self.layout)
 
     def decode_params(self, params: Tree) -> Tree:
-        """Return the parameters as ``prefill``, ``extend`` and ``logits`` read them: made once for many tokens."""
+        """Return the parameters in the form that ``prefill``, ``extend`` and ``logits`` read; call once per rollout."""
         return caches.decode_params(self.architecture, params, self.layout)
 
     def prefill(
         self, weights: Tree, token: Array, mask: Array, samples: int, columns: int, block: int = 0
     ) -> tuple[Array, Cache]:
-        """Read prompts [P, L]; return hidden [P, L, D] and a cache for ``samples`` rows of each prompt.
+        """Run the network over prompts and create the cache of their completions.
 
         Args:
           weights: from ``decode_params``.
-          token: [P, L] int32.
-          mask: [P, L], not 0 on real tokens.
-          samples: rows of each prompt; they share its keys.
-          columns: tokens that each row may add; writing past the last is the caller's error, not noticed.
-          block: columns of a block, which is not read before it is in use; 0 for one block.
+          token: ``[P, L]`` int32.
+          mask: ``[P, L]``, nonzero on real tokens.
+          samples: rows of each prompt; they share the prompt's keys and values.
+          columns: the most tokens that a row may append. Appending more is an error that is not detected.
+          block: columns of a block; a block is not read before its first column is written. 0: one block.
+
+        Returns:
+          Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
         """
         return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.layout)
 
     def extend(self, weights: Tree, token: Array, mask: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Append a token [B] to every row, real where ``mask`` [B] is not 0; return hidden [B, D] and the cache."""
+        """Append one token to every row of the cache.
+
+        Args:
+          weights: from ``decode_params``.
+          token: ``[B]`` int32.
+          mask: ``[B]``, nonzero where the row's token is real; 0 appends padding.
+          cache: from ``prefill`` or ``extend``.
+
+        Returns:
+          Hidden states of the tokens ``[B, D]``, and the new cache.
+        """
         return caches.extend(self.architecture, weights, token, mask, cache, self.layout)
 
     def select(self, cache: Cache, prompts: Array | None, rows: Array) -> Cache:
-        """Return the cache of the rows [b] and prompts [p] (None: all) alone; row i is of prompt i // (b / p)."""
+        """Return the cache of a selection of rows.
+
+        Args:
+          cache: of B rows and P prompts.
+          prompts: ``[p]`` int32, the prompts to keep; None keeps all.
+          rows: ``[b]`` int32, the rows to keep; p divides b, and kept row i continues kept prompt i // (b / p).
+
+        Returns:
+          A cache of b rows and p prompts.
+        """
         return caches.select(cache, prompts, rows)
 
     def logits(self, params: Tree, hidden: Array) -> Array:
-        """Return float32 logits [..., V] of ``hidden`` [..., D]; ValueError unless output is "logits".
+        """Return float32 logits ``[..., V]`` of ``hidden`` ``[..., D]``; ValueError if output is "scalar".
 
-        Of single positions [B, D] a row's logits are whole on one device in the end, as drawing a token wants them.
+        The logits of single positions, ``[B, D]``, are not sharded over the vocabulary: a draw reads whole rows.
         """
         z = transformer.logits(self.architecture, params, hidden)
         return self.layout(self.layout(z, ("rows", "vocabulary")), ("drawing", None)) if z.ndim == 2 else z
 
     def balance(self, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
-        """Describe how evenly tokens of rows [B, S] use the experts, the mean over layers; see ``gated.balance``."""
+        """Measure how evenly tokens use the experts, averaged over layers.
+
+        Args:
+          params: from ``init``.
+          token: ``[B, S]`` int32.
+          mask: ``[B, S]``, nonzero on real tokens.
+
+        Returns:
+          The scalars that ``gated.balance`` returns.
+        """
         return transformer.balance(self.architecture, params, token, mask, self.layout)
 
     def scalar(self, params: Tree, hidden: Array) -> Array:
-        """Return float32 [...] of ``hidden`` [..., D]; ValueError unless output is "scalar"."""
+        """Return one float32 number for each ``hidden`` ``[..., D]``; ValueError if output is "logits"."""
         return transformer.scalar(self.architecture, params, hidden)
 
 
-def build(architecture: Architecture, layout: layouts.Layout = layouts.WHOLE) -> Model:
-    """Return the model of an architecture, its activations laid out by ``layout``."""
+def build(architecture: Architecture, layout: layouts.Layout = layouts.UNCONSTRAINED) -> Model:
+    """Return the model of an architecture, whose activations ``layout`` shards."""
     return Model(architecture, layout)

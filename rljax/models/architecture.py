@@ -1,6 +1,6 @@
-"""The shape of a decoder-only transformer, and its parameters.
+"""The fields of a decoder-only transformer, and its parameters.
 
-flax.linen declares the parameters and does not leave this file: callers see plain dictionaries.
+flax.linen declares the parameters and is used in this file only: callers see plain dictionaries.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ Output = Literal["logits", "scalar", "both"]
 Activation = Literal["silu", "gelu"]
 DecodeWeights = Literal["float", "int8"]
 Form = attention.Form
-# the matrices of a layer: how many dimensions each multiplies into, and how many it gives
+# the matrices of a layer: how many dimensions each contracts, and how many it returns
 MATRICES: dict[str, tuple[int, int]] = {
     "query": (1, 2),
     "key": (1, 2),
@@ -34,18 +34,17 @@ MATRICES: dict[str, tuple[int, int]] = {
     "up": (1, 1),
     "down": (1, 1),
 }
-ADAPTER = ("_adapter_in", "_adapter_out")  # behind a matrix's name: [in..., rank] and [rank, out...]
+ADAPTER = ("_adapter_in", "_adapter_out")  # suffixes of a matrix's name: [in..., rank] and [rank, out...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """The shape of a model and how it is computed. Raises ValueError on a field that makes no model.
+    """The shape of a model and how it is computed. Raises ValueError, naming the field, on an invalid value.
 
-    ``remat`` says what the backward pass recomputes in each layer: "none" keeps everything, "full"
-    keeps the layer's input only, "dots" also the results of the weight matmuls. ``scan`` runs the layers
-    in one loop, which compiles once whatever their number; without it they stand one after the other, and
-    nothing is stacked. ``output`` is the unembedding ("logits"), one number per position ("scalar": a
-    critic or a reward model), or "both" on one trunk.
+    ``remat`` chooses what the backward pass recomputes in each layer: "none" saves every activation, "full" saves the
+    layer's input only, "dots" also the results of its weight matmuls. ``scan`` runs the layers in one loop, so that
+    compile time does not grow with their number; without it they are unrolled. ``output`` is the unembedding
+    ("logits"), one number per position ("scalar": a critic or a reward model), or "both" on one trunk.
     """
 
     vocabulary: Size = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
@@ -121,22 +120,22 @@ class Architecture:
 
     def _check_adapters(self) -> None:
         if not self.adapter_modules or set(self.adapter_modules) - set(MATRICES):
-            raise ValueError(f"adapter_modules={self.adapter_modules!r}: some of {', '.join(MATRICES)}")
+            raise ValueError(f"adapter_modules={self.adapter_modules!r}: choose some of {', '.join(MATRICES)}")
         within = [name for name in self.adapted if name in ("gate", "up", "down")]
         if self.experts and within:
             raise ValueError(
-                f"adapter_modules: {', '.join(within)} have no adapters with experts={self.experts}; choose some of "
-                "query, key, value, attention_output"
+                f"adapter_modules: {', '.join(within)} cannot have adapters with experts={self.experts}; choose some "
+                "of query, key, value, attention_output"
             )
 
     def _check_attention(self) -> None:
         if self.attention == "cudnn" and self.attention_cap:
-            raise ValueError(f"attention='cudnn' has no cap, attention_cap={self.attention_cap}: choose another")
+            raise ValueError(f"attention='cudnn' does not support attention_cap={self.attention_cap}: choose another")
         if not self.pattern or set(self.pattern) - {"local", "global"}:
-            raise ValueError(f"pattern={self.pattern!r}: 'local' and 'global', at least one of them")
+            raise ValueError(f"pattern={self.pattern!r}: expected a sequence of 'local' and 'global', not empty")
         if ("local" in self.pattern) != bool(self.window):
             raise ValueError(
-                f"window={self.window} and pattern={self.pattern!r}: local layers, and no others, have one"
+                f"window={self.window} and pattern={self.pattern!r}: set window above 0 if a layer is local, else to 0"
             )
 
     @property
@@ -145,28 +144,28 @@ class Architecture:
         return tuple(self.adapter_modules) if self.adapter_rank else ()
 
     def local(self, layer: int) -> bool:
-        """Tell whether a layer sees a window only."""
+        """Return whether a layer attends to a window only."""
         return self.pattern[layer % len(self.pattern)] == "local"
 
     def form(self, local: bool) -> Form:
-        """Return what an attention score is, in a local or a global layer."""
+        """Return how attention scores are computed, in a local or a global layer."""
         scale = self.query_scale or self.head_size**-0.5
         return Form(scale, self.attention_cap, self.window if local else 0)
 
 
-@functools.partial(jax.jit, static_argnums=0)  # op by op it takes seconds
+@functools.partial(jax.jit, static_argnums=0)  # without jit it takes seconds
 def init(architecture: Architecture, key: Key) -> Tree:
-    """Return parameters as nested dictionaries, layers stacked on the first dimension.
+    """Return random parameters as nested dictionaries, those of the layers stacked on dimension 0.
 
-    In ``param_dtype``, but for adapters and the head of one number: small, trained, and float32.
+    They have ``param_dtype``, except adapters and the scalar head, which are small, trained, and float32.
     """
-    made = nn.meta.unbox(_boxed(architecture, key))
+    params = nn.meta.unbox(_boxed(architecture, key))
 
     def cast(path: Any, w: jax.Array) -> jax.Array:
         small = path[-1].key == "scalar" or path[-1].key.endswith(ADAPTER)
         return w if small else w.astype(architecture.param_dtype)
 
-    return jax.tree_util.tree_map_with_path(cast, made)
+    return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def axes(architecture: Architecture) -> Tree:
@@ -178,14 +177,14 @@ def axes(architecture: Architecture) -> Tree:
 
 
 def _boxed(architecture: Architecture, key: Key) -> Tree:
-    made = _Decoder(architecture).init(key)["params"]
-    own = _adapters(architecture, made["layers"], jax.random.fold_in(key, 1))
-    return {**made, "layers": {**made["layers"], **own}}
+    params = _Decoder(architecture).init(key)["params"]
+    adapters = _adapters(architecture, params["layers"], jax.random.fold_in(key, 1))
+    return {**params, "layers": {**params["layers"], **adapters}}
 
 
 def _at_least_one(field: str, value: int | None) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field}={value!r} must be a whole number of at least 1")
+        raise ValueError(f"{field}={value!r} must be an integer of at least 1")
 
 
 def _parameter(module: nn.Module, name: str, start: Any, names: Names, shape: tuple[int, ...]) -> None:
@@ -194,7 +193,7 @@ def _parameter(module: nn.Module, name: str, start: Any, names: Names, shape: tu
 
 
 def _adapters(a: Architecture, layers: Tree, key: Key) -> Tree:
-    """Return the adapters of boxed matrices: from N(0, 1 / fan_in), and 0. No other draw depends on theirs."""
+    """Return the adapters of boxed matrices, A from N(0, 1 / fan_in) and B = 0; other parameters keep their keys."""
     boxed = {}
     for i, name in enumerate(a.adapted):
         (_, *names), (_, *shape), cut = layers[name].names, layers[name].value.shape, MATRICES[name][0]
@@ -215,7 +214,9 @@ class _Layer(nn.Module):
     def __call__(self, carry: None, index: None) -> tuple[None, None]:
         """Declare matrices with entries from N(0, scale^2 / fan_in), norms that start as 1 and biases as 0."""
         a = self.architecture
-        small = (2 * a.layers) ** -0.5  # two per layer add to the stream: keeps its variance free of depth at the start
+        small = (
+            2 * a.layers
+        ) ** -0.5  # two outputs per layer: the initial variance of the stream does not grow with depth
         heads, kv_heads = ("width", "heads", "head_size"), ("width", "kv_heads", "head_size")
         norm = ((None,), (a.width,), 0, 1 - a.norm_offset)
         table: dict[str, tuple[Names, tuple[int, ...], int, float]] = {
@@ -255,7 +256,12 @@ class _Layer(nn.Module):
             table |= {name: ((None,), (a.head_size,), 0, 1 - a.norm_offset) for name in ("query_norm", "key_norm")}
         if a.post_norm:
             table |= {"attention_post_norm": norm, "swiglu_post_norm": norm}
-        for name, (names, shape, fan_in, scale) in table.items():  # their order decides their first values
+        for name, (
+            names,
+            shape,
+            fan_in,
+            scale,
+        ) in table.items():  # the order decides the keys, hence the initial values
             start = nn.initializers.normal(scale * fan_in**-0.5) if fan_in else nn.initializers.constant(scale)
             _parameter(self, name, start, names, shape)
         return None, None
@@ -268,7 +274,7 @@ class _Decoder(nn.Module):
 
     @nn.compact
     def __call__(self) -> None:
-        """Declare them."""
+        """Declare the parameters."""
         a = self.architecture
         normal = nn.initializers.normal(a.width**-0.5)
         _parameter(self, "embedding", normal, ("vocabulary", "width"), (a.vocabulary, a.width))

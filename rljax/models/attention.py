@@ -1,11 +1,11 @@
 """Attention of a batch of rows over themselves and over a prompt that several rows share.
 
-A row's query sees its own tokens up to itself within its segment, and every real token of its prompt, which stands
-before them; of both, those of the last ``window`` positions where there is one. Prompt keys are held once for all the
-rows of a prompt: row b belongs to prompt b // (B / P).
+A query attends to the tokens of its segment up to and including itself, and to every real token of its prompt, which
+precedes the row; with a window, only to those of the last ``window`` positions. The keys and values of a prompt are
+stored once for all its rows: row b belongs to prompt b // (B / P).
 
-Dimension key beside that of ``types``: W positions of a row, L of a prompt, P prompts, G key-value heads, R = H / G
-query heads that share one.
+Dimension key, in addition to that of ``types``: W positions of a row, L of a prompt, P prompts, G key-value heads,
+R = H / G query heads that share a key-value head.
 """
 
 import functools
@@ -17,39 +17,39 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.models.layouts import WHOLE, Layout, Names
+from rljax.models.layouts import UNCONSTRAINED, Layout, Names
 from rljax.transforms import ops
 from rljax.types import Array
 
-# Large enough that exp underflows to exactly 0, finite so that a row with nothing to attend to stays finite.
+# So low that exp underflows to exactly 0, finite so that a query without any visible key has a finite result.
 MASKED = -1e30
-_BLOCK, _BLOCKS = 64, 8  # queries of a block in "blocked", at least; blocks, at most: each is compiled
+_TILE, _TILES = 64, 8  # "blocked": the fewest queries of a tile, and the most tiles: each one is compiled
 _HEADS: Names = ("rows", None, "attending", None)
 _COLUMNS: Names = ("rows", None)
 
 
 class Form(NamedTuple):
-    """How a score becomes a weight: softmax(cap tanh(scale q k / cap)) over the last ``window`` positions."""
+    """The formula of a weight: softmax(cap tanh(scale q k / cap)) over the last ``window`` positions."""
 
     scale: float
-    cap: float = 0.0  # 0: none, the score as it is
-    window: int = 0  # 0: all
+    cap: float = 0.0  # 0: no cap
+    window: int = 0  # 0: all positions
 
 
 class Rows(NamedTuple):
-    """Who may see whom among a row's tokens."""
+    """Which tokens of a row attend to which."""
 
-    segment: Array  # [B, W] int32, 0 on padding; a query sees earlier tokens of its own segment
-    position: Array  # [B, W] int32, read where there is a window
+    segment: Array  # [B, W] int32, 0 on padding; a query attends within its segment
+    position: Array  # [B, W] int32, read if there is a window
 
 
 class Prompt(NamedTuple):
-    """What rows see beside themselves: keys and values [P, L, G, K], which are real and their positions [P, L]."""
+    """The prompts that rows attend to."""
 
-    key: Array
-    value: Array
-    mask: Array
-    position: Array
+    key: Array  # [P, L, G, K], rotated
+    value: Array  # [P, L, G, K]
+    mask: Array  # [P, L], nonzero on real tokens
+    position: Array  # [P, L] int32
 
 
 def attend(
@@ -60,23 +60,26 @@ def attend(
     value: Array,
     rows: Rows,
     prompt: Prompt | None = None,
-    layout: Layout = WHOLE,
+    layout: Layout = UNCONSTRAINED,
 ) -> Array:
-    """Return softmax(score) v, float32 [B, W, H, K]; operands in their own dtype, sums in float32.
+    """Return softmax(score) v. Matrix products keep the dtype of their operands and accumulate in float32.
 
-    Each device attends for its own rows and heads, positions whole: where a mesh splits positions, they trade places
-    with heads here and back behind (DeepSpeed Ulysses, arXiv 2309.14509), and key-value heads that are too few for that
-    are repeated.
+    Each device computes its rows and heads over all positions. If a mesh splits positions, an all-to-all exchanges
+    them for heads before, and back after (DeepSpeed Ulysses, arXiv 2309.14509); key-value heads that are too few to be
+    split are repeated.
 
     Args:
       implementation: one of ``IMPLEMENTATIONS``.
-      form: what a score is.
-      query: [B, W, H, K], rotated.
-      key: [B, W, G, K], rotated.
-      value: [B, W, G, K].
-      rows: which token is of which segment, and where.
-      prompt: what every segment of a row sees as well.
-      layout: of the arrays over a mesh.
+      form: the formula of the weights.
+      query: ``[B, W, H, K]``, rotated.
+      key: ``[B, W, G, K]``, rotated.
+      value: ``[B, W, G, K]``.
+      rows: the segment and position of each token.
+      prompt: visible to every segment of a row; None: there is no prompt.
+      layout: how the arrays are sharded over a mesh.
+
+    Returns:
+      ``[B, W, H, K]`` float32.
     """
     shards = math.prod(layout.split(query.shape, _HEADS)[2].values())
     repeats = math.lcm(key.shape[2], shards) // key.shape[2]
@@ -85,8 +88,8 @@ def attend(
         return x if repeats == 1 else ops.repeat(x, repeats, axis=2)
 
     def run(query: Array, key: Array, value: Array, segment: Array, position: Array, *prompt: Array) -> Array:
-        ahead = Prompt(*prompt) if prompt else None
-        return IMPLEMENTATIONS[implementation](form, query, key, value, Rows(segment, position), ahead)
+        shared = Prompt(*prompt) if prompt else None
+        return IMPLEMENTATIONS[implementation](form, query, key, value, Rows(segment, position), shared)
 
     arrays, names = [query, spread(key), spread(value), *rows], [_HEADS] * 3 + [_COLUMNS] * 2
     if prompt is not None:
@@ -96,37 +99,46 @@ def attend(
 
 
 def capped(z: Array, cap: float) -> Array:
-    """Return cap tanh(z / cap), or z where ``cap`` is 0."""
+    """Return cap tanh(z / cap), or z if ``cap`` is 0."""
     return cap * jnp.tanh(z / cap) if cap else z
 
 
 def near(form: Form, query: Array, key: Array) -> Array | bool:
-    """Return whether a key's position is inside the window of a query's; they broadcast."""
+    """Return whether keys are inside the window of queries.
+
+    Args:
+      form: its ``window`` is read.
+      query: positions, int32, broadcast against ``key``.
+      key: positions, int32.
+
+    Returns:
+      A bool array of the broadcast shape, or True if there is no window.
+    """
     return query - key < form.window if form.window else True
 
 
 def _visible(form: Form, rows: Rows, prompt: Prompt | None, start: int, stop: int) -> Array:
-    """Which keys [prompt | own up to ``stop``] the queries [start, stop) of a row see: bool [B, q, L + stop]."""
+    """Return which keys [prompt | row up to ``stop``] the queries [start, stop) attend to: bool [B, q, L + stop]."""
     segment, position = rows
-    own = segment[:, start:stop, None] == segment[:, None, :stop]
-    own &= (segment != 0)[:, None, :stop]
-    own &= jnp.arange(stop)[None, None, :] <= jnp.arange(start, stop)[None, :, None]
-    own &= near(form, position[:, start:stop, None], position[:, None, :stop])
+    in_row = segment[:, start:stop, None] == segment[:, None, :stop]
+    in_row &= (segment != 0)[:, None, :stop]
+    in_row &= jnp.arange(stop)[None, None, :] <= jnp.arange(start, stop)[None, :, None]
+    in_row &= near(form, position[:, start:stop, None], position[:, None, :stop])
     if prompt is None:
-        return own
-    ahead = per_row(prompt.mask, segment)[:, None, :] != 0
-    ahead &= near(form, position[:, start:stop, None], per_row(prompt.position, segment)[:, None, :])
+        return in_row
+    in_prompt = per_row(prompt.mask, segment)[:, None, :] != 0
+    in_prompt &= near(form, position[:, start:stop, None], per_row(prompt.position, segment)[:, None, :])
     shape = (segment.shape[0], stop - start, prompt.mask.shape[1])
-    return jnp.concatenate([jnp.broadcast_to(ahead, shape), own], axis=2)
+    return jnp.concatenate([jnp.broadcast_to(in_prompt, shape), in_row], axis=2)
 
 
 def per_row(x: Array, like: Array) -> Array:
-    """Repeat [P, ...] for the adjacent rows of each prompt, B of them as in ``like`` [B, ...]."""
+    """Repeat x [P, ...] for the adjacent rows of each prompt, to [B, ...] with the B of ``like``."""
     return ops.repeat(x, like.shape[0] // x.shape[0])
 
 
 def _joined(key: Array, value: Array, prompt: Prompt | None) -> tuple[Array, Array]:
-    """Put the prompt's keys and values before those of every row."""
+    """Concatenate the prompt's keys and values with those of every row."""
     if prompt is None:
         return key, value
     return (
@@ -140,7 +152,7 @@ def _product(spec: str, left: Array, right: Array) -> Array:
 
 
 def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
-    """One softmax over all keys, differentiated by jax: the definition."""
+    """One softmax over all keys, differentiated by JAX: the definition."""
     count, width, heads, size = query.shape
     valid = _visible(form, rows, prompt, 0, width)
     key, value = _joined(key, value, prompt)
@@ -150,43 +162,43 @@ def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, promp
     return _product("bgrst,btgk->bsgrk", weight.astype(value.dtype), value).reshape(query.shape)
 
 
-# --- blocked: what the future hides is not computed, what the backward pass can remake is not kept ------
+# --- tiles of queries: masked tiles are not computed, weights are recomputed in the backward pass --------
 
 
-def _blocked(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
-    """Cut queries into blocks that stop at their own last key; keep one number a query for the gradient."""
+def _tiled(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
+    """Split queries into tiles, each over the keys up to its last query; save one number per query for the gradient."""
     count, width, heads, size = query.shape
     kv = key.shape[2]
-    before = 0 if prompt is None else prompt.mask.shape[1]
-    blocks = max(1, min(width // _BLOCK, _BLOCKS))
-    edges = [width * i // blocks for i in range(blocks + 1)]
+    length = 0 if prompt is None else prompt.mask.shape[1]
+    tiles = max(1, min(width // _TILE, _TILES))
+    edges = [width * i // tiles for i in range(tiles + 1)]
     key, value = _joined(key, value, prompt)
-    # [B, G, ...]: one contiguous panel for each row and key-value head
+    # [B, G, ...]: contiguous for each row and key-value head
     key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
     query = query.reshape(count, width, kv, heads // kv, size).transpose(0, 2, 3, 1, 4)
     out = []
     for start, stop in itertools.pairwise(edges):
         valid = _visible(form, rows, prompt, start, stop)
-        seen = slice(0, before + stop)
-        out.append(_panel(form, query[:, :, :, start:stop], key[:, :, seen], value[:, :, seen], valid))
+        keys = slice(0, length + stop)
+        out.append(_tile(form, query[:, :, :, start:stop], key[:, :, keys], value[:, :, keys], valid))
     return jnp.concatenate(out, axis=3).transpose(0, 3, 1, 2, 4).reshape(count, width, heads, size)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _panel(form: Form, query: Array, key: Array, value: Array, valid: Array) -> Array:
-    """Attention of [B, G, R, q, K] over [B, G, S, K] where ``valid`` [B, q, S]; float32."""
-    return _panel_forward(form, query, key, value, valid)[0]
+def _tile(form: Form, query: Array, key: Array, value: Array, valid: Array) -> Array:
+    """Return the attention of query [B, G, R, q, K] over key and value [B, G, S, K], ``valid`` [B, q, S]; float32."""
+    return _tile_forward(form, query, key, value, valid)[0]
 
 
 def _scores(form: Form, query: Array, key: Array, valid: Array) -> Array:
-    """Masked scores [B, G, R, q, S]."""
+    """Return masked scores [B, G, R, q, S]."""
     shape = (*query.shape[:4], key.shape[2])
     flat = query.reshape(*query.shape[:2], -1, query.shape[-1])
     score = capped(_product("bgqk,bgtk->bgqt", flat, key) * form.scale, form.cap).reshape(shape)
     return jnp.where(valid[:, None, None], score, MASKED)
 
 
-def _panel_forward(form: Form, query: Array, key: Array, value: Array, valid: Array) -> tuple[Array, Any]:
+def _tile_forward(form: Form, query: Array, key: Array, value: Array, valid: Array) -> tuple[Array, Any]:
     score = _scores(form, query, key, valid)
     largest = jnp.max(score, axis=-1, keepdims=True)
     weight = jnp.exp(score - largest)
@@ -196,7 +208,7 @@ def _panel_forward(form: Form, query: Array, key: Array, value: Array, valid: Ar
     return out, (query, key, value, valid, out, largest + jnp.log(total))
 
 
-def _panel_backward(form: Form, saved: Any, gradient: Array) -> tuple[Array, Array, Array, None]:
+def _tile_backward(form: Form, saved: Any, gradient: Array) -> tuple[Array, Array, Array, None]:
     query, key, value, valid, out, normaliser = saved
     lead, length, size = query.shape[:2], key.shape[2], query.shape[-1]
     score = _scores(form, query, key, valid)
@@ -205,7 +217,7 @@ def _panel_backward(form: Form, saved: Any, gradient: Array) -> tuple[Array, Arr
     by_out = gradient.reshape(*lead, -1, size).astype(value.dtype)
     by_weight = _product("bgqk,bgtk->bgqt", by_out, value)
     by_score = weight * (by_weight - inner) * form.scale
-    if form.cap:  # masked scores have weight 0, and must not square to infinity
+    if form.cap:  # masked scores have weight 0; their squares would overflow
         slope = 1 - (jnp.where(valid[:, None, None], score, 0.0) / form.cap) ** 2
         by_score *= slope.reshape(by_score.shape)
     by_score = by_score.astype(key.dtype)
@@ -216,10 +228,10 @@ def _panel_backward(form: Form, saved: Any, gradient: Array) -> tuple[Array, Arr
     return by_query.astype(query.dtype), by_key.astype(key.dtype), by_value.astype(value.dtype), None
 
 
-_panel.defvjp(_panel_forward, _panel_backward)
+_tile.defvjp(_tile_forward, _tile_backward)
 
 
-# --- kernels of the accelerators ------------------------------------------------------------------------
+# --- accelerator kernels --------------------------------------------------------------------------------
 
 
 def _cudnn(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
@@ -240,22 +252,21 @@ def _splash(
     *,
     interpret: bool = False,
 ) -> Array:
-    """Run jax's block-sparse splash kernel (TPU); widths must divide by 128.
+    """Run JAX's splash kernel (TPU); widths must be multiples of 128.
 
-    Its mask is by column and by equal segment ids: with a prompt a row holds one segment, and real tokens are adjacent.
+    It masks by column and by equal segment ids: with a prompt, a row must hold one segment of adjacent real tokens.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     segment, width, heads = rows.segment, *query.shape[1:3]
-    before = 0 if prompt is None else prompt.mask.shape[1]
-    # whole blocks of 128 keys: padding stands before the prompt
-    short = -before % 128
+    length = 0 if prompt is None else prompt.mask.shape[1]
+    short = -length % 128  # the prompt is padded on the left to whole tiles of 128 keys
     kv_segment = segment
     if prompt is not None:
-        # the prompt goes by the name of the row's one segment
-        own = jnp.where(per_row(prompt.mask != 0, segment), jnp.max(segment, axis=1, keepdims=True), 0)
-        kv_segment = jnp.concatenate([jnp.pad(own, ((0, 0), (short, 0))), segment], axis=1)
+        # the prompt has the id of the row's only segment
+        shared = jnp.where(per_row(prompt.mask != 0, segment), jnp.max(segment, axis=1, keepdims=True), 0)
+        kv_segment = jnp.concatenate([jnp.pad(shared, ((0, 0), (short, 0))), segment], axis=1)
     key, value = _joined(key, value, prompt)
     if short and prompt is not None:
         key, value = (jnp.pad(x, ((0, 0), (short, 0), (0, 0), (0, 0))) for x in (key, value))
@@ -268,7 +279,7 @@ def _splash(
     def row(query: Array, key: Array, value: Array, segment: Array, kv_segment: Array) -> Array:
         repeat = functools.partial(ops.repeat, count=heads // key.shape[1], axis=1)
         q, k, v = (x.transpose(1, 0, 2) for x in (query * form.scale, repeat(key), repeat(value)))
-        # padding, 0, sees padding: any finite value will do there
+        # padding (segment 0) attends to padding: its result is finite and not used
         out: Any = kernel(q, k, v, segment_ids=splash.SegmentIds(q=segment, kv=kv_segment))
         return out.transpose(1, 0, 2)
 
@@ -277,25 +288,36 @@ def _splash(
 
 IMPLEMENTATIONS: dict[str, Callable[..., Array]] = {
     "plain": _plain,
-    "blocked": _blocked,
+    "blocked": _tiled,
     "cudnn": _cudnn,
     "splash": _splash,
 }
 
 
-# --- decoding: one query, keys in blocks of columns -----------------------------------------------------
+# --- decoding: one query per row, partial softmaxes over blocks of the cache ------------------------------
 
 
 class Partial(NamedTuple):
-    """A softmax over some of the keys: largest score and sum [..., 1], weighted values [..., K]."""
+    """An unnormalized softmax over some of the keys, scaled by exp(-largest)."""
 
-    largest: Array
-    total: Array
-    out: Array
+    largest: Array  # [..., 1] float32, the largest score
+    total: Array  # [..., 1] float32, the sum of the weights
+    out: Array  # [..., K] float32, the weighted sum of the values
 
 
 def partial(form: Form, query: Array, key: Array, value: Array, valid: Array) -> Partial:
-    """Attend to some keys: query [B, G, q, K], key [B, G, K, S], value [B, G, S, K], valid [B, 1, q or 1, S]."""
+    """Attend to some of the keys.
+
+    Args:
+      form: the formula of the weights; the window is in ``valid``.
+      query: ``[B, G, q, K]``, rotated.
+      key: ``[B, G, K, S]``, rotated.
+      value: ``[B, G, S, K]``.
+      valid: ``[B, 1, q or 1, S]`` bool, the visible keys.
+
+    Returns:
+      The partial softmax over these keys, ``[B, G, q, ...]``.
+    """
     score = capped(_product("bgqk,bgks->bgqs", query, key) * form.scale, form.cap)
     score = jnp.where(valid, score, MASKED)
     largest = jnp.max(score, axis=-1, keepdims=True)
@@ -304,14 +326,14 @@ def partial(form: Form, query: Array, key: Array, value: Array, valid: Array) ->
     return Partial(largest, jnp.sum(weight, axis=-1, keepdims=True), out)
 
 
-def nothing(query: Array) -> Partial:
-    """Return the softmax over no key at all, for ``query`` [B, G, q, K]."""
+def empty(query: Array) -> Partial:
+    """Return the partial softmax over no key, for ``query`` [B, G, q, K]."""
     column = query[..., :1].astype(jnp.float32)
     return Partial(jnp.full_like(column, MASKED), jnp.zeros_like(column), jnp.zeros(query.shape, jnp.float32))
 
 
 def joined(parts: list[Partial]) -> Partial:
-    """Return the softmax over the keys of all parts together, as a part again."""
+    """Return the partial softmax over the union of the keys of all parts."""
     largest = functools.reduce(jnp.maximum, [p.largest for p in parts])
     scale = [jnp.exp(p.largest - largest) for p in parts]
     total = sum(p.total * s for p, s in zip(parts, scale, strict=True))
@@ -320,6 +342,6 @@ def joined(parts: list[Partial]) -> Partial:
 
 
 def merged(parts: list[Partial]) -> Array:
-    """Return the weighted values of all parts together."""
+    """Return the attention over the union of the keys of all parts, [..., K] float32."""
     whole = joined(parts)
     return whole.out / whole.total

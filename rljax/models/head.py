@@ -1,8 +1,8 @@
-"""What the unembedding says of given tokens, a part of the vocabulary at a time, with a gradient of its own.
+"""Log-probabilities of given tokens, computed over parts of the vocabulary, with a custom gradient.
 
-Logits z = h W / temperature, capped before the division where the model does so, of M positions exist for ``chunk``
-tokens of the vocabulary at once, forward and backward: nothing grows with V but W and its gradient (unless asked to
-keep the logits). One pass gives all that is asked for.
+The logits are z = h W^T / temperature, capped before the division if the model caps them. Forward and backward, only
+``chunk`` tokens of the vocabulary are in memory at a time: no array but W and its gradient grows with V, unless the
+logits are kept. One pass computes every requested quantity.
 """
 
 import functools
@@ -15,42 +15,45 @@ from rljax.models import attention
 from rljax.types import Array
 
 
-class Asked(NamedTuple):
-    """How to compute and what to return beside ``logp``; hashable."""
+class Request(NamedTuple):
+    """How to compute, and which quantities to return besides ``logp``; hashable."""
 
-    dtype: str
+    dtype: str  # of the operands of the matrix products
     chunk: int  # tokens of the vocabulary at once
-    keep: bool = False  # hold the logits for the backward pass in place of making them again
+    keep: bool = False  # save the logits for the backward pass instead of recomputing them
     log_normaliser: bool = False
     entropy: bool = False
     square_prob: bool = False
-    cap: float = 0.0  # of the logits before the temperature, see ``attention.capped``
+    cap: float = 0.0  # of the logits, before the temperature; see ``attention.capped``
 
 
 def scores(
-    asked: Asked, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None = None
+    request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None = None
 ) -> dict[str, Array]:
-    """Return float32 [...] arrays of the distribution softmax(h W^T / temperature) at each position.
-
-    ``logp`` of ``token``; on request ``log_normaliser`` log sum exp z, ``entropy`` -sum p log p, ``square_prob``
-    sum p^2. With ``kept``, ``logp`` is renormalised over that support and ``raw_logp`` is the unfiltered one.
+    """Compute log-probabilities and statistics of softmax(h W^T / temperature) at each position.
 
     Args:
-      asked: what to return.
-      hidden: [..., D], differentiated.
-      embedding: W [V, D], differentiated.
-      token: [...] int32.
-      temperature: [] above 0, not differentiated.
-      kept: [..., ceil(V / 32)] uint32, packed bits; the token itself always counts as kept.
+      request: which quantities to return, and how to compute them.
+      hidden: h, ``[..., D]``, differentiated.
+      embedding: W, ``[V, D]``, differentiated.
+      token: ``[...]`` int32.
+      temperature: scalar above 0, not differentiated.
+      kept: ``[..., ceil(V / 32)]`` uint32, packed bits of the support (``scoring.pack_bits``); the token itself always
+        counts as kept. None: the whole vocabulary.
+
+    Returns:
+      Float32 arrays ``[...]``: ``logp`` of ``token`` in nats and, on request, ``log_normaliser`` log sum exp z,
+      ``entropy`` -sum p log p, ``square_prob`` sum p^2. With ``kept``, ``logp`` is renormalized over that support and
+      ``raw_logp`` is the unfiltered log-probability.
     """
-    found: Any = _scores(asked, hidden, embedding, token, temperature, kept)
+    result: Any = _scores(request, hidden, embedding, token, temperature, kept)
     names = ["logp"] + ["raw_logp"] * (kept is not None)
-    names += [n for n in ("log_normaliser", "entropy", "square_prob") if getattr(asked, n)]
-    return {name: found[name] for name in names}
+    names += [n for n in ("log_normaliser", "entropy", "square_prob") if getattr(request, n)]
+    return {name: result[name] for name in names}
 
 
 class _Sums(NamedTuple):
-    """Over the vocabulary so far, each [...]; the sums are scaled by exp(-largest)."""
+    """Running sums over the vocabulary, each [...], scaled by exp(-largest)."""
 
     largest: Array
     total: Array  # sum exp z
@@ -61,9 +64,9 @@ class _Sums(NamedTuple):
 
 
 def _strided(embedding: Array, chunk: int) -> tuple[Array, int]:
-    """Cut W [V, D] into [n, c, D] where part j holds the tokens i n + j, padded with zeros; return n too.
+    """Split W [V, D] into n parts [n, c, D], padded with zeros; part j holds the tokens i n + j. Return n too.
 
-    Strided, so that a vocabulary split over devices is cut inside each of them.
+    With strided parts, a vocabulary that is sharded over devices is split within each shard.
     """
     parts = -(-embedding.shape[0] // chunk)
     rows = -(-embedding.shape[0] // parts)
@@ -71,15 +74,15 @@ def _strided(embedding: Array, chunk: int) -> tuple[Array, int]:
     return padded.reshape(rows, parts, -1).swapaxes(0, 1), parts
 
 
-def _logits(asked: Asked, hidden: Array, part: Array, ids: Array, vocabulary: int, temperature: Array) -> Array:
-    operands = hidden.astype(asked.dtype), part.astype(asked.dtype)
+def _logits(request: Request, hidden: Array, part: Array, ids: Array, vocabulary: int, temperature: Array) -> Array:
+    operands = hidden.astype(request.dtype), part.astype(request.dtype)
     z = jnp.einsum("...d,cd->...c", *operands, preferred_element_type=jnp.float32)
-    z = attention.capped(z, asked.cap) / temperature
+    z = attention.capped(z, request.cap) / temperature
     return jnp.where(ids < vocabulary, z, attention.MASKED)
 
 
 def _support(kept: Array, ids: Array, chosen: Array) -> Array:
-    """Return which of ``ids`` [c] are in the support, [..., c]; ``chosen`` always are."""
+    """Return which of ``ids`` [c] are in the support, bool [..., c]; ``chosen`` always are."""
     words = jnp.take(kept, ids // 32, axis=-1, mode="clip")
     bit = (ids % 32).astype(jnp.uint32).reshape((1,) * (words.ndim - 1) + ids.shape)
     return ((words >> bit) & 1 > 0) | chosen
@@ -91,57 +94,57 @@ def _shaped(ids: Array, like: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _scores(
-    asked: Asked, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
+    request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
 ) -> dict[str, Array]:
-    return _forward(asked, hidden, embedding, token, temperature, kept)[0]
+    return _forward(request, hidden, embedding, token, temperature, kept)[0]
 
 
 def _forward(
-    asked: Asked, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
+    request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
 ) -> tuple[dict[str, Array], Any]:
-    parts, count = _strided(embedding, asked.chunk)
+    parts, count = _strided(embedding, request.chunk)
 
-    # the part's number is carried: what follows from a number that is read XLA would compute for all parts at once
+    # The number of the part is carried. If it were scanned over, XLA would compute the ids of all parts at once.
     def add(carry: tuple[Array, _Sums], part: Array) -> tuple[tuple[Array, _Sums], Array | None]:
         j, sums = carry
         ids = jnp.arange(part.shape[0]) * count + j
-        z = _logits(asked, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
+        z = _logits(request, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
         chosen = _shaped(ids, token) == token[..., None]
         largest = jnp.maximum(sums.largest, jnp.max(z, axis=-1))
         weight = jnp.exp(z - largest[..., None])
         scale = jnp.exp(sums.largest - largest)
-        nothing = jnp.zeros_like(largest)
+        unused = jnp.zeros_like(largest)
         sums = _Sums(
             largest,
             sums.total * scale + jnp.sum(weight, axis=-1),
-            sums.weighted * scale + jnp.sum(weight * z, axis=-1) if asked.entropy else nothing,
-            sums.squared * scale**2 + jnp.sum(weight**2, axis=-1) if asked.square_prob else nothing,
-            nothing
+            sums.weighted * scale + jnp.sum(weight * z, axis=-1) if request.entropy else unused,
+            sums.squared * scale**2 + jnp.sum(weight**2, axis=-1) if request.square_prob else unused,
+            unused
             if kept is None
             else sums.supported * scale + jnp.sum(jnp.where(_support(kept, ids, chosen), weight, 0.0), axis=-1),
             sums.chosen + jnp.sum(jnp.where(chosen, z, 0.0), axis=-1),
         )
-        return (j + 1, sums), z if asked.keep else None
+        return (j + 1, sums), z if request.keep else None
 
     zero = jnp.zeros(token.shape, jnp.float32)
     start = _Sums(jnp.full_like(zero, attention.MASKED), zero, zero, zero, zero, zero)
     (_, sums), logits = jax.lax.scan(add, (jnp.int32(0), start), parts)
     normaliser = sums.largest + jnp.log(sums.total)
     raw = sums.chosen - normaliser
-    found = {"logp": raw, "raw_logp": raw, "log_normaliser": normaliser}
+    result = {"logp": raw, "raw_logp": raw, "log_normaliser": normaliser}
     supported = normaliser
     if kept is not None:
         supported = sums.largest + jnp.log(sums.supported)
-        found["logp"] = sums.chosen - supported
-    found["entropy"] = normaliser - sums.weighted / sums.total
-    found["square_prob"] = sums.squared / sums.total**2
-    return found, (hidden, embedding, token, temperature, kept, found, supported, logits)
+        result["logp"] = sums.chosen - supported
+    result["entropy"] = normaliser - sums.weighted / sums.total
+    result["square_prob"] = sums.squared / sums.total**2
+    return result, (hidden, embedding, token, temperature, kept, result, supported, logits)
 
 
-def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Array, None, None, None]:
-    hidden, embedding, token, temperature, kept, found, supported, logits = saved
-    parts, count = _strided(embedding, asked.chunk)
-    normaliser = found["log_normaliser"]
+def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array, Array, None, None, None]:
+    hidden, embedding, token, temperature, kept, result, supported, logits = saved
+    parts, count = _strided(embedding, request.chunk)
+    normaliser = result["log_normaliser"]
     plain = by["raw_logp"] if kept is not None else by["logp"] + by["raw_logp"]
 
     def add(carry: tuple[Array, Array], item: tuple[Array, Array | None]) -> tuple[tuple[Array, Array], Array]:
@@ -149,7 +152,7 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
         ids = jnp.arange(part.shape[0]) * count + j
         ids_shaped = _shaped(ids, token)
         if z is None:
-            z = _logits(asked, hidden, part, ids_shaped, embedding.shape[0], temperature)
+            z = _logits(request, hidden, part, ids_shaped, embedding.shape[0], temperature)
         chosen = ids_shaped == token[..., None]
         logp = z - normaliser[..., None]
         prob = jnp.exp(logp)
@@ -158,15 +161,15 @@ def _backward(asked: Asked, saved: Any, by: dict[str, Array]) -> tuple[Array, Ar
             inside = jnp.where(_support(kept, ids, chosen), jnp.exp(z - supported[..., None]), 0.0)
             by_z -= inside * by["logp"][..., None]
         by_z += jnp.where(chosen, (by["logp"] + by["raw_logp"])[..., None], 0.0)
-        if asked.entropy:
-            by_z -= by["entropy"][..., None] * prob * (logp + found["entropy"][..., None])
-        if asked.square_prob:
-            by_z += by["square_prob"][..., None] * 2 * prob * (prob - found["square_prob"][..., None])
+        if request.entropy:
+            by_z -= by["entropy"][..., None] * prob * (logp + result["entropy"][..., None])
+        if request.square_prob:
+            by_z += by["square_prob"][..., None] * 2 * prob * (prob - result["square_prob"][..., None])
         by_z /= temperature
-        if asked.cap:  # a padding token's by_z is 0
-            by_z *= 1 - jnp.where(ids_shaped < embedding.shape[0], z * temperature / asked.cap, 0.0) ** 2
-        by_z = by_z.astype(asked.dtype)
-        part, h = part.astype(asked.dtype), hidden.astype(asked.dtype)
+        if request.cap:  # a padding token's by_z is 0
+            by_z *= 1 - jnp.where(ids_shaped < embedding.shape[0], z * temperature / request.cap, 0.0) ** 2
+        by_z = by_z.astype(request.dtype)
+        part, h = part.astype(request.dtype), hidden.astype(request.dtype)
         by_hidden += jnp.einsum("...c,cd->...d", by_z, part, preferred_element_type=jnp.float32)
         flat = by_z.reshape(-1, by_z.shape[-1]), h.reshape(-1, h.shape[-1])
         return (j + 1, by_hidden), jnp.einsum("mc,md->cd", *flat, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""How a network's arrays lie over a mesh: what it asks of a layout, and the layout of a network that knows of none."""
+"""How the arrays of a network are sharded over a mesh: the protocol ``Layout``, and one that constrains nothing."""
 
 import dataclasses
 import math
@@ -11,32 +11,40 @@ Names = tuple[str | None, ...]  # a logical axis name for each dimension
 
 
 class Layout(Protocol):
-    """Places arrays by their logical axis names and never changes a value, as ``training.sharding.Layout`` does."""
+    """Shards arrays by their logical axis names and never changes a value; see ``training.sharding.Layout``."""
 
     def __call__(self, array: Array, names: Names) -> Array:
-        """Return ``array`` laid out."""
+        """Return ``array``, constrained to the sharding that ``names`` stand for."""
         ...
 
     def hold(self, array: Array, names: Names) -> Array:
-        """Return ``array`` laid out, whole on every device where that is its layout: for what is read many times."""
+        """Return ``array`` sharded as it is kept while it is read many times; a resident layout replicates weights."""
         ...
 
     def split(self, shape: Sequence[int], names: Names) -> tuple[dict[str, int], ...]:
-        """Return the mesh axes, with their devices, that each dimension of an array is split over."""
+        """Return, for each dimension, the mesh axes it is split over, with their numbers of devices."""
         ...
 
     def apart(self, function: Callable[..., Array], names: Sequence[Names], out: Names) -> Callable[..., Array]:
-        """Return ``function`` of arrays named ``names``, run by every device on its own part alone.
+        """Return ``function`` mapped over the shards of its arguments (``jax.shard_map``).
 
-        Inside, an array has the shape of the part, and what the parts owe each other ``function`` does with collectives
-        over the axes that ``split`` tells. A name is split alike in all arrays; ``out`` names the result.
+        Inside, an array has the shape of its shard, and ``function`` calls the collectives it needs over the axes that
+        ``split`` returns. One logical name is split in the same way in all arrays.
+
+        Args:
+          function: of one array for each entry of ``names``.
+          names: the logical axis names of each argument.
+          out: the logical axis names of the result.
+
+        Returns:
+          A function of whole arrays.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
-    """Everything whole, wherever the compiler puts it."""
+class Unconstrained:
+    """Constrains nothing: the compiler places every array."""
 
     def __call__(self, array: Array, names: Names) -> Array:
         """Return ``array`` as it is."""
@@ -54,14 +62,32 @@ class Whole:
         return tuple({} for _ in shape)
 
     def apart(self, function: Callable[..., Array], names: Sequence[Names], out: Names) -> Callable[..., Array]:
-        """Return ``function`` as it is."""
+        """Return ``function`` as it is.
+
+        Args:
+          function: of one array for each entry of ``names``.
+          names: ignored.
+          out: ignored.
+
+        Returns:
+          ``function``.
+        """
         del names, out
         return function
 
 
-WHOLE = Whole()
+UNCONSTRAINED = Unconstrained()
 
 
 def parts(layout: Layout, shape: Sequence[int], names: Names) -> int:
-    """Count the parts that an array is split into."""
+    """Count the shards that an array is split into.
+
+    Args:
+      layout: the layout of the array.
+      shape: the shape of the whole array.
+      names: its logical axis names, one for each dimension.
+
+    Returns:
+      The product of the numbers of devices over the mesh axes of all dimensions.
+    """
     return math.prod(size for axes in layout.split(shape, names) for size in axes.values())

@@ -1,7 +1,7 @@
-"""Shapes of published models, as their config.json give them: ``config.model.update(models.preset("qwen3-8b"))``.
+"""Architectures of published models, from their config.json: ``config.model.update(models.preset("qwen3-8b"))``.
 
-With ``config.model.weights`` no preset is needed: the folder says it. A preset gives the same network with random
-weights, for a first run, a bench or a compilation without the files.
+With ``config.model.weights`` no preset is needed: the checkpoint's folder defines the architecture. A preset is the
+same network with random weights, for a first run, a benchmark or a compilation without the files.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _GEMMA3 = {**_GEMMA, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 _LINEAR8 = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
 _A3B = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True}
 
-# family, then (width, layers, heads, kv heads, hidden), then what else the config.json says
+# family; (width, layers, heads, kv heads, hidden); other fields of config.json
 PRESETS: Mapping[str, tuple[str, tuple[int, int, int, int, int], dict[str, Any]]] = {
     "qwen2.5-0.5b": ("qwen2", (896, 24, 14, 2, 4864), {**_QWEN, "tie_word_embeddings": True}),
     "qwen2.5-1.5b": ("qwen2", (1536, 28, 12, 2, 8960), {**_QWEN, "tie_word_embeddings": True}),
@@ -54,9 +54,9 @@ def preset(name: str) -> dict[str, Any]:
     """Return the fields of ``Architecture`` of a published model.
 
     Raises:
-      ValueError: there is none of this name.
+      ValueError: there is no preset of this name.
     """
     if name not in PRESETS:
-        raise ValueError(f"preset {name!r}; there are {', '.join(PRESETS)}")
+        raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
     family, sizes, rest = PRESETS[name]
     return families.read({"model_type": family, **dict(zip(_SIZES, sizes, strict=True)), **rest})

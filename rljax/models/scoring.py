@@ -1,9 +1,9 @@
-"""Teacher-forced scores of given rows: what a model says of completions somebody has sampled.
+"""Teacher-forced scores: log-probabilities and other quantities of the rows of a rollout under a model.
 
-Rows are read as they stand, [prompt | completion] each; or, where a prompt's completions stand together, the prompt
-once and its completions after it; or those packed, several to a row (``packing``). The three are equal to rounding.
-The unembedding sees a part of the vocabulary at a time (``head``), or a few columns of completion; in the backward
-pass again, so nothing of size [B, T, V] exists. Only what ``needs`` names is computed.
+Rows are read in one of three ways, equal up to rounding: each whole, [prompt | completion]; each prompt once, followed
+by its completions; or each prompt once, followed by its completions packed several to a row (``packing``). The
+unembedding is applied to a part of the vocabulary at a time (``head``) or to a few columns of the completions, and
+recomputed in the backward pass, so that no array of size [B, T, V] exists. Only what ``needs`` names is computed.
 """
 
 import math
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import models, types
-from rljax.models import attention, head, layouts, packing, transformer
+from rljax.models import attention, head, layouts, packing, shapes, transformer
 from rljax.transforms import ops
 from rljax.types import Array, Tree
 
@@ -35,52 +35,57 @@ def score(
 ) -> types.Scores:
     """Score the rows [context | action] of a rollout; differentiable in ``params``.
 
-    With h_i the hidden state at position i, the token at completion position t has
+    With h_i the hidden state at position i, the token at completion position t has the
     logits z = logits(h_{L+t-1}) / temperature, log_normaliser = logsumexp(z), p = softmax(z) and
 
         logp = z[token] - log_normaliser        entropy = -sum p log p      square_prob = sum p^2
         value = scalar(h_{L+t-1})               divergences: ``ops.divergence``
 
-    and a row's reward is scalar(h) at its last real position. A row's action is real up to its last
-    position with mask 1, the tool output in between included; beyond it every score is 0 and has no
-    gradient. An output "logits" fills logp and, on request, what is made of p; an output "scalar"
-    fills value and reward on request; "both" fills both from one reading.
+    and the reward of a row is scalar(h) at its last real position. An action is real up to its last
+    position with mask 1, tool output before it included; beyond it every score is 0 and has no
+    gradient. A model with output "logits" fills logp and, on request, the functions of p; "scalar"
+    fills value and reward on request; "both" fills both from one forward pass.
 
     Args:
-      model: gives ``apply`` and ``logits`` or ``scalar``.
-      params: what is differentiated.
-      rollout: needs context, action and mask. The training prompt is read where there is one.
-      needs: what to fill beyond ``logp``.
+      model: provides ``apply``, ``apply_shared``, and ``logits`` or ``scalar``.
+      params: parameters of the model, differentiated.
+      rollout: ``context``, ``action`` and ``mask`` are read; the training prompt, if there is one.
+      needs: what to fill besides ``logp``.
       temperature: of the policy; 0 is greedy sampling, which is scored at 1.
-      chunk: about how many positions go through the unembedding of each device at once.
-      vocabulary: about how many tokens of the vocabulary do, at once; 0 is all of them. Exact divergences
-        take all in any case.
-      keep_logits: the backward pass reads the logits again in place of making them again; they are then all
-        there at once.
-      kept: logp is renormalised over the support the sampler stored, raw_logp is the unfiltered one. Rows
-        without a stored support were drawn unfiltered: logp is plain and raw_logp None.
-      reference: parameters of the reference, for divergences; never differentiated.
-      samples: adjacent rows that have one prompt, which is then read once; 0 reads every row whole. Row
-        rewards are read whole in any case.
-      places: where each completion stands among the packed rows of its prompt; needs ``samples``.
+      chunk: about how many positions each device passes through the unembedding at once.
+      vocabulary: about how many tokens of the vocabulary are in memory at once; 0: all. Exact divergences
+        always use all.
+      keep_logits: save the logits for the backward pass instead of recomputing them; all are then in
+        memory at once.
+      kept: renormalize logp over the support that the sampler stored; raw_logp is the unfiltered one.
+        Without a stored support the rows were drawn unfiltered: logp is plain and raw_logp None.
+      reference: parameters of the reference policy, for divergences; never differentiated.
+      samples: the number of adjacent rows that share a prompt, which is then read once; 0 reads every row
+        whole. Rewards of rows are always computed from whole rows.
+      places: the place of each completion among the packed rows of its prompt; requires ``samples``.
+
+    Returns:
+      Scores of shape ``[B, T]`` (reward ``[B]``), float32; the fields that are not needed are None.
 
     Raises:
-      ValueError: no context or action, bad temperature or chunk, an unknown divergence, or one
-        without a reference.
+      ValueError: context or action is absent, a shape does not match ``rollout.mask``, temperature or chunk
+        is out of range, a divergence is unknown, or one is needed without a reference.
     """
     context, action = _checked(rollout, needs, temperature, chunk, reference)
+    if samples and rollout.mask.shape[0] % samples:
+        raise ValueError(f"samples={samples} must divide the {rollout.mask.shape[0]} rows of rollout.mask")
     if samples and not needs.reward:
         rows = _shared(context, action, rollout.mask, samples, places)
     else:
         rows = _whole(context, action, rollout.mask)
-    hidden, before = rows.read(model, params)
+    hidden, previous = rows.read(model, params)
     scalars = types.Scores()
     if model.architecture.output != "logits":
-        scalars = _scalars(model, params, hidden, before, rows, needs)
+        scalars = _scalars(model, params, hidden, previous, rows, needs)
     if model.architecture.output == "scalar":
         return scalars
 
-    columns: dict[str, Any] = {"hidden": before, "token": rows.token, "real": rows.real}
+    columns: dict[str, Any] = {"hidden": previous, "token": rows.token, "real": rows.real}
     if kept and action.kept is not None:
         columns["kept"] = rows.put(action.kept)
     heads = {"model": params}
@@ -93,7 +98,7 @@ def score(
     def body(columns: dict[str, Array]) -> dict[str, Array]:
         if whole:
             return _from_logits(model, heads, columns, needs, temperature)
-        asked = head.Asked(
+        request = head.Request(
             model.architecture.dtype,
             vocabulary,
             keep_logits,
@@ -102,26 +107,26 @@ def score(
             needs.square_prob,
             model.architecture.logit_cap,
         )
-        return _in_parts(model, params, columns, asked, temperature)
+        return _in_parts(model, params, columns, request, temperature)
 
-    found = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk, model.layout)
-    found = {name: rows.take(x) for name, x in found.items()}
-    divergence = {name: found.pop(name) for name in sorted(needs.divergence)}
-    return scalars.replace(divergence=divergence, **found)
+    result = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk, model.layout)
+    result = {name: rows.take(x) for name, x in result.items()}
+    divergence = {name: result.pop(name) for name in sorted(needs.divergence)}
+    return scalars.replace(divergence=divergence, **result)
 
 
 _COLUMNS: layouts.Names = ("rows", "positions")
 
 
 class _Rows(NamedTuple):
-    """Completions laid out for a forward pass. X rows of W positions; B, T as in the rollout."""
+    """Completions arranged for a forward pass: X rows of W positions; B and T as in the rollout."""
 
-    read: Any  # (model, params) -> hidden of everything, hidden before each position [X, W, D]
+    read: Any  # (model, params) -> all hidden states, hidden state before each position [X, W, D]
     token: Array  # [X, W]
     real: Array  # [X, W] bool
     put: Any  # [B, T, ...] -> [X, W, ...]
     take: Any  # [X, W] -> [B, T]
-    last: Array | None  # [B] index, in the hidden of everything, of the last real position; None: rows are not whole
+    last: Array | None  # [B] index of the last real position in all hidden states; None: rows are not whole
 
 
 def _same(x: Array) -> Array:
@@ -140,7 +145,7 @@ def _whole(context: types.Context, action: types.Action, mask: Array) -> _Rows:
         hidden = model.apply(params, token, attended)
         return hidden, hidden[:, length - 1 : length - 1 + width]
 
-    # Prompts end where completions begin, so a row without a completion is judged by its prompt.
+    # Prompts are left-padded: the last position of a row without a completion is that of its prompt.
     last = length - 1 + jnp.sum(real, axis=1, dtype=jnp.int32)
     return _Rows(read, action.token, real, _same, _same, last)
 
@@ -152,23 +157,22 @@ def _shared(
     prompt, seen = (x[::samples] for x in context.training)
     real = packing.written(mask)
     put, take = (_same, _same) if places is None else packing.movers(places, real)
-    token, laid = put(action.token), put(real)
-    segment = laid.astype(jnp.int32)
-    first = jnp.zeros_like(laid).at[:, 0].set(True)
+    token, packed = put(action.token), put(real)
+    segment = packed.astype(jnp.int32)
+    first = jnp.zeros_like(packed).at[:, 0].set(True)
     if places is not None:
         order = jnp.broadcast_to(jnp.arange(real.shape[0], dtype=jnp.int32)[:, None], real.shape)
-        segment = jnp.where(laid, 1 + put(order), 0)
+        segment = jnp.where(packed, 1 + put(order), 0)
         first = put(jnp.zeros_like(real).at[:, 0].set(True))
 
     def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
-        ahead, hidden = model.apply_shared(params, prompt, seen, token, segment)
-        start = ops.repeat(ahead[:, -1:], token.shape[0] // prompt.shape[0])
+        prompt_hidden, hidden = model.apply_shared(params, prompt, seen, token, segment)
+        start = ops.repeat(prompt_hidden[:, -1:], token.shape[0] // prompt.shape[0])
         previous = jnp.concatenate([start, hidden[:, :-1]], axis=1)
-        # what comes before a completion is the end of its prompt, not of its neighbour
-        before = previous if places is None else jnp.where(first[:, :, None], start, previous)
-        return hidden, before
+        # the state before a completion is that of the end of its prompt, not of its neighbour
+        return hidden, previous if places is None else jnp.where(first[:, :, None], start, previous)
 
-    return _Rows(read, token, laid, put, take, None)
+    return _Rows(read, token, packed, put, take, None)
 
 
 def pack_bits(mask: Array) -> Array:
@@ -193,9 +197,10 @@ def _checked(
 ) -> tuple[types.Context, types.Action]:
     if rollout.context is None or rollout.action is None:
         missing = "context" if rollout.context is None else "action"
-        raise ValueError(f"rollout.{missing} is None: scoring reads the tokens of both context and action")
+        raise ValueError(f"rollout.{missing} is None: scoring reads the tokens of context and action")
+    _check_shapes(rollout, rollout.context, rollout.action)
     if rollout.context.token.shape[1] < 1:
-        raise ValueError("rollout.context.token has no position: the first completion token needs one before it")
+        raise ValueError("rollout.context.token has width 0: the first completion token needs a position before it")
     if isinstance(temperature, int | float) and not 0 <= temperature < math.inf:
         raise ValueError(f"temperature={temperature} must be at least 0 (0: greedy, scored at 1) and finite")
     if chunk < 1:
@@ -204,17 +209,31 @@ def _checked(
     if unknown:
         raise ValueError(f"needs.divergence={unknown}: choose from {', '.join(ops.DIVERGENCES)}")
     if needs.divergence and reference is None:
-        raise ValueError(f"needs.divergence={sorted(needs.divergence)} wants reference parameters; reference is None")
+        raise ValueError(
+            f"needs.divergence={sorted(needs.divergence)} needs reference parameters, but reference is None"
+        )
     return rollout.context, rollout.action
 
 
+def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.Action) -> None:
+    shapes.check({"rollout.mask": rollout.mask}, (None, None), "[B, T]")
+    rows, width = rollout.mask.shape
+    shapes.check({"rollout.action.token": action.token}, (rows, width), "[B, T] of rollout.mask")
+    shapes.check({"rollout.action.kept": action.kept}, (rows, width, None), "[B, T, ceil(V / 32)]")
+    for prefix in ("", "train_"):
+        token, mask = (getattr(context, prefix + name) for name in ("token", "mask"))
+        shapes.check({f"rollout.context.{prefix}token": token}, (rows, None), "[B, L]")
+        if token is not None:
+            shapes.check({f"rollout.context.{prefix}mask": mask}, token.shape, f"[B, L] of {prefix}token")
+
+
 def _scalars(
-    model: models.Model, params: Tree, hidden: Array, before: Array, rows: _Rows, needs: types.Needs
+    model: models.Model, params: Tree, hidden: Array, previous: Array, rows: _Rows, needs: types.Needs
 ) -> types.Scores:
-    """Value at every completion position [B, T], reward at each row's last real one [B]."""
+    """Return the value at every completion position [B, T] and the reward at each row's last real position [B]."""
     value = reward = None
     if needs.value:
-        value = rows.take(jnp.where(rows.real, model.scalar(params, before), 0.0))
+        value = rows.take(jnp.where(rows.real, model.scalar(params, previous), 0.0))
     if needs.reward:
         assert rows.last is not None
         end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
@@ -225,40 +244,40 @@ def _scalars(
 def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layouts.Layout) -> dict[str, Array]:
     """Apply ``body`` to groups of completion columns, [B, c, ...] at a time, and join its [B, c] results.
 
-    Group g has every column i n + g of n groups: columns that are split over devices are cut inside each of them.
+    Of n groups, group g has the columns i n + g, so that columns sharded over devices are split within each shard.
     """
     rows, width = columns["token"].shape
     shards = layouts.parts(layout, (rows, width), _COLUMNS)
     groups = -(-width // max(1, chunk * shards // rows))
-    size = -(-width // groups)  # as equal as they go
+    size = -(-width // groups)  # as equal as possible
     groups = -(-width // size)
 
     def cut(x: Array) -> Array:
         x = jnp.pad(x, [(0, 0), (0, groups * size - width)] + [(0, 0)] * (x.ndim - 2))
         return layout(jnp.moveaxis(x.reshape(rows, size, groups, *x.shape[2:]), 2, 0), (None, *_COLUMNS))
 
-    found = jax.lax.map(body, jax.tree.map(cut, columns))
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size)[:, :width], found)
+    result = jax.lax.map(body, jax.tree.map(cut, columns))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size)[:, :width], result)
 
 
 def _in_parts(
     model: models.Model,
     params: Tree,
     columns: dict[str, Array],
-    asked: head.Asked,
+    request: head.Request,
     temperature: Array | float,
 ) -> dict[str, Array]:
-    """Everything asked for but divergences, for one group of columns; each [B, c]."""
+    """Compute all that is needed but divergences for one group of columns; each [B, c]."""
     temperature = jnp.asarray(temperature, jnp.float32)
-    found = head.scores(
-        asked,
+    result = head.scores(
+        request,
         columns["hidden"],
         transformer.unembedding(model.architecture, params).T,
         columns["token"],
         jnp.where(temperature > 0, temperature, 1.0),
         columns.get("kept"),
     )
-    return {name: jnp.where(columns["real"], x, 0.0) for name, x in found.items()}
+    return {name: jnp.where(columns["real"], x, 0.0) for name, x in result.items()}
 
 
 def _from_logits(
@@ -268,7 +287,7 @@ def _from_logits(
     needs: types.Needs,
     temperature: Array | float,
 ) -> dict[str, Array]:
-    """Everything asked for that is made of logits, for one group of columns; each [B, c]."""
+    """Compute all that is needed from whole logits for one group of columns; each [B, c]."""
 
     def tempered(head: str, hidden: Array) -> Array:
         z = model.logits(heads[head], hidden)
@@ -279,25 +298,25 @@ def _from_logits(
 
     z = tempered("model", columns["hidden"])
     normaliser = jax.nn.logsumexp(z, axis=-1)
-    # A comparison, not a gather: it stays local when the vocabulary is split, and its gradient is no scatter.
+    # A comparison, not a gather: it is local if the vocabulary is sharded, and its gradient has no scatter.
     chosen = jax.lax.broadcasted_iota(jnp.int32, z.shape, 2) == columns["token"][:, :, None]
     sampled = jnp.sum(jnp.where(chosen, z, 0.0), axis=-1)
-    found = {"logp": sampled - normaliser}
+    result = {"logp": sampled - normaliser}
     if "kept" in columns:
         # chosen: tokens the policy did not draw (tool output, padding) may have no support stored.
         support = unpack_bits(columns["kept"], z.shape[-1]) | chosen
-        found["raw_logp"] = found["logp"]
-        found["logp"] = sampled - jax.nn.logsumexp(jnp.where(support, z, attention.MASKED), axis=-1)
+        result["raw_logp"] = result["logp"]
+        result["logp"] = sampled - jax.nn.logsumexp(jnp.where(support, z, attention.MASKED), axis=-1)
     if needs.log_normaliser:
-        found["log_normaliser"] = normaliser
+        result["log_normaliser"] = normaliser
     if needs.entropy or needs.square_prob or needs.divergence:
         logp = z - normaliser[:, :, None]
         if needs.entropy:
-            found["entropy"] = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+            result["entropy"] = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
         if needs.square_prob:
-            found["square_prob"] = jnp.sum(jnp.exp(2 * logp), axis=-1)
+            result["square_prob"] = jnp.sum(jnp.exp(2 * logp), axis=-1)
         if needs.divergence:
             ref_logp = jax.nn.log_softmax(tempered("reference", columns["reference"]), axis=-1)
-            # Sorted: the order of a set differs between processes, and would compile another program.
-            found |= {name: ops.divergence(name, logp, ref_logp) for name in sorted(needs.divergence)}
-    return {name: jnp.where(columns["real"], x, 0.0) for name, x in found.items()}
+            # Sorted: the order of a set differs between processes, which would then compile different programs.
+            result |= {name: ops.divergence(name, logp, ref_logp) for name in sorted(needs.divergence)}
+    return {name: jnp.where(columns["real"], x, 0.0) for name, x in result.items()}

@@ -1,58 +1,55 @@
-"""Sampling inside the program: what is drawn, from what, and what is reported of it.
+"""Sampling inside the compiled program: how tokens are drawn, and what is recorded about them.
 
-``generate`` prefills each prompt once, repeats its cache for the prompt's samples and decodes in one
-``lax.while_loop`` that ends when every row has emitted a stop token. Everything is in-graph: it runs
-inside ``jit`` on one device or with rows sharded over a mesh, and inside ``vmap`` (give ``axis_name``).
+``generate`` prefills each prompt once, shares its keys and values among the prompt's samples, and decodes in one
+``lax.while_loop`` that ends when every row has stopped. It runs inside ``jit``, on one device or with rows sharded over
+a mesh, and inside ``vmap`` (set ``axis_name``).
 
-**What is drawn.** Logits are divided by the temperature, then pass top-k, top-p and min-p in this
-order, each on the renormalised result of the one before (``build``). Temperature 0 is greedy: the most probable
-token, the lowest id among equals.
+**Distribution.** Logits are divided by the temperature, then filtered by top-k, top-p and min-p in this order, each on
+the renormalized result of the previous one (``build``). Temperature 0 is greedy: the most probable token, the lowest id
+among equals.
 
-**With which randomness.** Token t of row b is drawn with ``fold_in(keys[b], t)``, and ``row_keys``
-makes ``keys[b]`` of the run's root key, step, prompt index and sample number. So a completion is a
-function of these, the prompt and the parameters: its place in the batch, its companions, the width of
-the padding and the number of turns of the loop do not change the draw. (Another batch shape may round
-the logits differently in the last bit; a token changes only if that bit decides it.)
+**Randomness.** Token t of row b is drawn with ``fold_in(keys[b], t)``, and ``row_keys`` derives ``keys[b]`` from the
+run's root key, step, prompt index and sample number. A completion is a function of these, the prompt and the
+parameters; its place in the batch, the other rows, the padding and the number of decode steps do not change it. (The
+shape of the batch may change the last bit of a logit, and a token if that bit decides it.)
 
-**What is reported**, float32, per emitted token, 0 after the end:
+**Record**, float32, per emitted token, 0 after the end:
 
 ==================  ==========================================================================
-``behaviour_logp``  log-probability under the distribution drawn from: tempered, filtered, renormalised
+``behaviour_logp``  log-probability under the distribution drawn from: tempered, filtered, renormalized
 ``raw_logp``        log-probability under the tempered distribution, unfiltered
 ``entropy``         nats, of the tempered distribution, unfiltered
 ``square_prob``     sum of its squared probabilities
-``kept``            on request, packed bits of the support drawn from, so that the trainer renormalises
-                    over the same tokens under newer weights (``rljax.models.score``)
+``kept``            on request, packed bits of the support drawn from, so that the trainer renormalizes
+                    over the same tokens under newer parameters (``rljax.models.scoring``)
 ==================  ==========================================================================
 
-Where there is no filter the two log-probabilities are equal and ``kept`` is None. Greedy decoding
-reports ``behaviour_logp`` 0 and the other two at temperature 1.
+Without a filter the two log-probabilities are equal and ``kept`` is None. Greedy decoding reports ``behaviour_logp`` 0
+and the others at temperature 1.
 
-**How it ends.** ``mask`` is 1 on every emitted token, the stop token among them, or the token with which the
-text first holds a stop string (``stopping``); ``finish`` tells a row that stopped (``types.Finish.STOP``) from one
-cut at ``length`` (``types.Finish.LENGTH``).
+**End.** ``mask`` is 1 on every emitted token, including the stop token or the token that completes a stop string
+(``stopping``). ``finish`` is ``types.Finish.STOP`` in a row that stopped, ``types.Finish.LENGTH`` in one cut at
+``length``.
 
-**In segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` while they go on), under newer
-weights if so wished; with the same weights its tokens are those of one ``generate``, wherever it is cut.
+**Segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` until they end), possibly under
+newer parameters. With the same parameters the tokens are those of one ``generate``, wherever the rows are cut.
+
+=================  ==============================================================================
+``config.py``      the settings
+``samples.py``     the protocol ``Policy``, the record ``Sample``, the keys of rows
+``processors.py``  temperature and filters; drawing one token
+``decode.py``      ``generate`` and its loop; a batch that shrinks as rows end
+``resume.py``      ``resume``: rollouts in segments
+``stopping.py``    stop strings
+=================  ==============================================================================
 """
 
 from rljax.sampling.config import SamplerConfig
-from rljax.sampling.decode import EVERY_TOKEN, Policy, Sample, generate, row_keys
+from rljax.sampling.decode import generate
 from rljax.sampling.processors import Processors, build, chain, min_p, top_k, top_p
 from rljax.sampling.resume import resume
+from rljax.sampling.samples import EVERY_TOKEN, Policy, Sample, row_keys
 from rljax.sampling.stopping import Ends
 
-__all__ = [
-    "EVERY_TOKEN",
-    "Ends",
-    "Policy",
-    "Processors",
-    "Sample",
-    "SamplerConfig",
-    "build",
-    "chain",
-    "generate",
-    "min_p",
-    "resume",
-]
-__all__ += ["row_keys", "top_k", "top_p"]
+__all__ = ["EVERY_TOKEN", "Ends", "Policy", "Processors", "Sample", "SamplerConfig", "build", "chain", "generate"]
+__all__ += ["min_p", "resume", "row_keys", "top_k", "top_p"]

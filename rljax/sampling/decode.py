@@ -1,83 +1,27 @@
-"""Prefill, then a decode loop with early exit: the sampler, all of it inside jit."""
+"""The sampler: prefill, then a decode loop with early exit, all of it inside jit."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.models import scoring
+from rljax.models import scoring, shapes
 from rljax.sampling import processors as processors_lib
+from rljax.sampling import samples as samples_lib
 from rljax.sampling import stopping
 from rljax.sampling.config import SamplerConfig
 from rljax.transforms import ops
 
 Array = types.Array
-EVERY_TOKEN = 0xFFFFFFFF  # a word of Sample.kept with all bits set
-
-
-class Policy(Protocol):
-    """What the sampler asks of a model; ``rljax.models.build`` makes one."""
-
-    def decode_params(self, params: types.Tree) -> types.Tree:
-        """Return the parameters in the form the other functions read."""
-        ...
-
-    def prefill(
-        self, weights: types.Tree, token: Array, mask: Array, samples: int, columns: int, block: int
-    ) -> tuple[Array, Any]:
-        """Read prompts [P, L]; return hidden [P, L, D] and a cache for ``samples`` rows of each."""
-        ...
-
-    def extend(self, weights: types.Tree, token: Array, mask: Array, cache: Any) -> tuple[Array, Any]:
-        """Append a token [B] to each row of the cache; return hidden [B, D] and the cache."""
-        ...
-
-    def select(self, cache: Any, prompts: Array | None, rows: Array) -> Any:
-        """Return the cache of some rows, and of some prompts (None: all of them), alone."""
-        ...
-
-    def logits(self, params: types.Tree, hidden: Array) -> Array:
-        """Return the logits ``[..., V]`` of the next token."""
-        ...
-
-
-@flax.struct.dataclass
-class Sample:
-    """Completions, right-padded. Row ``p * samples + g`` is sample g of prompt p."""
-
-    token: Array  # [B, T] int32, the pad id after the end
-    mask: Array  # [B, T] float32, 1 on emitted tokens, the stop token among them
-    behaviour_logp: Array  # [B, T] float32, under the distribution drawn from; 0 after the end
-    raw_logp: Array  # [B, T] float32, tempered, unfiltered; 0 after the end
-    entropy: Array  # [B, T] float32, nats, of the tempered unfiltered distribution; 0 after the end
-    square_prob: Array  # [B, T] float32, sum over v of p_v^2 of the same; 0 after the end
-    finish: Array  # [B] int32, a types.Finish
-    steps: Array  # int32, positions decoded before every row had ended
-    slots: Array  # int32, tokens that could have been emitted: rows in the batch, summed over turns
-    kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, packed support drawn from; all bits set after the end
-
-
-def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array) -> types.Key:
-    """Return the key of each row: ``root`` with step, prompt index and sample number folded in.
-
-    ``step`` (a number, or ``[B]``) is the step when the row's rollout started; ``index`` and
-    ``sample`` are ``[B]`` int32. Make ``root`` a threefry key: other generators do not promise the
-    same draw inside another batch.
-    """
-
-    def one(step: Array, index: Array, sample: Array) -> types.Key:
-        return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, step), index), sample)
-
-    return jax.vmap(one)(jnp.broadcast_to(jnp.asarray(step), index.shape), index, sample)
 
 
 def generate(
-    model: Policy,
+    model: samples_lib.Policy,
     params: types.Tree,
     prompts: types.Prompts,
     keys: types.Key,
@@ -87,42 +31,46 @@ def generate(
     samples: int,
     length: int,
     axis_name: str | None = None,
-) -> Sample:
+) -> samples_lib.Sample:
     """Sample ``samples`` completions of each prompt, at most ``length`` tokens each.
 
-    Token t of row b is drawn with ``fold_in(keys[b], t)`` and nothing else random, so it depends on
-    the row's own prompt and key, never on its place, its batch or the number of turns. Each prompt
-    is read once and its keys are shared; the loop ends when every row has ended by ``ends``.
+    Token t of row b is drawn with ``fold_in(keys[b], t)`` and no other randomness, so it depends on the row's prompt
+    and key only, not on its place, its batch or the number of decode steps. Each prompt is read once and its keys and
+    values are shared; the loop ends when every row has ended by ``stop`` or ``strings``.
 
     With temperature tau, filter F and logits l: ``raw_logp = log_softmax(l / tau)`` and
     ``behaviour_logp = log_softmax(F(l / tau))`` at the token drawn. At temperature 0 the most
-    probable token is taken (the lowest id among equals), ``behaviour_logp`` is 0, and ``raw_logp``
+    probable token is chosen (the lowest id among equals), ``behaviour_logp`` is 0, and ``raw_logp``
     and ``entropy`` are those of temperature 1.
 
     Args:
-        model: gives ``decode_params``, ``prefill``, ``extend``, ``select`` and ``logits``.
-        params: the model's parameters.
-        prompts: P prompts, left-padded to L; the last position of each is a token.
-        keys: [B] typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
-        config: temperature, filters, and how the loop is laid out. With ``rescore="kept"``, a filter and a
-            temperature above 0, ``Sample.kept`` is filled.
-        ends: what ends a completion, and the token written after it.
-        samples: completions of each prompt.
-        length: T, the most tokens of a completion.
-        axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member
-            has ended; a predicate of each member's own would copy the whole cache each turn.
+      model: the policy.
+      params: the model's parameters.
+      prompts: P prompts ``[P, L]``, left-padded; the last position of each is a real token.
+      keys: ``[B]`` typed keys, ``B = P * samples``, rows of a prompt adjacent; see ``row_keys``.
+      config: temperature, filters, and how the loop is laid out. With ``rescore="kept"``, a filter and a temperature
+        above 0, ``Sample.kept`` is filled.
+      ends: what ends a completion, and the token id written after the end.
+      samples: completions of each prompt.
+      length: T, the most tokens of a completion.
+      axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member has ended: with a
+        predicate per member, XLA would copy the whole cache at each step.
+
+    Returns:
+      The completions, ``B`` rows of ``T = length`` positions.
 
     Raises:
-        ValueError: no sample, no length, a number of keys other than P * samples, or compaction inside ``vmap``.
+      ValueError: samples or length is below 1, a shape does not match, or compaction inside ``vmap``.
     """
     count = prompts.token.shape[0]
     rows = count * samples
     if samples < 1 or length < 1:
         raise ValueError(f"generate: samples = {samples}, length = {length}: expected at least 1 of each")
-    if keys.shape != (rows,):
-        raise ValueError(f"generate: keys of shape {keys.shape}: expected {(rows,)}, prompts times samples")
+    shapes.check({"prompts.token": prompts.token}, (None, None), "[P, L]")
+    shapes.check({"prompts.mask": prompts.mask}, prompts.token.shape, "[P, L] of prompts.token")
+    shapes.check({"keys": keys}, (rows,), "[B], prompts times samples")
     if config.compact and axis_name is not None:
-        raise ValueError(f"generate: compact = {config.compact}: rows cannot be taken out of a batch inside vmap")
+        raise ValueError(f"generate: compact = {config.compact}: expected 0 inside vmap, where a batch cannot shrink")
 
     processors = processors_lib.build(config)
     weights = model.decode_params(params)
@@ -130,143 +78,173 @@ def generate(
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), config.cache_block)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
     keep = config.rescore == "kept" and processors.filter is not None and processors.temperature > 0
-    sample = empty(rows, length, logits.shape[1] if keep else None, ends.pad)
+    sample = samples_lib.empty(rows, length, logits.shape[1] if keep else None, ends.pad)
     row = jnp.arange(rows, dtype=jnp.int32)
     state = None if ends.strings is None else ends.strings.start(rows)
-    start = Flight(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row, state)
+    start = DecodeState(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row, state)
     draw = functools.partial(emit, ends=ends, processors=processors)
     return run(model, weights, start, logits, draw, length, stages(count, samples, config.compact), axis_name)
 
 
 def run(
-    model: Policy,
+    model: samples_lib.Policy,
     weights: types.Tree,
-    start: "Flight",
+    start: "DecodeState",
     logits: Array,
-    draw: Callable[["Flight", Array], "Flight"],
+    draw: Callable[["DecodeState", Array], "DecodeState"],
     steps: int,
     batches: list[tuple[int, int]],
     axis_name: str | None = None,
-) -> Sample:
-    """Emit from ``logits`` [B, V], then decode until no row is live, at most ``steps`` positions; see ``generate``.
+) -> samples_lib.Sample:
+    """Emit one position from ``logits``, then decode until no row is live.
 
-    ``draw(flight, logits)`` emits a position of every live row; ``batches`` comes from ``stages``.
+    Args:
+      model: the policy.
+      weights: from ``model.decode_params``.
+      start: the rows before the first position.
+      logits: ``[B, V]``, of the first position.
+      draw: ``(state, logits) -> state``, draws one position of every live row; see ``emit``.
+      steps: the most positions to emit.
+      batches: the shapes of the shrinking batch, from ``stages``.
+      axis_name: axis of an enclosing ``vmap``; see ``generate``.
+
+    Returns:
+      The completions of all B rows.
     """
 
-    def turn(flight: Flight) -> Flight:
-        hidden, cache = model.extend(weights, flight.token, flight.live, flight.cache)
-        return draw(dataclasses.replace(flight, cache=cache), model.logits(weights, hidden))
+    def decode_step(decoding: DecodeState) -> DecodeState:
+        hidden, cache = model.extend(weights, decoding.token, decoding.live, decoding.cache)
+        return draw(dataclasses.replace(decoding, cache=cache), model.logits(weights, hidden))
 
-    def some(live: Array) -> Array:
-        found = jnp.any(live)
-        return found if axis_name is None else jax.lax.pmax(found.astype(jnp.int32), axis_name) > 0
+    def any_live(live: Array) -> Array:
+        result = jnp.any(live)
+        return result if axis_name is None else jax.lax.pmax(result.astype(jnp.int32), axis_name) > 0
 
-    flight = draw(start, logits)
-    whole = flight.sample
+    decoding = draw(start, logits)
+    whole = decoding.sample
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         if batch != batches[0]:
-            whole = _gather(whole, flight)
-            flight = _shrink(model, flight, whole, batch, batches[0])
+            whole = _gather(whole, decoding)
+            decoding = _shrink(model, decoding, whole, batch, batches[0])
 
-        def unfinished(flight: Flight, batch=batch, following=following) -> Array:
-            stay = some(flight.live) & (flight.sample.steps < steps)
-            return stay if following is None else stay & ~_fits(flight.live, batch, following)
+        def unfinished(decoding: DecodeState, batch=batch, following=following) -> Array:
+            more = any_live(decoding.live) & (decoding.sample.steps < steps)
+            return more if following is None else more & ~_fits(decoding.live, batch, following)
 
-        flight = jax.lax.while_loop(unfinished, turn, flight)
-    return flight.sample if len(batches) == 1 else _gather(whole, flight)
+        decoding = jax.lax.while_loop(unfinished, decode_step, decoding)
+    return decoding.sample if len(batches) == 1 else _gather(whole, decoding)
 
 
 def stages(prompts: int, samples: int, compact: int) -> list[tuple[int, int]]:
-    """Return the shapes (prompts, samples of each) of a batch that shrinks ``compact`` times, by half each time.
+    """Return the shapes of a batch that shrinks by half, ``compact`` times.
 
-    While prompts keep more than a row each, every prompt keeps as many, and its keys stay shared; once there are
-    no more rows than prompts, each row takes its own prompt along.
+    While a prompt has more than one row, all prompts keep the same number of rows and share their keys and values;
+    after that, each row has a copy of those of its prompt.
+
+    Args:
+      prompts: P.
+      samples: rows of each prompt.
+      compact: how often the batch shrinks, at most.
+
+    Returns:
+      (prompts, rows of each prompt), the largest shape first.
     """
-    found = [(prompts, samples)]
+    shapes = [(prompts, samples)]
     for _ in range(compact):
-        p, s = found[-1]
+        p, s = shapes[-1]
         if (p, s) == (1, 1):
             break
-        found.append((p, -(-s // 2)) if s > 1 else (-(-p // 2), 1))
-    return found
+        shapes.append((p, -(-s // 2)) if s > 1 else (-(-p // 2), 1))
+    return shapes
 
 
 @flax.struct.dataclass
-class Flight:
+class DecodeState:
     """Rows being decoded."""
 
-    sample: Sample
+    sample: samples_lib.Sample
     cache: Any
-    token: Array  # [b] int32, the newest of each row, not yet in the cache
+    token: Array  # [b] int32, the last token of each row, not yet in the cache
     live: Array  # [b] bool
     keys: types.Key  # [b]
-    row: Array  # [b] int32, its place in the whole batch
-    state: Array | None = None  # [b], how much of a stop string stands at the end; None: there are no strings
+    row: Array  # [b] int32, the row's index in the whole batch
+    state: Array | None = None  # [b], of the stop strings' automaton; None: there are no strings
 
 
 def emit(
-    flight: Flight,
+    decoding: DecodeState,
     logits: Array,
     *,
     ends: stopping.Ends,
     processors: processors_lib.Processors,
-    before: Array | int = 0,
-) -> Flight:
-    """Draw the next position of every live row; ``before`` (a number, or [b]): those it had when the loop began."""
-    live, sample = flight.live, flight.sample
-    drawn = _draw(logits, flight.keys, before + sample.steps, processors, sample.kept is not None)
+    offset: Array | int = 0,
+) -> DecodeState:
+    """Draw the next position of every live row.
+
+    Args:
+      decoding: b rows.
+      logits: ``[b, V]``.
+      ends: what ends a completion, and the token id written in rows that have ended.
+      processors: temperature and filter.
+      offset: positions that the rows had when the loop began, a number or ``[b]`` int32.
+
+    Returns:
+      The rows with one more position; those that have stopped are no longer live.
+    """
+    live, sample = decoding.live, decoding.sample
+    drawn = _draw(logits, decoding.keys, offset + sample.steps, processors, sample.kept is not None)
     token = jnp.where(live, drawn.token, ends.pad)
     stopped = live & jnp.any(token[:, None] == jnp.asarray(ends.stop, jnp.int32)[None, :], axis=1)
-    state = flight.state
+    state = decoding.state
     if ends.strings is not None and state is not None:
-        state = ends.strings.after(state, token)
-        stopped |= live & ends.strings.found(state)
+        state = ends.strings.advance(state, token)
+        stopped |= live & ends.strings.matched(state)
     sample = _write(sample, dataclasses.replace(drawn, token=token), live)
     finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
     sample = dataclasses.replace(sample, finish=finish)
-    return dataclasses.replace(flight, sample=sample, token=token, live=live & ~stopped, state=state)
+    return dataclasses.replace(decoding, sample=sample, token=token, live=live & ~stopped, state=state)
 
 
 def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Array:
-    """Tell whether the live rows of a batch fit into the following shape."""
+    """Return whether the live rows of a batch fit into the following shape."""
     (prompts, samples), (fewer, lanes) = batch, following
     if fewer < prompts:
         return jnp.sum(live) <= fewer
     return jnp.max(jnp.sum(live.reshape(prompts, samples), axis=1)) <= lanes
 
 
-def _shrink(model: Policy, flight: Flight, whole: Sample, batch: tuple[int, int], first: tuple[int, int]) -> Flight:
-    """Move the live rows of a flight into a smaller batch; ``whole`` holds what all rows have emitted."""
+def _shrink(
+    model: samples_lib.Policy,
+    decoding: DecodeState,
+    whole: samples_lib.Sample,
+    batch: tuple[int, int],
+    first: tuple[int, int],
+) -> DecodeState:
+    """Move the live rows into a smaller batch; ``whole`` holds the completions of all rows."""
     prompts, samples = batch
-    rows = flight.live.shape[0]
+    rows = decoding.live.shape[0]
     if prompts == first[0]:  # some rows of every prompt
-        order = jnp.argsort(~flight.live.reshape(prompts, -1), axis=1, stable=True)[:, :samples]
+        order = jnp.argsort(~decoding.live.reshape(prompts, -1), axis=1, stable=True)[:, :samples]
         index = (order + jnp.arange(prompts)[:, None] * (rows // prompts)).reshape(-1)
-        cache = model.select(flight.cache, None, index)
-    else:  # one row for each place, of whichever prompt
-        index = jnp.argsort(~flight.live, stable=True)[:prompts]
-        cache = model.select(flight.cache, index, index)
-    live, row = flight.live[index], flight.row[index]
-    held = _take(whole, row)
-    state = None if flight.state is None else flight.state[index]
-    return Flight(held, cache, flight.token[index], live, flight.keys[index], row, state)
+        cache = model.select(decoding.cache, None, index)
+    else:  # one row per prompt, of any prompt
+        index = jnp.argsort(~decoding.live, stable=True)[:prompts]
+        cache = model.select(decoding.cache, index, index)
+    live, row = decoding.live[index], decoding.row[index]
+    sample = _take(whole, row)
+    state = None if decoding.state is None else decoding.state[index]
+    return DecodeState(sample, cache, decoding.token[index], live, decoding.keys[index], row, state)
 
 
-def rowwise(sample: Sample) -> dict[str, Array]:
-    """Return the fields that have a row each."""
-    names = [f.name for f in dataclasses.fields(sample) if f.name not in ("steps", "slots")]
-    return {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
+def _take(whole: samples_lib.Sample, row: Array) -> samples_lib.Sample:
+    return dataclasses.replace(whole, **{name: x[row] for name, x in samples_lib.rowwise(whole).items()})
 
 
-def _take(whole: Sample, row: Array) -> Sample:
-    return dataclasses.replace(whole, **{name: x[row] for name, x in rowwise(whole).items()})
-
-
-def _gather(whole: Sample, flight: Flight) -> Sample:
-    """Write what the rows of a flight have emitted into the whole batch."""
-    rows = rowwise(flight.sample)
-    put = {name: x.at[flight.row].set(rows[name]) for name, x in rowwise(whole).items()}
-    return dataclasses.replace(whole, steps=flight.sample.steps, slots=flight.sample.slots, **put)
+def _gather(whole: samples_lib.Sample, decoding: DecodeState) -> samples_lib.Sample:
+    """Write the completions of the rows being decoded into the whole batch."""
+    rows = samples_lib.rowwise(decoding.sample)
+    put = {name: x.at[decoding.row].set(rows[name]) for name, x in samples_lib.rowwise(whole).items()}
+    return dataclasses.replace(whole, steps=decoding.sample.steps, slots=decoding.sample.slots, **put)
 
 
 @flax.struct.dataclass
@@ -282,7 +260,7 @@ class _Drawn:
 
 
 def _draw(logits: Array, keys: types.Key, position: Array, processors: processors_lib.Processors, keep: bool) -> _Drawn:
-    """Draw one token of each row from ``logits [B, V]`` and say how probable it was."""
+    """Draw one token of each row from ``logits`` [B, V], with its log-probabilities."""
     logits = logits.astype(jnp.float32)
     greedy = processors.temperature == 0
     tempered = logits if greedy else logits / processors.temperature
@@ -295,7 +273,7 @@ def _draw(logits: Array, keys: types.Key, position: Array, processors: processor
         step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(position, keys.shape))
         token = jax.vmap(processors.draw)(step_keys, filtered).astype(jnp.int32)
         behaviour_logp = _at(jax.nn.log_softmax(filtered, axis=1), token)
-    # A model may rule tokens out with minus infinity; 0 * -inf must count as 0.
+    # A model may exclude tokens with minus infinity; 0 * -inf counts as 0.
     entropy = -jnp.sum(jnp.where(raw == -jnp.inf, 0.0, jnp.exp(raw) * raw), axis=1)
     return _Drawn(
         token=token,
@@ -308,41 +286,20 @@ def _draw(logits: Array, keys: types.Key, position: Array, processors: processor
 
 
 def _at(logp: Array, token: Array) -> Array:
-    """Return ``logp [B, V]`` at ``token [B]``, by a comparison: it stays local where the vocabulary is split."""
+    """Return ``logp [B, V]`` at ``token [B]``, by a comparison, which is local if the vocabulary is sharded."""
     chosen = jax.lax.broadcasted_iota(jnp.int32, logp.shape, 1) == token[:, None]
     return jnp.sum(jnp.where(chosen, logp, 0.0), axis=1)
 
 
-def empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
-    """Return the sample before its first token; ``vocabulary`` is given where the support is kept."""
-    zeros = jnp.zeros((rows, length), jnp.float32)
-    kept = None
-    if vocabulary is not None:
-        # Every bit set, not none: an empty support would make re-scoring of the padding NaN.
-        kept = jnp.full((rows, length, -(-vocabulary // 32)), EVERY_TOKEN, jnp.uint32)
-    return Sample(
-        token=jnp.full((rows, length), pad, jnp.int32),
-        mask=zeros,
-        behaviour_logp=zeros,
-        raw_logp=zeros,
-        entropy=zeros,
-        square_prob=zeros,
-        finish=jnp.full((rows,), int(types.Finish.LENGTH), jnp.int32),
-        steps=jnp.zeros((), jnp.int32),
-        slots=jnp.zeros((), jnp.int32),
-        kept=kept,
-    )
-
-
-def _write(sample: Sample, drawn: _Drawn, live: Array) -> Sample:
-    """Write position ``sample.steps``, with nothing but padding in the rows that are not ``live``."""
+def _write(sample: samples_lib.Sample, drawn: _Drawn, live: Array) -> samples_lib.Sample:
+    """Write position ``sample.steps``; rows that are not ``live`` get padding."""
 
     def put(whole: Array, part: Array) -> Array:
         return jax.lax.dynamic_update_index_in_dim(whole, part, sample.steps, axis=1)
 
     kept = sample.kept
     if kept is not None and drawn.kept is not None:
-        kept = put(kept, jnp.where(live[:, None], drawn.kept, jnp.uint32(EVERY_TOKEN)))
+        kept = put(kept, jnp.where(live[:, None], drawn.kept, jnp.uint32(samples_lib.EVERY_TOKEN)))
     return dataclasses.replace(
         sample,
         token=put(sample.token, drawn.token),

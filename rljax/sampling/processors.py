@@ -1,8 +1,8 @@
-"""Logits processors: pure functions on tempered float32 logits ``[B, V] -> [B, V]`` that leave out tokens.
+"""Logits processors: pure functions on tempered float32 logits ``[B, V] -> [B, V]`` that exclude tokens.
 
-A token left out gets minus infinity and the others keep their logit, so each processor of a chain
-sees the renormalised result of the one before. Among equal logits the lower token id counts as the
-more probable one, so that the kept set is a function of the logits alone. Nothing is sorted.
+An excluded token gets minus infinity and the others keep their logits, so each processor of a chain sees the
+renormalized result of the previous one. Among equal logits the lower token id counts as the more probable one, so that
+the kept set is a function of the logits alone. Nothing is sorted.
 """
 
 import dataclasses
@@ -21,11 +21,10 @@ Processor = Callable[[Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class Processors:
-    """How logits become the distribution sampled, ``filter(logits / temperature)``, and a token.
+    """How logits become the distribution sampled, ``filter(logits / temperature)``, and how a token is drawn.
 
-    Temperature 0 is greedy decoding. ``filter`` is None where every token stays in, so that the
-    filtered and the unfiltered distribution are one and need not be computed twice. ``draw`` takes a
-    row's token from its key and logits [V].
+    Temperature 0 is greedy decoding. ``filter`` is None if every token is kept: the filtered and the unfiltered
+    distribution are then equal, and computed once. ``draw(key, logits)`` draws the token of a row from logits [V].
     """
 
     temperature: float = 1.0
@@ -34,7 +33,7 @@ class Processors:
 
 
 def top_k(k: int) -> Processor:
-    """Keep the ``k`` most probable tokens, all of them where ``k >= V``.
+    """Keep the ``k`` most probable tokens, all of them if ``k >= V``.
 
     Raises ValueError unless ``k >= 1``.
     """
@@ -49,8 +48,8 @@ def top_k(k: int) -> Processor:
 def top_p(p: float) -> Processor:
     """Keep the smallest set of most probable tokens whose probability reaches ``p`` (nucleus sampling).
 
-    A token stays in where the tokens before it, in falling order of probability, sum to less than
-    ``p``; the first one always does. Raises ValueError unless ``0 < p <= 1``.
+    A token is kept if the tokens that are more probable sum to less than ``p``; the most probable one always is.
+    Raises ValueError unless ``0 < p <= 1``.
     """
     _check("top_p", p, 0 < p <= 1, "a number in (0, 1]")
 
@@ -79,24 +78,24 @@ def min_p(p: float) -> Processor:
 def inverse(key: Array, logits: Array) -> Array:
     """Draw a token from ``logits`` [V] by inverting their distribution function at one uniform number.
 
-    A Gumbel draw (``jax.random.categorical``) takes a random number for each token of the vocabulary; this takes
-    one. The function is summed in about sqrt(V) blocks, then inside the one that holds the number. Resolution is
-    2^-24: a rarer token is drawn with probability 0 or 2^-24 (a Gumbel draw in float32 has the same limit).
+    A Gumbel draw (``jax.random.categorical``) needs a random number per token of the vocabulary; this needs one.
+    The distribution function is summed over about sqrt(V) chunks, then within the chunk that contains the number. Its
+    resolution is 2^-24: a rarer token has probability 0 or 2^-24 (a Gumbel draw in float32 has the same limit).
     """
     size = math.isqrt(logits.shape[0] - 1) + 1
     weight = jnp.exp(logits - jnp.max(logits))
     weight = jnp.pad(weight, (0, -logits.shape[0] % size)).reshape(-1, size)
 
     def find(weight: Array, target: Array) -> tuple[Array, Array]:
-        """Return the first place whose running sum passes ``target``, and what is left of it there."""
+        """Return the first place whose cumulative sum exceeds ``target``, and the remainder of ``target`` there."""
         total = jnp.cumsum(weight)
         last = jnp.max(jnp.where(weight > 0, jnp.arange(weight.shape[0]), 0))
-        place = jnp.minimum(jnp.sum(total <= target), last)  # rounding must not pass the last one there is
+        place = jnp.minimum(jnp.sum(total <= target), last)  # rounding must not go past the last nonzero weight
         return place, target - (total[place] - weight[place])
 
-    blocks = jnp.sum(weight, axis=1)
-    block, rest = find(blocks, jax.random.uniform(key) * jnp.sum(blocks))
-    return block * size + find(weight[block], rest)[0]
+    chunks = jnp.sum(weight, axis=1)
+    chunk, rest = find(chunks, jax.random.uniform(key) * jnp.sum(chunks))
+    return chunk * size + find(weight[chunk], rest)[0]
 
 
 _FILTERS = {"top_k": top_k, "top_p": top_p, "min_p": min_p}  # ``build`` has arguments of the same names
@@ -104,7 +103,7 @@ _DRAWS: dict[str, Callable[[Array, Array], Array]] = {"gumbel": jax.random.categ
 
 
 def chain(*processors: Processor) -> Processor:
-    """Apply ``processors`` from left to right; with none of them the logits pass unchanged."""
+    """Apply ``processors`` from left to right; without any, the logits pass unchanged."""
 
     def apply(logits: Array) -> Array:
         return functools.reduce(lambda value, processor: processor(value), processors, logits)
@@ -116,9 +115,9 @@ def chain(*processors: Processor) -> Processor:
 def build(config: SamplerConfig) -> Processors:
     """Return the sampler's processors: temperature, then top-k, then top-p, then min-p.
 
-    The two ways to draw, "gumbel" and "inverse", draw different tokens of one distribution. At temperature 0 the
-    filters have no effect, since every one of them keeps the most probable token, and are left out. Equal settings give
-    the same record: as a static argument of ``jit`` it compiles once.
+    At temperature 0 the filters are left out, since each keeps the most probable token. Equal settings return the
+    same object, which compiles once as a static argument of ``jit``. The draws "gumbel" and "inverse" are from the same
+    distribution, but of different tokens for the same key.
     """
     off = {"top_k": 0, "top_p": 1, "min_p": 0}
     active = [_FILTERS[name](value) for name in off if (value := getattr(config, name)) != off[name]]
@@ -126,16 +125,16 @@ def build(config: SamplerConfig) -> Processors:
     return Processors(config.temperature, chain(*active) if filtered else None, _DRAWS[config.draw])
 
 
-def _check(field: str, given: float | str, valid: bool, allowed: str) -> None:
+def _check(field: str, value: float | str, valid: bool, allowed: str) -> None:
     if not valid:
-        raise ValueError(f"config.sampler.{field} = {given!r}: expected {allowed}")
+        raise ValueError(f"config.sampler.{field} = {value!r}: expected {allowed}")
 
 
 def _keep_most_probable(logits: Array, weight: Array, target: float) -> Array:
-    """Keep the most probable tokens, as many as it takes for their ``weight [B, V]`` to reach ``target``.
+    """Keep the fewest most probable tokens whose ``weight`` [B, V] sums to at least ``target``.
 
-    The least logit kept is found bit by bit, with one sum over V for each of its 32 bits: ten times
-    faster than a sort or ``lax.top_k`` on a CPU, and no obstacle to a sharded vocabulary.
+    The smallest kept logit is determined bit by bit, with one sum over V for each of its 32 bits: ten times faster
+    than a sort or ``lax.top_k`` on a CPU, and it works on a sharded vocabulary.
     """
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     rank = _rank(logits)
@@ -154,7 +153,7 @@ def _keep_most_probable(logits: Array, weight: Array, target: float) -> Array:
 
 
 def _rank(logits: Array) -> Array:
-    """Map float32 to int32 such that the order stays the same; -0.0 and 0.0 are one number."""
+    """Map float32 to int32, preserving the order; -0.0 and 0.0 are equal."""
     bits = jax.lax.bitcast_convert_type(jnp.where(logits == 0, 0.0, logits), jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
@@ -162,12 +161,12 @@ def _rank(logits: Array) -> Array:
 def _largest(holds: Callable[[Array], Array], low: Array, bits: int) -> Array:
     """Return the largest int32 in ``[low, low + 2**bits)`` above ``low`` for which ``holds``, else ``low``.
 
-    ``holds`` is true up to some number and false from there on.
+    ``holds`` is true up to some number and false above it.
     """
 
-    def halve(turn: Array, low: Array) -> Array:
-        # The first of 32 steps overflows to minus 2**31, and adding that to minus 2**31 gives 0, as it should.
-        bound = low + jnp.left_shift(jnp.int32(1), jnp.int32(bits - 1) - turn)
+    def halve(step: Array, low: Array) -> Array:
+        # The first of 32 steps overflows to -2**31; adding it to -2**31 gives 0, the correct bound.
+        bound = low + jnp.left_shift(jnp.int32(1), jnp.int32(bits - 1) - step)
         return jnp.where(holds(bound), bound, low)
 
     return jax.lax.fori_loop(0, bits, halve, low)

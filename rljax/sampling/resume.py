@@ -1,4 +1,4 @@
-"""Completions continued where they were cut: a rollout in segments, equal to one without a break."""
+"""Sampling in segments: completions continue where they were cut, and equal those of one uninterrupted call."""
 
 import dataclasses
 
@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.models import shapes
 from rljax.sampling import decode, stopping
 from rljax.sampling import processors as processors_lib
+from rljax.sampling import samples as samples_lib
 from rljax.sampling.config import SamplerConfig
 from rljax.transforms import ops
 
@@ -15,54 +17,59 @@ Array = types.Array
 
 
 def resume(
-    model: decode.Policy,
+    model: samples_lib.Policy,
     params: types.Tree,
     prompts: types.Prompts,
     keys: types.Key,
-    sample: decode.Sample,
+    sample: samples_lib.Sample,
     fresh: Array,
     config: SamplerConfig,
     ends: stopping.Ends,
     *,
     segment: int,
-) -> decode.Sample:
+) -> samples_lib.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
-    [prompt | what was emitted] is read again, so the cache is wholly that of ``params``, whoever wrote the tokens.
-    Position t of row b is drawn with ``fold_in(keys[b], t)``, as ``generate`` draws it: with the same parameters
-    segments of any length give the tokens of one ``generate`` (up to the rounding of another batch shape). Numbers
-    reported of earlier tokens stay as they are. A row has its prompt's keys to itself here: G copies, while
-    ``generate`` holds one.
+    [prompt | tokens emitted so far] is prefilled again, so the whole cache is that of ``params``, whichever version
+    wrote the tokens. Position t of row b is drawn with ``fold_in(keys[b], t)``, as in ``generate``: with the same
+    parameters, segments of any length give the tokens of one ``generate`` (up to the rounding of another batch shape).
+    The reported values of earlier tokens do not change. Each row has a copy of its prompt's keys and values here,
+    while ``generate`` stores one per prompt.
 
     Args:
-        model: as in ``generate``.
-        params: the model's parameters.
-        prompts: P prompts, left-padded to L.
-        keys: [B] typed keys, those of each row's first segment.
-        sample: what the rows hold, [B, T]; rows with ``finish`` UNFINISHED are continued.
-        fresh: [B] bool, rows to start anew, whatever ``sample`` holds of them.
-        config: as in ``generate``. The cache's blocks are of the columns added; with ``compact``, rows that have ended
-            are left out from the first token on.
-        ends: as in ``generate``; for its texts, what a row holds counts, wherever it was cut.
-        segment: the most tokens a row gets.
+      model: as in ``generate``.
+      params: the model's parameters.
+      prompts: P prompts ``[P, L]``, left-padded; P divides B.
+      keys: ``[B]`` typed keys, those of each row's first segment.
+      sample: the completions so far, ``[B, T]``; rows with ``finish`` UNFINISHED are continued.
+      fresh: ``[B]`` bool, rows that start over, whatever ``sample`` has for them.
+      config: as in ``generate``; blocks of the cache are those of this segment's columns, and with ``compact`` rows
+        that have ended are left out from the first token on.
+      ends: as in ``generate``; a text may begin in one segment and end in another.
+      segment: the most tokens that a row gets.
 
     Returns:
-        the sample, rows cut at T with ``finish`` LENGTH, those cut before UNFINISHED; ``segment`` and ``slots`` count
-        this call alone.
+      The completions: ``finish`` is LENGTH in rows cut at T, UNFINISHED in those cut before; ``steps`` and ``slots``
+      count this call only.
 
     Raises:
-        ValueError: no turn, or a number of keys other than that of the rows.
+      ValueError: segment is below 1, or a shape does not match.
     """
     rows, length = sample.token.shape
-    if segment < 1 or keys.shape != (rows,):
-        raise ValueError(f"resume: segment = {segment}, keys of shape {keys.shape}: expected at least 1, and {(rows,)}")
+    if segment < 1:
+        raise ValueError(f"resume: segment = {segment}: expected at least 1")
+    shapes.check({"keys": keys, "fresh": fresh, "sample.finish": sample.finish}, (rows,), "[B] of sample.token")
+    shapes.check({"prompts.token": prompts.token}, (None, None), "[P, L]")
+    shapes.check({"prompts.mask": prompts.mask}, prompts.token.shape, "[P, L] of prompts.token")
+    if rows % prompts.token.shape[0]:
+        raise ValueError(f"resume: {prompts.token.shape[0]} prompts must divide the {rows} rows of sample.token")
     segment, samples = min(segment, length), rows // prompts.token.shape[0]
     vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
-    sample = _renewed(sample, fresh, decode.empty(rows, length, vocabulary, ends.pad))
+    sample = _renewed(sample, fresh, samples_lib.empty(rows, length, vocabulary, ends.pad))
     done = jnp.sum(sample.mask != 0, axis=1, dtype=jnp.int32)
 
-    def whole(prompt: Array, own: Array) -> Array:
-        return jnp.concatenate([ops.repeat(prompt, samples), own], axis=1)
+    def whole(prompt: Array, completion: Array) -> Array:
+        return jnp.concatenate([ops.repeat(prompt, samples), completion], axis=1)
 
     weights = model.decode_params(params)
     token, mask = whole(prompts.token, sample.token), whole(prompts.mask, sample.mask)
@@ -71,37 +78,37 @@ def resume(
     logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
     state = None if ends.strings is None else ends.strings.read(sample.token, done)
-    empty = decode.empty(rows, segment, vocabulary, ends.pad)
+    empty = samples_lib.empty(rows, segment, vocabulary, ends.pad)
     processors = processors_lib.build(config)
-    start = decode.Flight(empty, cache, jnp.zeros_like(row), live, keys, row, state)
+    start = decode.DecodeState(empty, cache, jnp.zeros_like(row), live, keys, row, state)
 
-    def draw(flight: decode.Flight, logits: Array) -> decode.Flight:
-        before = done[flight.row]
-        flight = decode.emit(flight, logits, ends=ends, processors=processors, before=before)
-        return dataclasses.replace(flight, live=flight.live & (before + flight.sample.steps < length))
+    def draw(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
+        offset = done[decoding.row]
+        decoding = decode.emit(decoding, logits, ends=ends, processors=processors, offset=offset)
+        return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
 
     part = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, config.compact))
     return _joined(sample, part, live, done)
 
 
-def _renewed(sample: decode.Sample, fresh: Array, empty: decode.Sample) -> decode.Sample:
-    """Return the sample with nothing in the ``fresh`` rows yet."""
+def _renewed(sample: samples_lib.Sample, fresh: Array, empty: samples_lib.Sample) -> samples_lib.Sample:
+    """Return the sample with the ``fresh`` rows emptied."""
     empty = dataclasses.replace(empty, finish=jnp.full_like(empty.finish, int(types.Finish.UNFINISHED)))
 
     def pick(new: Array, old: Array) -> Array:
         return jnp.where(fresh.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
 
-    return dataclasses.replace(sample, **jax.tree.map(pick, decode.rowwise(empty), decode.rowwise(sample)))
+    return dataclasses.replace(sample, **jax.tree.map(pick, samples_lib.rowwise(empty), samples_lib.rowwise(sample)))
 
 
-def _joined(sample: decode.Sample, part: decode.Sample, live: Array, done: Array) -> decode.Sample:
-    """Write a segment behind what each row had; ``live`` [B] rows were continued, from position ``done`` [B]."""
+def _joined(sample: samples_lib.Sample, part: samples_lib.Sample, live: Array, done: Array) -> samples_lib.Sample:
+    """Append a segment to each row; the ``live`` [B] rows were continued, from position ``done`` [B]."""
     rows, length = sample.token.shape
     column = done[:, None] + jnp.arange(part.token.shape[1], dtype=jnp.int32)[None, :]
-    column = jnp.where(part.mask > 0, column, length)  # nowhere
+    column = jnp.where(part.mask > 0, column, length)  # out of bounds: dropped
     row = jnp.broadcast_to(jnp.arange(rows)[:, None], column.shape)
-    new = decode.rowwise(part)
-    put = {n: x.at[row, column].set(new[n], mode="drop") for n, x in decode.rowwise(sample).items() if x.ndim > 1}
+    new = samples_lib.rowwise(part)
+    put = {n: x.at[row, column].set(new[n], mode="drop") for n, x in samples_lib.rowwise(sample).items() if x.ndim > 1}
     full = jnp.sum(put["mask"] != 0, axis=1) >= length
     cut = jnp.where(full, int(types.Finish.LENGTH), int(types.Finish.UNFINISHED))
     finish = jnp.where(part.finish == types.Finish.STOP, part.finish, cut)

@@ -1,6 +1,12 @@
-"""Rewards: verifiers that tasks share, and the worker processes that run the ones written in plain Python.
+"""Verifiers: reward functions that tasks share, and the worker processes that run reward functions.
 
-A host reward is a module-level function ``reward(completion, reference)``. It returns a number, or a mapping with
-``"reward"``, optionally ``"outcome"`` (the lower-case name of a ``types.Outcome``), and any other named numbers.
-Worker processes import this package, so nothing here may import jax at the top except ``pool``.
+A host reward is a function ``reward(completion, target)`` at the top level of a module. It returns a number, or a
+mapping with ``"reward"``, optionally ``"outcome"`` (the lower-case name of a ``types.Outcome``), and other named
+numbers. Worker processes import this package, so no module here but ``pool`` imports jax at the top.
+
+==================  ===================================================================
+``mathematics.py``  reward functions: numeric answers, boxed LaTeX answers
+``pool.py``         ``Verifiers``: worker processes with a time limit per completion
+``worker.py``       the code that runs inside a worker process
+==================  ===================================================================
 """

@@ -1,8 +1,8 @@
 """Host rewards in parallel: worker processes with a time limit for each completion.
 
-Each worker is a fresh interpreter (never a fork of one that runs jax, and it does not run the main script again)
-served by one thread here over a pipe. A worker answers item by item, so the limit is the item's own even though
-items travel in chunks. A worker that hangs or dies is replaced and its unanswered items go back to the queue.
+Each worker is a new interpreter (not a fork of a process that runs jax, and it does not rerun the main script), served
+by one thread of this process over a pipe. A worker answers item by item, so the limit applies to each item, although
+items are sent in chunks. A worker that hangs or dies is replaced, and its unanswered items return to the queue.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from rljax.environments.verifiers import worker
 
 _START_LIMIT = 120.0  # seconds for a worker to start and import the reward; a loaded machine is slow
 _ORPHAN_GRACE = 10.0  # seconds after which a hung worker whose parent is gone ends itself
-_CHUNK = 32  # items that travel together at most
+_CHUNK = 32  # the most items that are sent together
 
-# sys.path comes over the pipe, so that whatever the parent can import, the worker can.
+# sys.path is sent over the pipe, so that the worker can import what the parent can.
 _BOOTSTRAP = """
 import sys
 from multiprocessing.connection import Connection
@@ -44,21 +44,21 @@ worker.serve(pipe)
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """What the verifiers found, one entry for each submitted row, in order. NumPy arrays."""
+    """The scores of the submitted rows, in their order. NumPy arrays."""
 
-    reward: np.ndarray  # [B] float32; 0 where there is no score
+    reward: np.ndarray  # [B] float32; 0 in rows without a score
     outcome: np.ndarray  # [B] int32, a types.Outcome
-    parts: dict[str, np.ndarray]  # [B] float32 each; 0 where the row has no such part
+    parts: dict[str, np.ndarray]  # [B] float32 each; 0 in rows without this part
     errors: list[tuple[int, str]]  # row and traceback, of rows that crashed or timed out
 
     def verdict(self) -> types.Verdict:
-        """Give the same as the record that rollouts carry."""
+        """Return the record that rollouts carry."""
         record: Any = types.Verdict  # its fields are annotated as jax arrays
         return record(reward=self.reward, outcome=self.outcome, parts=dict(self.parts))
 
 
 class Pending:
-    """Scores being worked out. Made by ``Verifiers.submit``."""
+    """Scores being computed; ``Verifiers.submit`` returns one."""
 
     def __init__(self, count: int, parts: Sequence[str], pool: "Verifiers"):
         """Expect ``count`` answers."""
@@ -70,14 +70,14 @@ class Pending:
         self._changed = threading.Condition()
 
     def done(self) -> bool:
-        """Tell whether every row has been scored."""
+        """Return whether every row has been scored."""
         return self._left == 0
 
     def result(self) -> Scored:
         """Wait until every row has been scored.
 
         Raises:
-            RuntimeError: the pool was closed first.
+          RuntimeError: the pool was closed first.
         """
         with self._pool.waiting(), self._changed:
             self._changed.wait_for(lambda: self._left == 0 or self._closed)
@@ -110,35 +110,35 @@ class Pending:
 
 @dataclasses.dataclass(frozen=True)
 class _Item:
-    """One row on its way."""
+    """One row to be scored."""
 
     pending: Pending
     row: int
-    payload: bytes  # pickled (text, reference)
+    payload: bytes  # pickled (text, target)
     deaths: int = 0  # workers that died while scoring it
 
 
 class Verifiers:
     """Score completions with a Python reward function in worker processes; a context manager.
 
-    Every submitted completion gets an answer: one that raises, returns something other than finite numbers, or
-    ends its worker twice is ``CRASHED``; one still running after ``timeout`` seconds is ``TIMED_OUT`` and its
-    worker, with whatever processes that started, is killed. A worker killed from outside is replaced and the
-    completion it was scoring is tried once more, so a reward function should have no side effects.
+    Every submitted completion gets an answer. One whose reward raises, returns something other than finite numbers,
+    or ends its worker twice is ``CRASHED``; one that runs longer than ``timeout`` seconds is ``TIMED_OUT``, and its
+    worker is killed with the processes it started. If a worker is killed from outside, it is replaced and its
+    completion is scored once more, so a reward function should have no side effects.
     """
 
     def __init__(self, reward: worker.Reward, workers: int = 2, timeout: float = 5.0, parts: Sequence[str] = ()):
         """Check the arguments; ``with`` starts the workers.
 
         Args:
-            reward: ``reward(completion, reference)`` gives a finite number, or a mapping with ``"reward"``, maybe
-                ``"outcome"``, and other named numbers; see ``rewards.worker.score``.
-            workers: processes; 0 scores in this process when submitted, with no time limit, for debugging.
-            timeout: seconds one completion may take.
-            parts: names that every result has among its parts, also when no row returned them.
+          reward: ``reward(completion, target)`` returns a finite number, or a mapping with ``"reward"``, optionally
+            ``"outcome"``, and other named numbers; see ``worker.score``.
+          workers: processes; 0 scores in this process when submitted, with no time limit, for debugging.
+          timeout: seconds one completion may take.
+          parts: names that the parts of every result include, even if no row returned them.
 
         Raises:
-            ValueError: an argument is out of range, or a worker could not import the reward function.
+          ValueError: an argument is out of range, or a worker could not import the reward function.
         """
         if workers < 0:
             raise ValueError(f"workers={workers}: must be 0 (score in this process) or more")
@@ -155,7 +155,7 @@ class Verifiers:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time within as spent by the caller on scores: ``waited`` is the sum, in seconds."""
+        """Add the time inside this context to ``waited``, the seconds that the caller has spent waiting for scores."""
         began = time.perf_counter()
         try:
             yield
@@ -166,14 +166,14 @@ class Verifiers:
         """Start the workers and wait until each has imported the reward function.
 
         Raises:
-            ValueError: the reward function cannot be imported in a worker.
+          ValueError: the reward function cannot be imported in a worker.
         """
-        self._queue = queue.SimpleQueue()  # what an earlier `with` left behind is not ours
+        self._queue = queue.SimpleQueue()  # without the items of an earlier `with` block
         self._processes = [_Process(self._payload, self._timeout) for _ in range(self._workers)]
         try:
             for process in self._processes:
                 process.start()
-            for process in self._processes:  # they import side by side
+            for process in self._processes:  # they import in parallel
                 process.ready()
         except BaseException:
             self._stop()
@@ -198,23 +198,23 @@ class Verifiers:
         """Start scoring ``texts[i]`` against ``targets[i]``; returns at once (with workers).
 
         Raises:
-            ValueError: the two differ in length, or a reference cannot be pickled.
-            RuntimeError: outside the ``with`` block.
+          ValueError: the two differ in length, or a target cannot be pickled.
+          RuntimeError: outside the ``with`` block.
         """
         if not self._open:
             raise RuntimeError("submit completions inside `with Verifiers(...) as verifiers:`")
         if len(texts) != len(targets):
-            raise ValueError(f"got {len(texts)} texts and {len(targets)} targets: one reference for each text")
+            raise ValueError(f"got {len(texts)} texts and {len(targets)} targets: expected one target for each text")
         pending = Pending(len(texts), self._parts, self)
         if not self._workers:
             with self.waiting():
-                for row, (text, reference) in enumerate(zip(texts, targets, strict=True)):
-                    pending._put(row, worker.score(self._reward, text, reference))
+                for row, (text, target) in enumerate(zip(texts, targets, strict=True)):
+                    pending._put(row, worker.score(self._reward, text, target))
             return pending
         payloads = [_pickle_item(row, text, targets[row]) for row, text in enumerate(texts)]
         items = [_Item(pending, row, payload) for row, payload in enumerate(payloads)]
-        self._outstanding = [other for other in self._outstanding if not other.done()] + [pending]
-        size = min(_CHUNK, max(1, len(items) // (4 * self._workers)))  # small enough to share evenly
+        self._outstanding = [p for p in self._outstanding if not p.done()] + [pending]
+        size = min(_CHUNK, max(1, len(items) // (4 * self._workers)))  # small enough to balance the workers
         for start in range(0, len(items), size):
             self._queue.put(items[start : start + size])
         return pending
@@ -227,11 +227,11 @@ class Verifiers:
             except (OSError, RuntimeError, ValueError) as error:
                 if not self._open:
                     return
-                for item in items:  # the next chunk tries to start a worker again
+                for item in items:  # with the next chunk, starting a worker is tried again
                     item.pending._put(item.row, worker.failure("crashed", f"no worker could be started: {error}"))
                 continue
-            if left := process.score(items):
-                self._queue.put(left)  # for whichever worker is free first
+            if unanswered := process.score(items):
+                self._queue.put(unanswered)
             if not self._open:
                 return
 
@@ -251,11 +251,11 @@ class Verifiers:
 
 
 class _Process:
-    """A worker process, and the next one when it ends. Only ``close`` may be called from another thread."""
+    """A worker process and its replacements. Only ``close`` may be called from another thread."""
 
     def __init__(self, payload: bytes, timeout: float):
         self._payload, self._timeout = payload, timeout
-        self._lock = threading.Lock()  # nothing is started after close
+        self._lock = threading.Lock()  # no worker is started after close
         self._closed = False
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: connection.Connection | None = None
@@ -267,23 +267,23 @@ class _Process:
                 raise RuntimeError("closed")
             if self._pipe is not None:
                 self._pipe.close()
-            self._pipe, theirs = multiprocessing.Pipe()
-            with theirs:  # ours must be the only copy left, so that a dead worker reads as end of file
+            self._pipe, remote = multiprocessing.Pipe()
+            with remote:  # closed here, so that the end of the worker closes the pipe
                 self._child = subprocess.Popen(
-                    # -P: a types.py in the current folder must not stand for Python's own
-                    [sys.executable, "-P", "-c", _BOOTSTRAP, str(theirs.fileno())],
+                    # -P: a types.py in the current folder must not shadow the standard library's
+                    [sys.executable, "-P", "-c", _BOOTSTRAP, str(remote.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a reward that uses jax must not take the accelerator
-                    start_new_session=True,  # Ctrl-C is the parent's to handle; and a group can be killed whole
+                    pass_fds=[remote.fileno()],
+                    env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a reward that uses jax must not claim the accelerator
+                    start_new_session=True,  # the parent handles Ctrl-C; a process group can be killed whole
                 )
 
     def ready(self) -> None:
         """Wait until the worker has imported the reward.
 
         Raises:
-            ValueError: it could not.
-            RuntimeError: it did not start.
+          ValueError: it could not import the reward.
+          RuntimeError: it did not start.
         """
         assert self._pipe is not None
         try:
@@ -298,28 +298,28 @@ class _Process:
         if trace is not None:
             self._kill()
             raise ValueError(
-                f"the reward function cannot be imported in a worker process; workers=0 needs none\n{trace}"
+                f"the reward function cannot be imported in a worker process; set workers=0 to score here\n{trace}"
             )
 
     def ensure(self) -> None:
-        """Replace the worker if it has ended. Raises as ``start`` and ``ready`` do."""
+        """Replace the worker if it has ended; raises what ``start`` and ``ready`` raise."""
         if self._child is None or self._child.poll() is not None:
             self.start()
             self.ready()
 
     def score(self, items: list[_Item]) -> list[_Item]:
-        """Score ``items`` in order; gives back those that a worker still has to score."""
+        """Score ``items`` in order; return those that a worker still has to score."""
         assert self._pipe is not None
         for position, item in enumerate(items):
-            ended = True
+            killed = True
             try:
                 if position == 0:
                     self._pipe.send([each.payload for each in items])
                 if self._pipe.poll(self._timeout):
-                    answer, ended = self._pipe.recv(), False
+                    answer, killed = self._pipe.recv(), False
                 else:
                     self._kill()
-                    answer = worker.failure("timed_out", f"no score after {self._timeout:g} s; its worker was ended")
+                    answer = worker.failure("timed_out", f"no score after {self._timeout:g} s; its worker was killed")
             except (EOFError, OSError, pickle.UnpicklingError):
                 status = self._kill()
                 if self._closed:
@@ -328,18 +328,18 @@ class _Process:
                     return [dataclasses.replace(item, deaths=1), *items[position + 1 :]]
                 answer = worker.failure("crashed", f"its worker ended (status {status}), and so did the one before")
             item.pending._put(item.row, answer)
-            if ended:
+            if killed:
                 return items[position + 1 :]
         return []
 
     def close(self) -> None:
-        """End the worker and start no other."""
+        """End the worker; no other is started."""
         with self._lock:
             self._closed = True
         self._kill()
 
     def release(self) -> None:
-        """Close the pipe, once nobody reads it."""
+        """Close the pipe; call it when no thread reads from it."""
         if self._pipe is not None:
             self._pipe.close()
 
@@ -347,7 +347,7 @@ class _Process:
         """End the worker and the processes it started; returns its exit status, below 0 for a signal."""
         if self._child is None:
             return None
-        with self._lock:  # so that no one else reaps the child, and its number is not another's, in between
+        with self._lock:  # so that no other thread reaps the child, whose number could then be reused
             if self._child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._child.pid, signal.SIGKILL)
@@ -355,7 +355,7 @@ class _Process:
 
 
 def _pickle_reward(reward: worker.Reward) -> bytes:
-    """Pickle the reward by reference, and see that a fresh interpreter could import it."""
+    """Pickle the reward by its name, and check that a new interpreter can import it."""
     name = getattr(reward, "__qualname__", repr(reward))
     advice = "move it to the top level of a module, or use workers=0 to score in this process"
     try:
@@ -370,8 +370,8 @@ def _pickle_reward(reward: worker.Reward) -> bytes:
     return payload
 
 
-def _pickle_item(row: int, text: str, reference: Any) -> bytes:
+def _pickle_item(row: int, text: str, target: Any) -> bytes:
     try:
-        return pickle.dumps((text, reference))
+        return pickle.dumps((text, target))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(f"targets[{row}] of type {type(reference).__name__} cannot be pickled: {error}") from error
+        raise ValueError(f"targets[{row}] of type {type(target).__name__} cannot be pickled: {error}") from error

@@ -1,6 +1,6 @@
-"""What runs inside a worker process: load a reward function, score items, send each answer back at once.
+"""The code inside a worker process: load a reward function, score items, send each answer back at once.
 
-Standard library only, so that a worker starts in a tenth of a second; jax is never imported unless the reward does.
+It imports the standard library only, so that a worker starts in a tenth of a second, and jax only if the reward does.
 """
 
 import contextlib
@@ -13,36 +13,43 @@ from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
-# The outcomes a reward may report, by the names of types.Outcome (importing it would import jax).
+# The outcomes that a reward may return: the names of types.Outcome, which is not imported because it imports jax.
 OUTCOMES = ("wrong", "correct", "unparseable", "timed_out", "crashed")
 
 Reward = Callable[[str, Any], Any]
 
 
 class Answer(NamedTuple):
-    """One row's score."""
+    """The score of one row."""
 
     reward: float
     outcome: str  # one of OUTCOMES
     parts: dict[str, float]
-    error: str  # traceback or reason; empty where the reward ran
+    error: str  # traceback or reason; "" if the reward returned
 
 
 def failure(outcome: str, error: str) -> Answer:
-    """Give the answer of a row that got no score."""
+    """Return the answer of a row without a score."""
     return Answer(0.0, outcome, {}, error)
 
 
-def score(reward: Reward, text: str, reference: Any) -> Answer:
-    """Score one completion; whatever the reward raises or returns amiss becomes a crashed row with its traceback.
+def score(reward: Reward, text: str, target: Any) -> Answer:
+    """Score one completion; an exception or an invalid return value becomes a crashed row with its traceback.
 
-    A bare number counts as correct when it is above 0; so does a mapping that names no outcome.
+    Args:
+      reward: ``reward(completion, target)``. A number above 0 counts as correct, other numbers as wrong; likewise the
+        reward of a mapping without an outcome.
+      text: the completion.
+      target: the expected answer.
+
+    Returns:
+      The answer.
     """
     try:
-        return _read(reward(text, reference))
+        return _read(reward(text, target))
     except KeyboardInterrupt:
         raise
-    except BaseException:  # a reward that calls exit() has crashed too, and must not end the worker
+    except BaseException:  # also exit(), which must not end the worker
         return failure("crashed", traceback.format_exc())
 
 
@@ -78,8 +85,8 @@ def _finite(what: str, value: Any) -> float:
 def serve(pipe: connection.Connection) -> None:
     """Load the reward, then answer chunks of items until the pipe closes.
 
-    Receives the pickled reward and a limit in seconds, says ``None`` or the traceback of loading it; then, for
-    each list of pickled ``(text, reference)`` pairs, sends one ``Answer`` an item as it is found.
+    It receives the pickled reward and a limit in seconds, and sends ``None`` or the traceback of loading it; then, for
+    each list of pickled ``(text, target)`` pairs, it sends an ``Answer`` as soon as an item is scored.
     """
     payload, limit = pipe.recv()
     try:
@@ -91,7 +98,7 @@ def serve(pipe: connection.Connection) -> None:
     with open(os.devnull, "w") as nowhere, contextlib.suppress(EOFError, ConnectionError):  # the parent is gone
         while True:
             for item in pipe.recv():
-                # The parent ends a hung worker. If the parent is gone, this does, even from inside C code.
+                # The parent ends a hung worker. If the parent is gone, this timer does, even inside C code.
                 faulthandler.dump_traceback_later(limit, exit=True, file=nowhere)
                 answer = _score_pickled(reward, item)
                 faulthandler.cancel_dump_traceback_later()
@@ -100,7 +107,7 @@ def serve(pipe: connection.Connection) -> None:
 
 def _score_pickled(reward: Reward, item: bytes) -> Answer:
     try:
-        text, reference = pickle.loads(item)
-    except BaseException:  # the reference's class cannot be imported here
+        text, target = pickle.loads(item)
+    except BaseException:  # the class of the target cannot be imported
         return failure("crashed", traceback.format_exc())
-    return score(reward, text, reference)
+    return score(reward, text, target)

@@ -1,1 +1,10 @@
-"""TODO."""
+"""Public checkpoints in and out: folders of config.json and safetensors, as Hugging Face publishes them.
+
+===============  ========================================================================
+``families.py``  config.json and tensor names of each family of models, both directions
+``tensors.py``   safetensors files: index, read, write
+``weights.py``   parameters from a folder onto a mesh, and from a mesh into a folder
+===============  ========================================================================
+
+``weights.load`` and ``weights.save`` are the two entry points; ``python -m rljax convert`` is the command.
+"""

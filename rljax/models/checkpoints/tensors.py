@@ -1,8 +1,8 @@
-"""Safetensors files: what is in a folder of them, reading a tensor, writing a folder.
+"""Safetensors files: list the tensors of a folder, read one, write a folder.
 
-The format is eight bytes with the length of a JSON header, the header, and the tensors' bytes (safetensors, Hugging
-Face). The library of that name reads whole local files or needs a framework for bfloat16; here a tensor is read by
-itself, from disk or from gs://. Nothing else is ever read: no pickle.
+A file is eight bytes with the length of a JSON header, the header, and the bytes of the tensors (safetensors, Hugging
+Face). The library of that name reads whole local files, or needs a framework for bfloat16; this module reads single
+tensors, from disk or from gs://. No other format is read, pickle in particular.
 """
 
 import json
@@ -22,77 +22,86 @@ INDEX = "model.safetensors.index.json"
 
 
 class Tensor(NamedTuple):
-    """Where a tensor stands."""
+    """The place of a tensor in a file."""
 
     path: epath.Path
     dtype: str
     shape: tuple[int, ...]
-    start: int  # byte of the file
+    start: int  # offset in the file, bytes
 
     def read(self) -> np.ndarray:
-        """Return the tensor; a file on this machine is mapped, not copied."""
-        kind = np.dtype(_DTYPES[self.dtype])
+        """Return the tensor; a local file is memory-mapped, not copied."""
+        dtype = np.dtype(_DTYPES[self.dtype])
         if not storage.remote(self.path):
-            return np.memmap(self.path, kind, mode="r", offset=self.start, shape=self.shape)
-        content = storage.read(self.path, self.start, self.start + kind.itemsize * math.prod(self.shape))
-        return np.frombuffer(content, kind).reshape(self.shape)
+            return np.memmap(self.path, dtype, mode="r", offset=self.start, shape=self.shape)
+        content = storage.read(self.path, self.start, self.start + dtype.itemsize * math.prod(self.shape))
+        return np.frombuffer(content, dtype).reshape(self.shape)
 
 
 def index(folder: str) -> dict[str, Tensor]:
     """Return every tensor of a folder, by name.
 
     Raises:
-      ValueError: no safetensors there, one that the index names is missing, a file cut short, or no such header.
+      ValueError: the folder has no safetensors, a file that the index lists is missing, or a file is truncated or has
+        an invalid header.
     """
-    here = epath.Path(folder)
-    if not storage.is_dir(here):
+    directory = epath.Path(folder)
+    if not storage.is_dir(directory):
         raise ValueError(f"weights {folder!r}: no such folder")
-    present = storage.names(here)
+    present = storage.names(directory)
     if INDEX in present:
-        listed = sorted(set(json.loads(storage.read(here / INDEX))["weight_map"].values()))
+        listed = sorted(set(json.loads(storage.read(directory / INDEX))["weight_map"].values()))
     else:
         listed = [name for name in present if name.endswith(".safetensors")]
     if not listed:
-        other = [name for name in present if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
-        hint = f"; {other[0]} is pickle, which is never read: convert it to safetensors" if other else ""
+        pickles = [name for name in present if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+        hint = f"; {pickles[0]} is pickle, which is never read: convert it to safetensors" if pickles else ""
         raise ValueError(f"weights {folder!r}: no *.safetensors{hint}")
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name in listed:
         if name not in present:
-            raise ValueError(f"weights {folder!r}: {INDEX} names {name}, which is not there")
-        found |= _header(here / name)
-    return found
+            raise ValueError(f"weights {folder!r}: {INDEX} lists {name}, which is missing")
+        result |= _header(directory / name)
+    return result
 
 
 def _header(path: epath.Path) -> dict[str, Tensor]:
     size = storage.size(path)
     length = int.from_bytes(storage.read(path, 0, 8), "little") if size >= 8 else 0
     if size < 8 or length > size - 8:
-        raise ValueError(f"{path}: cut short, or no safetensors: {size} bytes, and a header of {length}")
+        raise ValueError(f"{path}: truncated, or not safetensors: {size} bytes, with a header of {length}")
     try:
         header = json.loads(storage.read(path, 8, 8 + length))
     except ValueError:
-        raise ValueError(f"{path}: no safetensors: its header is not JSON") from None
+        raise ValueError(f"{path}: not safetensors: its header is not JSON") from None
     header.pop("__metadata__", None)
-    found = {}
+    result = {}
     for name, entry in header.items():
         (start, stop), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), entry["dtype"]
         if 8 + length + stop > size:
-            raise ValueError(f"{path}: cut short: {name} ends at byte {8 + length + stop} of {size}")
+            raise ValueError(f"{path}: truncated: {name} ends at byte {8 + length + stop} of {size}")
         if dtype in _DTYPES:
             if stop - start != np.dtype(_DTYPES[dtype]).itemsize * math.prod(shape):
                 raise ValueError(f"{path}: {name} {shape} {dtype} has {stop - start} bytes")
-        found[name] = Tensor(path, dtype, shape, 8 + length + start)
-    return found
+        result[name] = Tensor(path, dtype, shape, 8 + length + start)
+    return result
 
 
 def floating(tensor: Tensor) -> bool:
-    """Tell whether a tensor is of a kind that weights are read from."""
+    """Return whether a tensor has a dtype that parameters are read from."""
     return tensor.dtype in _DTYPES
 
 
 def write(folder: epath.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
-    """Write tensors to files of about ``shard_bytes``, with an index where there are several; holds one of them."""
+    """Write tensors to one or several files, with an index if there are several.
+
+    One file is in memory at a time.
+
+    Args:
+      folder: an existing folder, local or gs://.
+      tensors: names and tensors.
+      shard_bytes: about the most bytes of a file; a larger tensor has a file of its own.
+    """
     held: dict[str, np.ndarray] = {}
     where: dict[str, str] = {}
     total = size = count = 0
