@@ -189,6 +189,10 @@ class Needs:
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
     live: bool = False  # a prepare transform reads scores of the whole minibatch
     siblings: bool = False  # groups of at least two rows
+    turns: bool = False  # Rollout.turn, more than one in a row
+    agents: bool = False  # Rollout.agent, more than one in a batch
+    episodes: bool = False  # Rollout.episode, of several rows each
+    domains: bool = False  # Rollout.domain, more than one in a batch
     whole: Whole = "row"  # what the splitter may not cut
 
     def __or__(self, other: "Needs") -> "Needs":
@@ -289,7 +293,8 @@ class Source:
 
     origin: Literal["policy", "demonstrations"] = "policy"
     demonstrated: int = 0
-    off_policy: bool = False  # some rows are not the policy's own
+    off_policy: bool = False  # some rows were not sampled by the policy
+    supplies: frozenset[str] = frozenset()  # what its rows hold beyond the defaults: names of Needs and of extras
     oversample: int = 1
     segment: int = 0
     init: Callable[[Rollout], Tree] = lambda rollout: ()

@@ -4,6 +4,7 @@ Each call runs in float32 on the batch as it is, and in float64 on the same batc
 that is masked. Both must equal one oracle, written in float64 loops from the paper.
 """
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from rljax import algorithms
-from rljax.algorithms import interpreter
+from rljax.algorithms import inputs, interpreter
 from rljax.language import parse
 from tests import batch, memory
 from tests.batch import B, T
@@ -91,39 +92,49 @@ def oracle(name):
     if module:
         return getattr(importlib.import_module(f"{module.rpartition('.')[0]}.oracle"), function)
     for family in algorithms.FAMILIES:
-        found = getattr(importlib.import_module(f"tests.reference.{family}"), name, None)
-        if found is not None:
-            return found
+        written = getattr(importlib.import_module(f"tests.reference.{family}"), name, None)
+        if written is not None:
+            return written
     raise AssertionError(f"{name} has no oracle")
 
 
 def prepared(algorithm, rollout, scores):
-    """Yield (objective, its minibatch, its state), the batch being one minibatch."""
+    """Return ([(objective, its minibatch, its state)], state of the rollout transforms); the batch is one minibatch."""
     rollout, state = interpreter.transform(algorithm, rollout, interpreter.init(algorithm), KEY)
-    for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-        yield o, *interpreter.prepare_minibatch(o, rollout, scores, inner, KEY)
+    pairs = zip(algorithm.objectives, state["objectives"], strict=True)
+    return [(o, *interpreter.prepare_minibatch(o, rollout, scores, s, KEY)) for o, s in pairs], state["transforms"]
 
 
 def total(algorithm, rollout, scores):
     """Return the loss of each objective on the whole batch, as the step computes it."""
-    return [interpreter.loss(o, rows, scores, inner, KEY)[0] for o, rows, inner in prepared(algorithm, rollout, scores)]
+    minibatches, _ = prepared(algorithm, rollout, scores)
+    return [interpreter.loss(o, rows, scores, state, KEY)[0] for o, rows, state in minibatches]
 
 
 @functools.cache
 def compiled(name, i):
-    """Return jitted (rollout, scores) -> [loss, metrics, gradient in the scores, micro-batches, rows] by objective."""
+    """Return jitted (rollout, scores) -> ([loss, metrics, gradient in the scores, micro-batches, rows], state).
+
+    The list has one entry for each objective; the state is that of the rollout transforms.
+    """
 
     def run(rollout, scores):
-        algorithm, found = recipe(name, i), []
-        for o, rows, inner in prepared(algorithm, rollout, scores):
+        results = []
+        minibatches, state = prepared(recipe(name, i), rollout, scores)
+        for o, rows, inner in minibatches:
             f = functools.partial(interpreter.loss, o, state=inner, key=KEY)
             (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
             cuts = ((0, 5), (5, 9), (9, 12)) if interpreter.objective_needs(o).whole == "group" else ((0, 1), (1, 12))
             parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts]
-            found.append((value, metrics, gradient, parts, rows))
-        return found
+            results.append((value, metrics, gradient, parts, rows))
+        return results, state
 
     return jax.jit(run)
+
+
+def results(name, i, d):
+    """Return the float32 results of each objective."""
+    return compiled(name, i)(*batch.records(d))[0]
 
 
 @functools.cache
@@ -135,8 +146,7 @@ def wide(family, kind):
         return {c: jax.value_and_grad(lambda s, c=c: total(recipe(*c), rollout, s)[0])(scores) for c in cases}
 
     with jax.enable_x64(True):
-        found = jax.jit(run)(*batch.records(dirty(batch.arrays(name=cases[0][0])), jnp.float64))
-        return jax.device_get(found)
+        return jax.device_get(jax.jit(run)(*batch.records(dirty(batch.arrays(name=cases[0][0])), jnp.float64)))
 
 
 def family_of(name):
@@ -145,7 +155,7 @@ def family_of(name):
 
 def evaluate(name, i, d):
     """Return float32 (value, gradients) of the policy objective."""
-    value, _, gradient, _, _ = compiled(name, i)(*batch.records(d))[0]
+    value, _, gradient, _, _ = results(name, i, d)[0]
     return float(value), gradient
 
 
@@ -178,14 +188,14 @@ def reference(name, i, d):
     if name == "clip_cov":
         taken = {"dropped": _dropped(name, i, batch.arrays(name=name))}
     assert i == 0 or taken == call, f"the oracle of {name} does not know {call}"
-    found = f(d, **taken)
-    gradient = found.gradient.reshape(2, B, T) if isinstance(found, dual.Dual) else np.zeros((2, B, T))
-    return dual.value(found), *gradient
+    loss = f(d, **taken)
+    gradient = loss.gradient.reshape(2, B, T) if isinstance(loss, dual.Dual) else np.zeros((2, B, T))
+    return dual.value(loss), *gradient
 
 
 def _dropped(name, i, d):
     """Return what was drawn: the one thing an oracle cannot know."""
-    rows = compiled(name, i)(*batch.records(d))[0][-1]
+    rows = results(name, i, d)[0][-1]
     dropped = np.asarray(rows.extra["covariant"])
     candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
     assert dropped.sum() == count and all((int(a), int(b)) in candidates for a, b in np.argwhere(dropped))
@@ -218,7 +228,7 @@ def test_float64_equals_the_oracle_whatever_the_padding_holds(case):
 def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
     name, i = case
     d = batch.arrays(name=name)
-    for _, _, gradient, _, _ in compiled(name, i)(*batch.records(d)):
+    for _, _, gradient, _, _ in results(name, i, d):
         for leaf in jax.tree.leaves(gradient):
             assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
 
@@ -241,16 +251,47 @@ def test_row_order_and_group_names_do_not_matter(case):
 
 def test_micro_batches_only_add(case):
     name, i = case
-    for value, metrics, _, parts, _ in compiled(name, i)(*batch.records(batch.arrays(name=name))):
+    for value, metrics, _, parts, _ in results(name, i, batch.arrays(name=name)):
         np.testing.assert_allclose(sum(p[0] for p in parts), value, rtol=1e-5, atol=1e-6)
         for k, v in metrics.items():
             np.testing.assert_allclose(sum(p[1][k] for p in parts), v, rtol=1e-5, atol=2e-6)
 
 
+# other ids of each kind, for the battery's batch: every row and token moves to another place
+OTHER_IDS = {
+    "turns": {"turn": np.array([[0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 3]] * (B // 3))},
+    "agents": {"agent": np.array([0, 0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1])},
+    "episodes": {"episode": np.array([0, 1, 1, 1, 2, 4, 4, 5, 6, 7, 7, 8])},
+    "domains": {"domain": np.array([0] * 5 + [1] * 7)},
+}
+
+
+def test_ids_matter_to_exactly_the_recipes_that_say_so(case):
+    name, i = case
+    d, needs = batch.arrays(name=name), interpreter.needs(recipe(name, i))
+    program = compiled(name, i)
+
+    def outcome(fields):
+        objectives, state = program(*batch.records(d | fields))
+        return jax.tree.leaves(([(value, gradient) for value, _, gradient, _, _ in objectives], state))
+
+    start = outcome({})
+    for need, ids in OTHER_IDS.items():
+        moved = any(np.any(np.abs(x - y) > 1e-6) for x, y in zip(start, outcome(ids), strict=True))
+        assert moved == getattr(needs, need), (name, need)
+
+
+def test_a_source_that_supplies_ids_is_enough():
+    algorithm = algorithms.example("webagent_r1")
+    assert len(inputs.unsupplied(algorithm)) == 2
+    supplied = dataclasses.replace(algorithm.source, supplies=frozenset({"turns", "episodes"}))
+    assert inputs.unsupplied(dataclasses.replace(algorithm, source=supplied)) == ()
+
+
 @pytest.mark.parametrize("name", [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1])
 def test_a_critic_equals_its_oracle(name):
     d = batch.arrays(name=name)
-    (value, _, gradient, _, _), live = compiled(name, 0)(*batch.records(d))[1], dict(d)
+    (value, _, gradient, _, _), live = results(name, 0, d)[1], dict(d)
     live["live_value"] = dual.variables(d["live_value"])[0]
     want = oracle(f"{name}_critic")(live)
     np.testing.assert_allclose(value, want.value, rtol=1e-5, atol=1e-6)

@@ -26,7 +26,8 @@ def _drops(needs: types.Needs = types.Needs()):
             r, where = found if isinstance(found, tuple) else (r, found)
             return r.replace(mask=jnp.where(where, r.mask, 0.0))
 
-        return statistic(apply, needs | transforms.predicate_needs(arguments.get("predicate")))
+        named = transforms.predicate_needs(arguments.get("predicate")) | ops.key_needs(arguments.get("key"))
+        return statistic(apply, needs | named)
 
     return transforms.formula(lift, 1)
 

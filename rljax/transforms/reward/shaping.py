@@ -1,5 +1,6 @@
 """Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL; and first, how a piece is written."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,17 +9,21 @@ from rljax import transforms, types
 from rljax.transforms import ops
 
 
-def sets(target: str | None = "reward", needs: types.Needs = types.Needs()):
-    """Make a piece of ``function(rollout, *arguments)``, the new ``target``, or the new rollout where that is None."""
+def sets(
+    target: str | None = "reward", needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs()
+):
+    """Make a piece of ``function(rollout, *arguments)``, the new ``target``, or the new rollout where that is None.
+
+    ``needs`` may be a function of the arguments by name.
+    """
 
     def lift(function, arguments) -> types.RolloutTransform:
-        del arguments
-
         def apply(r: types.Rollout) -> types.Rollout:
             new = function(r)
             return new if target is None else r.replace(**{target: new.astype(r.reward.dtype)})
 
-        return transforms.stateless(types.RolloutTransform, apply, needs=needs)
+        asked = needs if isinstance(needs, types.Needs) else needs(arguments)
+        return transforms.stateless(types.RolloutTransform, apply, needs=asked)
 
     return transforms.formula(lift, 1)
 
@@ -128,7 +133,7 @@ def majority_vote(r):
     return _agreement(r, jnp.ones_like(r.reward), ops.part(r, "answer").astype(r.group.dtype))
 
 
-@sets(needs=asks("answer", siblings=True))
+@sets(needs=lambda a: asks("answer", siblings=True) | types.Needs(agents=a["models"] > 1))
 def collective_vote(r, models: types.Count):
     """Pay agreement with argmax_a sum_m SC_m n_m(a), n_m(a) the votes of model m in the group. RLCCF (2025).
 
@@ -190,7 +195,7 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
 
 
-@sets(needs=asks("votes", siblings=True))
+@sets(needs=asks("votes", siblings=True) | types.Needs(agents=True))
 def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
     """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (own votes - the civilians' mean), by group.
 
