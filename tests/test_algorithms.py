@@ -17,6 +17,7 @@ import pytest
 from rljax import algorithms
 from rljax.algorithms import inputs, interpreter
 from rljax.language import parse
+from rljax.transforms import prepare
 from tests import batch, memory
 from tests.batch import B, T
 from tests.reference import dual
@@ -56,6 +57,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "pass_at_k": ({"k": 2},),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
     "relift": ({"length": 6},),
+    "remix": ({}, {"base": 0.6}),
     "rl_plus": ({"length": 6},),
     "rlccf": ({"models": 2},),
     "seq_mask_tis": ({"bounds": (0.96, 1.03)},),
@@ -79,7 +81,7 @@ def case(request):
 
 
 # picks the first of equals, or draws: the order of rows matters where it must
-ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "prdp", "grpo_lambda", "clip_cov"}
+ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
 
 
 def recipe(name, i=0):
@@ -187,6 +189,8 @@ def reference(name, i, d):
     taken = {k: v for k, v in call.items() if k in inspect.signature(f).parameters}
     if name == "clip_cov":
         taken = {"dropped": _dropped(name, i, batch.arrays(name=name))}
+    if name == "p3o":
+        taken = {"pairs": _drawn(i, batch.arrays(name=name))}
     assert i == 0 or taken == call, f"the oracle of {name} does not know {call}"
     loss = f(d, **taken)
     gradient = loss.gradient.reshape(2, B, T) if isinstance(loss, dual.Dual) else np.zeros((2, B, T))
@@ -200,6 +204,15 @@ def _dropped(name, i, d):
     candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
     assert dropped.sum() == count and all((int(a), int(b)) in candidates for a, b in np.argwhere(dropped))
     return dropped
+
+
+def _drawn(i, d):
+    """Return the rows that were drawn of each group, and check that they may be."""
+    chosen = np.flatnonzero(np.asarray(results("p3o", i, d)[0][-1].extra["preference"]))
+    able = [j for j in range(B) if d["valid"][j] > 0 and d["mask"][j].any()]
+    pairs = [tuple(int(j) for j in chosen if d["group"][j] == g) for g in np.unique(d["group"])]
+    assert {*chosen} <= {*able} and all(len(pair) == 2 for pair in pairs)  # every group of the batch has two
+    return pairs
 
 
 def test_float32_equals_the_oracle_in_value_and_gradient(case):
@@ -260,7 +273,7 @@ def test_micro_batches_only_add(case):
 # other ids of each kind, for the battery's batch: every row and token moves to another place
 OTHER_IDS = {
     "turns": {"turn": np.array([[0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 3]] * (B // 3))},
-    "agents": {"agent": np.array([0, 0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1])},
+    "agents": {"agent": np.array([0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1])},
     "episodes": {"episode": np.array([0, 1, 1, 1, 2, 4, 4, 5, 6, 7, 7, 8])},
     "domains": {"domain": np.array([0] * 5 + [1] * 7)},
 }
@@ -279,6 +292,32 @@ def test_ids_matter_to_exactly_the_recipes_that_say_so(case):
     for need, ids in OTHER_IDS.items():
         moved = any(np.any(np.abs(x - y) > 1e-6) for x, y in zip(start, outcome(ids), strict=True))
         assert moved == getattr(needs, need), (name, need)
+
+
+def test_every_pair_of_a_group_is_drawn_equally_often():
+    d = batch.arrays()
+    rollout, _ = batch.records(d)
+    piece = prepare.random_pair()
+    draw = jax.jit(jax.vmap(lambda key: piece.apply(rollout, None, (), key)[0].extra["preference"]))
+    chosen = np.asarray(draw(jax.random.split(KEY, 6000))) != 0
+    able = [0, 1, 2, 3]  # of group 7; row 4 is empty
+    for j in able:
+        for k in range(j):
+            share = np.mean(chosen[:, j] & chosen[:, k])
+            assert abs(share - 1 / 6) < 5 * np.sqrt(5 / 36 / 6000)  # five standard errors
+
+
+def test_the_reference_of_rlt_moves_every_32_steps():
+    """After 32 steps 0.9 policy + 0.1 reference, and not in between. By hand: 1 -> 0.9 * 2 + 0.1 * 1 = 1.9."""
+    algorithm = algorithms.TABLE["rlt"]()
+    state, reference, params = interpreter.init(algorithm), {"w": jnp.ones(2)}, {"w": 2 * jnp.ones(2)}
+    step = jax.jit(lambda ref, s: interpreter.after(algorithm, ref, params, {}, s, KEY))
+    values = []
+    for _ in range(64):
+        reference, state = step(reference, state)
+        values.append(float(reference["w"][0]))
+    np.testing.assert_allclose(values, [1.0] * 31 + [1.9] * 32 + [1.99], rtol=1e-6)
+    assert not algorithms.TABLE["rlt"](kl=0.0).after  # no reference is kept for nothing
 
 
 def test_a_source_that_supplies_ids_is_enough():

@@ -68,9 +68,8 @@ def test_demonstrations_stand_at_the_end_of_each_group_and_are_verified():
     assert np.all(np.asarray(rollout.behaviour_logp)[~demonstrated].min(axis=1) < 0)
     verdict = program.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
     np.testing.assert_array_equal(rollout.reward, verdict.reward)
-    assert (
-        np.mean(np.asarray(rollout.reward)[demonstrated]) > 0.5
-    )  # the teacher errs in 3 of 10, an untrained policy always
+    # the teacher errs in 3 of 10, an untrained policy always
+    assert np.mean(np.asarray(rollout.reward)[demonstrated]) > 0.5
 
 
 def test_a_group_of_demonstrations_alone_is_refused():

@@ -303,10 +303,11 @@ def brpo_budget(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count |
 
 
 @recipe
-def reinforce_ada(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Take the baseline from every row drawn, update on those kept (the part "kept" is 1).
+def reinforce_ada(low: NonNegative = 0.2, high: NonNegative = 0.28):
+    """Take the baseline from every row drawn, update on those kept: A = r - mean of all, rows with part "kept" 1.
 
-    Reinforce-Ada (arXiv 2510.04996); which rows are drawn and kept belongs to the sampler.
+    Reinforce-Ada (arXiv 2510.04996). Which rows are drawn and kept is decided by the sampler. Differs from
+    ``dr_grpo`` by the rows left out of the loss. The release also sets a dual clip of 10.
     """
     return compose(
         advantage=[advantage.center_by_group()],

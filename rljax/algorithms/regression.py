@@ -229,25 +229,13 @@ def step_apo(beta: Positive = 0.1):
 def p3o(kl: NonNegative = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Follow the gradient of a pair's reward difference: (r1 - r2) grad(logp(y1) - logp(y2)) / 2.
 
-    P3O (arXiv 2310.00212), V1: the row ratios are clipped each by itself; KL is in the reward. A pair is the
-    best and the worst row of a group.
+    P3O (arXiv 2310.00212), V1: each row's product ratio is clipped separately, and k1 is charged to the reward. The
+    pair is two rows of the group drawn at random: with 2 samples of a prompt all are used, with more the rest are
+    dropped, so 2 is the number to sample.
     """
     return compose(
         reward=when(kl, reward.kl("k1", kl)),
-        prepare=[prepare.best_and_worst()],
+        prepare=[prepare.random_pair()],
         loss=[ratio.product(), surrogate.pairwise_clip(low, high)],
-        reduce=reduce.mean_over_rows(),
-    )
-
-
-@recipe
-def prdp(beta: Positive = 0.1, limit: Positive | None = None):
-    """Regress the difference of log-ratios onto the difference of rewards: (r1 - r2 - beta (D1 - D2))^2.
-
-    PRDP (arXiv 2402.08714) as a token loss; ``limit`` clips each row's log-ratio. The pair form of ``gvpo``.
-    """
-    return compose(
-        prepare=[prepare.best_and_worst()],
-        loss=[surrogate.reward_difference(beta, limit)],
         reduce=reduce.mean_over_rows(),
     )

@@ -1,7 +1,9 @@
 """Recipes told apart by their reward: length, mode, gates, votes and other shaping on a plain base."""
 
+import dataclasses
+
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import advantage, penalty, ratio, reduce, reward, schedule, source, surrogate, weight
+from rljax.transforms import advantage, after, penalty, ratio, reduce, reward, schedule, source, surrogate, weight
 from rljax.types import Count, Fraction, NonNegative, Number, Positive
 
 
@@ -109,12 +111,6 @@ def grpo_tcr(limit: Count, cache: Count, low: NonNegative = 0.2, high: NonNegati
 
 
 @recipe
-def ghpo(format: NonNegative = 0.5):
-    """GRPO on accuracy plus ``format`` times the part "format". GHPO; its hints belong to the sampler."""
-    return _grpo([reward.add_parts((("format", format),))])
-
-
-@recipe
 def rlsp(alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """GRPO on alpha * correct + (1 - alpha) * exploration, the part "exploration". RLSP (2025)."""
     return _grpo([reward.mix_part("exploration", alpha)], low, high)
@@ -122,9 +118,9 @@ def rlsp(alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.2)
 
 @recipe
 def mm_upt():
-    """GRPO on agreement with the group's majority answer (part "answer": an id), without labels.
+    """GRPO on agreement with the group's majority answer, without labels: r = 1[answer = majority].
 
-    MM-UPT (arXiv 2505.22453).
+    MM-UPT (arXiv 2505.22453): the part "answer" is an id. Unparseable rows do not vote and are paid 0.
     """
     return _grpo([reward.majority_vote()])
 
@@ -148,12 +144,21 @@ def general_reasoner(weight: NonNegative = 0.05, limit: Positive = 10.0):
 
 
 @recipe
-def rlt(kl: NonNegative = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Pay a teacher's explanation by how well a student then predicts the solution, and follows the thought.
+def rlt(
+    kl: NonNegative = 0.04,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    every: Count = 32,
+    share: Fraction = 0.9,
+):
+    """Pay a teacher's explanation by how well a student then predicts the solution and follows the thought.
 
-    RLT (arXiv 2506.08388): extra["student_logp"] and extra["solution"] [B, T]. Its reference is reset every 32 steps.
+    RLT (arXiv 2506.08388): extra["student_logp"] and extra["solution"] [B, T]. Every ``every`` steps the reference
+    becomes share * policy + (1 - share) * reference, as in the release. Differs from ``grpo`` by the reward and the
+    reference.
     """
-    return _grpo([reward.student_likelihood()], low, high, kl)
+    built = _grpo([reward.student_likelihood()], low, high, kl)
+    return dataclasses.replace(built, after=when(kl, after.mix_reference(every, share)))
 
 
 @recipe
@@ -167,14 +172,16 @@ def gated_reward(threshold: Number = 1.0, low: NonNegative = 0.2, high: NonNegat
 
 @recipe
 def gui_g1(alpha: NonNegative = 0.25, beta: NonNegative = 0.125, length: Positive = 64.0):
-    """Centred rewards of hit, overlap and box size, weighed by difficulty, over a constant length.
+    """Center r + alpha IoU + beta box in the group, weigh by the prompt's difficulty, divide by a constant length.
 
-    GUI-G1 (arXiv 2505.15810): r + alpha IoU + beta box, the parts "iou" and "box".
+    GUI-G1 (arXiv 2505.15810), with the parts "iou", "box" and "rate". The weight "rate" comes with each prompt of the
+    data, as in the release; the paper derives it from the relative size of the target box. Differs from ``dr_grpo`` by
+    the reward and the weight.
     """
     return compose(
         reward=[reward.add_parts((("iou", alpha), ("box", beta)))],
         advantage=[advantage.center_by_group()],
-        loss=[ratio.token(), surrogate.clip(), weight.by_difficulty("medium")],
+        loss=[ratio.token(), surrogate.clip(), weight.by_part("rate")],
         reduce=reduce.fixed_length(length),
     )
 

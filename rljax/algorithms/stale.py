@@ -158,20 +158,27 @@ def ulorl(entropy: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative 
 
 
 @recipe
-def remix(share: Fraction = 0.4, epsilon: NonNegative = 0.2, kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3):
-    """Replayed rows under a clip centred on exp(proximal - behaviour), and a KL that moves from base to recent.
+def remix(
+    share: Fraction = 0.4,
+    epsilon: NonNegative = 0.2,
+    kl: NonNegative = 1e-3,
+    entropy: NonNegative = 1e-3,
+    base: Fraction | None = None,
+):
+    """Replay rows under a clip centered on exp(proximal - behaviour); a KL moves from the base to the previous policy.
 
-    ReMix (arXiv 2507.06892): Mix-PPG and KL-Convex. At step 50-100 the authors reset the reference and go on
-    on-policy: a phase of its own. Here the recent policy is the proximal one.
+    ReMix (arXiv 2507.06892), Mix-PPG and KL-Convex: base KL(pi || ref) + (1 - base) KL(pi || pi_{k-1}), where ``base``
+    None is max(1 - 0.1 ceil((step - 50) / 10), 0.5). extra["previous_logp"] holds log pi_{k-1}; ``kl`` 0 leaves both
+    out. At step 50-100 the authors reset the reference and continue on-policy, which is a phase of its own.
     """
-    lam = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
+    falling = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
     return compose(
         source=source.replay(share),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[
             ratio.token("behaviour"),
             surrogate.centred_clip(epsilon),
-            *when(kl, penalty.convex_kl("k3", kl, lam)),
+            *when(kl, penalty.previous_convex_kl("k3", kl, falling if base is None else base)),
             *when(entropy, penalty.entropy(entropy)),
         ],
         reduce=reduce.mean_over_tokens(),

@@ -345,3 +345,14 @@ def token_scores(loss, r, s):
     q = jax.nn.sigmoid(jnp.cumsum(score, axis=1) / jnp.maximum(jnp.cumsum(r.mask, axis=1), 1.0))
     side = jnp.where(transforms.PREDICATES["correct"](r), q, 1.0 - q)
     return jnp.clip(2.0 * side - 1.0, 0.0, 1.0)
+
+
+@transforms.piece
+def by_part(name: str):
+    """Multiply by a part of the verdict, one number of each row.
+
+    For weights that come with the data, such as GUI-G1's difficulty of a prompt (arXiv 2505.15810). Differs from
+    ``by_difficulty``, which computes a weight from the group's success rate.
+    """
+    needs = types.Needs(parts=frozenset({name}))
+    return _weight(lambda loss, r, s: ops.part(r, name)[:, None], needs=needs)

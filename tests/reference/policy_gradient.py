@@ -261,7 +261,7 @@ def brpo_budget(d, length=6):
 
 def reinforce_ada(d):
     a = parts.spread_out(d, parts.centred(d))  # of all the rows drawn
-    return parts.token_mean(keep(d, d["parts"]["kept"] > 0), clip_loss(d, a))
+    return parts.token_mean(keep(d, d["parts"]["kept"] > 0), clip_loss(d, a, high=0.28))
 
 
 def golongrl(d, gamma=1.0, alpha=0.8):
