@@ -1,6 +1,6 @@
-"""The battery: every recipe of the table against its oracle and the invariances a loss must have.
+"""The battery: every recipe of the table against its oracle and the invariances that a loss must have.
 
-Each call runs in float32 on the batch as it is, and in float64 on the same batch made wider, with garbage in everything
+Each call runs in float32 on the batch, and in float64 on the same batch with more columns and garbage in everything
 that is masked. Both must equal one oracle, written in float64 loops from the paper.
 """
 
@@ -8,13 +8,15 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms
+from rljax import algorithms, types
+from rljax.algorithms import __main__ as table
 from rljax.algorithms import inputs, interpreter
 from rljax.language import parse
 from rljax.transforms import prepare
@@ -25,8 +27,8 @@ from tests.reference import dual
 KEY = jax.random.key(0)
 WEIGHTS = {"weights": (("format", 1.0), ("exploration", 0.5))}
 
-# Enrolling a recipe is one line where its defaults need company; further calls make caps and masks bind.
-# A recipe of a study has its dotted path for a name, and its oracle beside it in oracle.py.
+# A recipe needs a line here where it has arguments without defaults; further calls make caps and masks bind.
+# A recipe of a study is named by its dotted path; its oracle is in oracle.py beside it.
 CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} | {
     "experiments.example_pieces.pieces.tapered_rloo": ({"power": 0.5},),
     "a_3po": ({}, {"cap": 1.1}),
@@ -80,7 +82,7 @@ def case(request):
     memory.forget_programs()
 
 
-# picks the first of equals, or draws: the order of rows matters where it must
+# recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
 ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
 
 
@@ -198,7 +200,7 @@ def reference(name, i, d):
 
 
 def _dropped(name, i, d):
-    """Return what was drawn: the one thing an oracle cannot know."""
+    """Return the tokens that were drawn, which an oracle cannot know."""
     rows = results(name, i, d)[0][-1]
     dropped = np.asarray(rows.extra["covariant"])
     candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
@@ -318,6 +320,16 @@ def test_the_reference_of_rlt_moves_every_32_steps():
         values.append(float(reference["w"][0]))
     np.testing.assert_allclose(values, [1.0] * 31 + [1.9] * 32 + [1.99], rtol=1e-6)
     assert not algorithms.TABLE["rlt"](kl=0.0).after  # no reference is kept for nothing
+
+
+def test_the_page_of_the_table_is_what_the_code_prints():
+    path = pathlib.Path(algorithms.__file__).parent / "README.md"
+    assert path.read_text() == table.page(), "run: python -m rljax algorithms --page > rljax/algorithms/README.md"
+
+
+def test_every_need_that_is_a_flag_is_on_the_page():
+    flags = {f.name for f in dataclasses.fields(types.Needs) if isinstance(f.default, bool)}
+    assert {*table.READS} == flags and {*inputs.SUPPLIED} <= flags
 
 
 def test_a_source_that_supplies_ids_is_enough():

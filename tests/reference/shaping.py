@@ -1,4 +1,4 @@
-"""Reference losses of the recipes told apart by their reward, each from its formula in plain loops."""
+"""Reference losses of the recipes that differ in their reward, each from its formula in plain loops."""
 
 import math
 
@@ -9,7 +9,7 @@ from tests.reference.dual import exp, sigmoid, value
 
 
 def shaped(d, rewards):
-    """Return the batch with rewards {i: r} in place of its own."""
+    """Return the batch with rewards {i: r}."""
     reward = np.array(d["reward"], np.float64)
     for i, r in rewards.items():
         reward[i] = r
