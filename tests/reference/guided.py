@@ -61,7 +61,7 @@ def luffy(d, gamma=0.1, entropy=1e-3, length=6):
 
 
 def rl_plus(d, entropy=1e-3, power=0.5, length=6):
-    """On-policy -A rho; external -A sg(1 - pi)^power 2 pi / (1.5 old + 0.5); A by on-policy rows; minus c H. 2508.00222."""
+    """On-policy -A rho; external -A sg(1 - pi)^power 2 pi / (1.5 old + 0.5); A by on-policy rows; - c H. 2508.00222."""
     a = _by_on_policy_rows(d, scale=False)
 
     def term(i, t):
