@@ -337,6 +337,8 @@ def test_a_source_that_supplies_ids_is_enough():
     assert len(inputs.unsupplied(algorithm)) == 2
     supplied = dataclasses.replace(algorithm.source, supplies=frozenset({"turns", "episodes"}))
     assert inputs.unsupplied(dataclasses.replace(algorithm, source=supplied)) == ()
+    assert inputs.unsupplied(algorithms.TABLE["remix"]()) == ("extra['previous_logp']",)
+    assert inputs.unsupplied(algorithms.TABLE["remix"](kl=0.0)) == ()
 
 
 @pytest.mark.parametrize("name", [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1])
