@@ -287,6 +287,8 @@ class Source:
     how many are the task's demonstrations instead. ``oversample``: prompts drawn for each prompt kept.
     ``segment``: the most tokens that a step adds to a row; 0: rows are sampled whole. Where it is given, the pool is
     {"rows": the rows in flight, "free": [B] bool, those whose place goes to a prompt newly drawn}.
+    ``supplies``: what its rows hold beyond the defaults, by the names of ``Needs`` ("turns", "agents", "episodes",
+    "domains", "token_reward") and of ``Rollout.extra``.
     ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count, key) -> (rollout,
     pool)`` returns ``count`` rows.
     """
@@ -294,7 +296,7 @@ class Source:
     origin: Literal["policy", "demonstrations"] = "policy"
     demonstrated: int = 0
     off_policy: bool = False  # some rows were not sampled by the policy
-    supplies: frozenset[str] = frozenset()  # what its rows hold beyond the defaults: names of Needs and of extras
+    supplies: frozenset[str] = frozenset()
     oversample: int = 1
     segment: int = 0
     init: Callable[[Rollout], Tree] = lambda rollout: ()

@@ -50,8 +50,12 @@ same methods and which names are not in the table.
 **Trains in the loop** says whether a run can train the recipe today with its default arguments:
 
 - yes;
-- "reports ...": with a task whose verifier reports these parts;
-- "arrays": only on arrays, with `rljax.objective`, because no source supplies what stands there. A run refuses it.
+- with a task that reports these parts of its verdict (`Task.parts`);
+- only on arrays, with `rljax.objective`: no source supplies what is listed, and a run refuses the recipe.
+
+Arguments mean the same in all recipes: `low`, `high` are the distances of the clip from 1; `kl` and `entropy` are
+coefficients in nats, and 0 leaves the term and what it reads out; `dual` bounds the loss of negative advantages;
+`epsilon` is added to a standard deviation; `oversample` is the number of prompts sampled for each prompt kept.
 
 **Reads** lists what a recipe reads beyond mask, reward, group and the log-probs of policy and sampler:
 
@@ -74,8 +78,8 @@ def trains(algorithm: types.Algorithm) -> str:
     """Write whether a run can train an algorithm, by the check that the config makes."""
     unsupplied, parts = algorithms.unsupplied(algorithm), algorithms.missing_parts(algorithm)
     if unsupplied:
-        return f"arrays: {', '.join(unsupplied)}"
-    return f"reports {', '.join(parts)}" if parts else "yes"
+        return f"only on arrays: no {', '.join(unsupplied)}"
+    return f"with a task that reports {', '.join(f'`{p}`' for p in parts)}" if parts else "yes"
 
 
 def _documentation(name: str) -> str:

@@ -1,4 +1,8 @@
-"""What an algorithm reads and nobody supplies: the check behind the config's refusal and the table's page."""
+"""What an algorithm reads and nobody supplies: the check of the config, and of the page of the table.
+
+Rows of a run always have a mask, a reward, a group, log-probs, and ids that are the same everywhere: one turn, one
+agent, one domain, an episode for each row. A recipe that reads more would train on these defaults as another method.
+"""
 
 from collections.abc import Collection
 
