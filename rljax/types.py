@@ -189,6 +189,10 @@ class Needs:
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
     live: bool = False  # a prepare transform reads scores of the whole minibatch
     siblings: bool = False  # groups of at least two rows
+    turns: bool = False  # Rollout.turn, more than one in a row
+    agents: bool = False  # Rollout.agent, more than one in a batch
+    episodes: bool = False  # Rollout.episode, of several rows each
+    domains: bool = False  # Rollout.domain, more than one in a batch
     whole: Whole = "row"  # what the splitter may not cut
 
     def __or__(self, other: "Needs") -> "Needs":
@@ -283,13 +287,16 @@ class Source:
     how many are the task's demonstrations instead. ``oversample``: prompts drawn for each prompt kept.
     ``segment``: the most tokens that a step adds to a row; 0: rows are sampled whole. Where it is given, the pool is
     {"rows": the rows in flight, "free": [B] bool, those whose place goes to a prompt newly drawn}.
+    ``supplies``: what its rows hold beyond the defaults, by the names of ``Needs`` ("turns", "agents", "episodes",
+    "domains", "token_reward") and of ``Rollout.extra``.
     ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count, key) -> (rollout,
     pool)`` returns ``count`` rows.
     """
 
     origin: Literal["policy", "demonstrations"] = "policy"
     demonstrated: int = 0
-    off_policy: bool = False  # some rows are not the policy's own
+    off_policy: bool = False  # some rows were not sampled by the policy
+    supplies: frozenset[str] = frozenset()
     oversample: int = 1
     segment: int = 0
     init: Callable[[Rollout], Tree] = lambda rollout: ()

@@ -29,6 +29,7 @@ def kind(name):
 # what a config must say of the pieces that have arguments without defaults, by name
 ARGUMENTS = {
     "budget_triangle": "4.0",
+    "by_part": "'rate'",
     "by_role": "(0.2, 1.0)",
     "clamp": "1.0",
     "clip_process": "0.1",
@@ -103,7 +104,7 @@ def arrays(seed=0, name=""):
         "beats_reference": np.array([1, -1, 0, 1, 1, 1, 1, 0, 1, -1, 0, 1], np.float64),
         "format": (r.random(B) < 0.6).astype(np.float64),
         "exploration": r.random(B),
-        "answer": np.array([3, 4, 4, 3, 3, 1, 1, 2, 1, 5, 6, 5], np.float64),
+        "answer": np.array([3, 4, 4, 3, 4, 1, 1, 2, 1, 5, 6, 5], np.float64),  # row 2, unreadable, would break a tie
         "length_gap": np.arange(B) % 5 - 2.0,
         "iou": r.random(B),
         "box": r.random(B),
@@ -131,6 +132,8 @@ def arrays(seed=0, name=""):
         "tag": np.array([[0, 0, 1, 1, 2, 2]] * B),
         "token_score": r.normal(size=(B, T)),
     }
+    d["parts"]["rate"] = r.random(B) + 0.5
+    d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
     if name in PAID_BY_ROLLOUT:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
     return d

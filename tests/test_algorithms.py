@@ -1,21 +1,25 @@
-"""The battery: every recipe of the table against its oracle and the invariances a loss must have.
+"""The battery: every recipe of the table against its oracle and the invariances that a loss must have.
 
-Each call runs in float32 on the batch as it is, and in float64 on the same batch made wider, with garbage in everything
+Each call runs in float32 on the batch, and in float64 on the same batch with more columns and garbage in everything
 that is masked. Both must equal one oracle, written in float64 loops from the paper.
 """
 
+import dataclasses
 import functools
 import importlib
 import inspect
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import algorithms
-from rljax.algorithms import interpreter
+from rljax import algorithms, types
+from rljax.algorithms import __main__ as table
+from rljax.algorithms import inputs, interpreter
 from rljax.language import parse
+from rljax.transforms import prepare
 from tests import batch, memory
 from tests.batch import B, T
 from tests.reference import dual
@@ -23,8 +27,8 @@ from tests.reference import dual
 KEY = jax.random.key(0)
 WEIGHTS = {"weights": (("format", 1.0), ("exploration", 0.5))}
 
-# Enrolling a recipe is one line where its defaults need company; further calls make caps and masks bind.
-# A recipe of a study has its dotted path for a name, and its oracle beside it in oracle.py.
+# A recipe needs a line here where it has arguments without defaults; further calls make caps and masks bind.
+# A recipe of a study is named by its dotted path; its oracle is in oracle.py beside it.
 CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} | {
     "experiments.example_pieces.pieces.tapered_rloo": ({"power": 0.5},),
     "a_3po": ({}, {"cap": 1.1}),
@@ -55,6 +59,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "pass_at_k": ({"k": 2},),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
     "relift": ({"length": 6},),
+    "remix": ({}, {"base": 0.6}),
     "rl_plus": ({"length": 6},),
     "rlccf": ({"models": 2},),
     "seq_mask_tis": ({"bounds": (0.96, 1.03)},),
@@ -77,8 +82,8 @@ def case(request):
     memory.forget_programs()
 
 
-# picks the first of equals, or draws: the order of rows matters where it must
-ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "prdp", "grpo_lambda", "clip_cov"}
+# recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
+ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
 
 
 def recipe(name, i=0):
@@ -91,39 +96,49 @@ def oracle(name):
     if module:
         return getattr(importlib.import_module(f"{module.rpartition('.')[0]}.oracle"), function)
     for family in algorithms.FAMILIES:
-        found = getattr(importlib.import_module(f"tests.reference.{family}"), name, None)
-        if found is not None:
-            return found
+        written = getattr(importlib.import_module(f"tests.reference.{family}"), name, None)
+        if written is not None:
+            return written
     raise AssertionError(f"{name} has no oracle")
 
 
 def prepared(algorithm, rollout, scores):
-    """Yield (objective, its minibatch, its state), the batch being one minibatch."""
+    """Return ([(objective, its minibatch, its state)], state of the rollout transforms); the batch is one minibatch."""
     rollout, state = interpreter.transform(algorithm, rollout, interpreter.init(algorithm), KEY)
-    for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-        yield o, *interpreter.prepare_minibatch(o, rollout, scores, inner, KEY)
+    pairs = zip(algorithm.objectives, state["objectives"], strict=True)
+    return [(o, *interpreter.prepare_minibatch(o, rollout, scores, s, KEY)) for o, s in pairs], state["transforms"]
 
 
 def total(algorithm, rollout, scores):
     """Return the loss of each objective on the whole batch, as the step computes it."""
-    return [interpreter.loss(o, rows, scores, inner, KEY)[0] for o, rows, inner in prepared(algorithm, rollout, scores)]
+    minibatches, _ = prepared(algorithm, rollout, scores)
+    return [interpreter.loss(o, rows, scores, state, KEY)[0] for o, rows, state in minibatches]
 
 
 @functools.cache
 def compiled(name, i):
-    """Return jitted (rollout, scores) -> [loss, metrics, gradient in the scores, micro-batches, rows] by objective."""
+    """Return jitted (rollout, scores) -> ([loss, metrics, gradient in the scores, micro-batches, rows], state).
+
+    The list has one entry for each objective; the state is that of the rollout transforms.
+    """
 
     def run(rollout, scores):
-        algorithm, found = recipe(name, i), []
-        for o, rows, inner in prepared(algorithm, rollout, scores):
+        results = []
+        minibatches, state = prepared(recipe(name, i), rollout, scores)
+        for o, rows, inner in minibatches:
             f = functools.partial(interpreter.loss, o, state=inner, key=KEY)
             (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
             cuts = ((0, 5), (5, 9), (9, 12)) if interpreter.objective_needs(o).whole == "group" else ((0, 1), (1, 12))
             parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts]
-            found.append((value, metrics, gradient, parts, rows))
-        return found
+            results.append((value, metrics, gradient, parts, rows))
+        return results, state
 
     return jax.jit(run)
+
+
+def results(name, i, d):
+    """Return the float32 results of each objective."""
+    return compiled(name, i)(*batch.records(d))[0]
 
 
 @functools.cache
@@ -135,8 +150,7 @@ def wide(family, kind):
         return {c: jax.value_and_grad(lambda s, c=c: total(recipe(*c), rollout, s)[0])(scores) for c in cases}
 
     with jax.enable_x64(True):
-        found = jax.jit(run)(*batch.records(dirty(batch.arrays(name=cases[0][0])), jnp.float64))
-        return jax.device_get(found)
+        return jax.device_get(jax.jit(run)(*batch.records(dirty(batch.arrays(name=cases[0][0])), jnp.float64)))
 
 
 def family_of(name):
@@ -145,7 +159,7 @@ def family_of(name):
 
 def evaluate(name, i, d):
     """Return float32 (value, gradients) of the policy objective."""
-    value, _, gradient, _, _ = compiled(name, i)(*batch.records(d))[0]
+    value, _, gradient, _, _ = results(name, i, d)[0]
     return float(value), gradient
 
 
@@ -177,19 +191,30 @@ def reference(name, i, d):
     taken = {k: v for k, v in call.items() if k in inspect.signature(f).parameters}
     if name == "clip_cov":
         taken = {"dropped": _dropped(name, i, batch.arrays(name=name))}
+    if name == "p3o":
+        taken = {"pairs": _drawn(i, batch.arrays(name=name))}
     assert i == 0 or taken == call, f"the oracle of {name} does not know {call}"
-    found = f(d, **taken)
-    gradient = found.gradient.reshape(2, B, T) if isinstance(found, dual.Dual) else np.zeros((2, B, T))
-    return dual.value(found), *gradient
+    loss = f(d, **taken)
+    gradient = loss.gradient.reshape(2, B, T) if isinstance(loss, dual.Dual) else np.zeros((2, B, T))
+    return dual.value(loss), *gradient
 
 
 def _dropped(name, i, d):
-    """Return what was drawn: the one thing an oracle cannot know."""
-    rows = compiled(name, i)(*batch.records(d))[0][-1]
+    """Return the tokens that were drawn, which an oracle cannot know."""
+    rows = results(name, i, d)[0][-1]
     dropped = np.asarray(rows.extra["covariant"])
     candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
     assert dropped.sum() == count and all((int(a), int(b)) in candidates for a, b in np.argwhere(dropped))
     return dropped
+
+
+def _drawn(i, d):
+    """Return the rows that were drawn of each group, and check that they may be."""
+    chosen = np.flatnonzero(np.asarray(results("p3o", i, d)[0][-1].extra["preference"]))
+    able = [j for j in range(B) if d["valid"][j] > 0 and d["mask"][j].any()]
+    pairs = [tuple(int(j) for j in chosen if d["group"][j] == g) for g in np.unique(d["group"])]
+    assert {*chosen} <= {*able} and all(len(pair) == 2 for pair in pairs)  # every group of the batch has two
+    return pairs
 
 
 def test_float32_equals_the_oracle_in_value_and_gradient(case):
@@ -218,7 +243,7 @@ def test_float64_equals_the_oracle_whatever_the_padding_holds(case):
 def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
     name, i = case
     d = batch.arrays(name=name)
-    for _, _, gradient, _, _ in compiled(name, i)(*batch.records(d)):
+    for _, _, gradient, _, _ in results(name, i, d):
         for leaf in jax.tree.leaves(gradient):
             assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
 
@@ -241,16 +266,85 @@ def test_row_order_and_group_names_do_not_matter(case):
 
 def test_micro_batches_only_add(case):
     name, i = case
-    for value, metrics, _, parts, _ in compiled(name, i)(*batch.records(batch.arrays(name=name))):
+    for value, metrics, _, parts, _ in results(name, i, batch.arrays(name=name)):
         np.testing.assert_allclose(sum(p[0] for p in parts), value, rtol=1e-5, atol=1e-6)
         for k, v in metrics.items():
             np.testing.assert_allclose(sum(p[1][k] for p in parts), v, rtol=1e-5, atol=2e-6)
 
 
+# other ids of each kind, for the battery's batch: every row and token moves to another place
+OTHER_IDS = {
+    "turns": {"turn": np.array([[0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 3]] * (B // 3))},
+    "agents": {"agent": np.array([0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1])},
+    "episodes": {"episode": np.array([0, 1, 1, 1, 2, 4, 4, 5, 6, 7, 7, 8])},
+    "domains": {"domain": np.array([0] * 5 + [1] * 7)},
+}
+
+
+def test_ids_matter_to_exactly_the_recipes_that_say_so(case):
+    name, i = case
+    d, needs = batch.arrays(name=name), interpreter.needs(recipe(name, i))
+    program = compiled(name, i)
+
+    def outcome(fields):
+        objectives, state = program(*batch.records(d | fields))
+        return jax.tree.leaves(([(value, gradient) for value, _, gradient, _, _ in objectives], state))
+
+    start = outcome({})
+    for need, ids in OTHER_IDS.items():
+        moved = any(np.any(np.abs(x - y) > 1e-6) for x, y in zip(start, outcome(ids), strict=True))
+        assert moved == getattr(needs, need), (name, need)
+
+
+def test_every_pair_of_a_group_is_drawn_equally_often():
+    d = batch.arrays()
+    rollout, _ = batch.records(d)
+    piece = prepare.random_pair()
+    draw = jax.jit(jax.vmap(lambda key: piece.apply(rollout, None, (), key)[0].extra["preference"]))
+    chosen = np.asarray(draw(jax.random.split(KEY, 6000))) != 0
+    able = [0, 1, 2, 3]  # of group 7; row 4 is empty
+    for j in able:
+        for k in range(j):
+            share = np.mean(chosen[:, j] & chosen[:, k])
+            assert abs(share - 1 / 6) < 5 * np.sqrt(5 / 36 / 6000)  # five standard errors
+
+
+def test_the_reference_of_rlt_moves_every_32_steps():
+    """After 32 steps 0.9 policy + 0.1 reference, and not in between. By hand: 1 -> 0.9 * 2 + 0.1 * 1 = 1.9."""
+    algorithm = algorithms.TABLE["rlt"]()
+    state, reference, params = interpreter.init(algorithm), {"w": jnp.ones(2)}, {"w": 2 * jnp.ones(2)}
+    step = jax.jit(lambda ref, s: interpreter.after(algorithm, ref, params, {}, s, KEY))
+    values = []
+    for _ in range(64):
+        reference, state = step(reference, state)
+        values.append(float(reference["w"][0]))
+    np.testing.assert_allclose(values, [1.0] * 31 + [1.9] * 32 + [1.99], rtol=1e-6)
+    assert not algorithms.TABLE["rlt"](kl=0.0).after  # no reference is kept for nothing
+
+
+def test_the_page_of_the_table_is_what_the_code_prints():
+    path = pathlib.Path(algorithms.__file__).parent / "README.md"
+    assert path.read_text() == table.page(), "run: python -m rljax algorithms --page > rljax/algorithms/README.md"
+
+
+def test_every_need_that_is_a_flag_is_on_the_page():
+    flags = {f.name for f in dataclasses.fields(types.Needs) if isinstance(f.default, bool)}
+    assert {*table.READS} == flags and {*inputs.SUPPLIED} <= flags
+
+
+def test_a_source_that_supplies_ids_is_enough():
+    algorithm = algorithms.example("webagent_r1")
+    assert len(inputs.unsupplied(algorithm)) == 2
+    supplied = dataclasses.replace(algorithm.source, supplies=frozenset({"turns", "episodes"}))
+    assert inputs.unsupplied(dataclasses.replace(algorithm, source=supplied)) == ()
+    assert inputs.unsupplied(algorithms.TABLE["remix"]()) == ("extra['previous_logp']",)
+    assert inputs.unsupplied(algorithms.TABLE["remix"](kl=0.0)) == ()
+
+
 @pytest.mark.parametrize("name", [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1])
 def test_a_critic_equals_its_oracle(name):
     d = batch.arrays(name=name)
-    (value, _, gradient, _, _), live = compiled(name, 0)(*batch.records(d))[1], dict(d)
+    (value, _, gradient, _, _), live = results(name, 0, d)[1], dict(d)
     live["live_value"] = dual.variables(d["live_value"])[0]
     want = oracle(f"{name}_critic")(live)
     np.testing.assert_allclose(value, want.value, rtol=1e-5, atol=1e-6)

@@ -100,7 +100,6 @@ EQUAL = [
     ("rex-rag", call("rex_rag", alpha=0.0), grpo(), D),
     ("rl-zvp", call("rl_zvp"), grpo(), MIXED),
     ("lens, all equally sure", call("lens"), grpo(), with_(MIXED, behaviour=-FOURS["mask"], mask=FOURS["mask"])),
-    ("ghpo", call("ghpo", format=0.0), grpo(), D),
     ("grpo-lambda", call("grpo_lambda", share=0.0), grpo(), D),
     ("one model", call("rlccf", models=1), call("mm_upt"), D),
     ("one part", call("longwriter_zero", weights=(("format", 1.0),)), grpo(), (D, D | {"reward": FORMAT})),

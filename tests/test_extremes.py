@@ -83,7 +83,7 @@ def program(family, paid):
         def total(s, name):
             found = [
                 interpreter.loss(o, rows, s, inner, battery.KEY)
-                for o, rows, inner in battery.prepared(battery.recipe(name), rollout, s)
+                for o, rows, inner in battery.prepared(battery.recipe(name), rollout, s)[0]
             ]
             return sum(value for value, _ in found), found
 

@@ -1,46 +1,54 @@
 """Recipes in the loop's own program: one step of each on a tiny policy, demonstrations in the group among them."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rljax import algorithms
+from rljax.algorithms import inputs
 from tests import memory, tiny
 
-# what a recipe reads and no task or source of ours gives: refused when the config is resolved
-REFUSED = {"token rewards", "parts", "extra", "rows of another hand"}
-# one of each way to lean on the step: rows of another hand, whole groups, live statistics with a key, two objectives
-# with a reference, remembered numbers
-QUICK = ("luffy", "dpo", "clip_cov", "flow_rl", "spiral")
+# one of each way to use the step: off-policy rows, whole groups, live statistics with a key, two objectives with a
+# reference, states of pieces
+QUICK = ("luffy", "dpo", "clip_cov", "flow_rl", "skywork_or1")
 
 
 def one_step(name):
     """Run a step of a recipe; None where the config refuses it, and says what is missing."""
-    try:
-        call = {"pass_at_k": "pass_at_k(k=2)"}.get(name, algorithms.example(name).spec)  # of 4, all but none are solved
-        program = tiny.program.__wrapped__(call)  # not kept: there are many
-    except ValueError as error:
-        assert any(what in str(error) for what in REFUSED), error
+    built = algorithms.example(name)
+    absent = (*inputs.missing_parts(built), *inputs.unsupplied(built))  # the tiny task reports no parts
+    call = {"pass_at_k": "pass_at_k(k=2)"}.get(name, built.spec)  # of 4, all but none are solved
+    if absent:
+        with pytest.raises(ValueError, match=re.escape(absent[0])):
+            tiny.program.__wrapped__(call)
         return None
+    program = tiny.program.__wrapped__(call)  # not kept: there are many
     (step,) = program.steps
     state = step.begin(None, program.key)
-    before = jax.device_get(state.params)
+    params = jax.device_get(state.params)
     rollout = step.rollout(state, program.key)
     reward = (jnp.arange(rollout.reward.shape[0]) % 3 == 0) * 1.0  # differs within groups, whatever the policy can do
-    after, metrics = step.update(state, rollout.replace(reward=reward), program.key)
-    assert int(after.skipped_total) == 0
+    state, metrics = step.update(state, rollout.replace(reward=reward), program.key)
+    assert int(state.skipped_total) == 0
     for key, value in metrics.items():
         assert key == "rows" or np.isfinite(value), key
-    moved = jax.tree.map(lambda x, y: bool(np.any(x != np.asarray(y))), before, jax.device_get(after.params))
-    assert any(jax.tree.leaves(moved["policy"]))
-    assert all(any(jax.tree.leaves(moved[m])) for m in moved), "a module was not trained"
+    changed = jax.tree.map(lambda x, y: bool(np.any(x != np.asarray(y))), params, jax.device_get(state.params))
+    assert any(jax.tree.leaves(changed["policy"]))
+    assert all(any(jax.tree.leaves(changed[m])) for m in changed), "a module was not trained"
     return rollout
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_step_of(name):
     assert one_step(name) is not None
+
+
+@pytest.mark.parametrize("name", ["spiral", "webagent_r1", "golongrl"])
+def test_ids_that_nobody_supplies_are_refused(name):
+    assert one_step(name) is None
 
 
 @pytest.mark.full
@@ -54,13 +62,14 @@ def test_demonstrations_stand_at_the_end_of_each_group_and_are_verified():
     program = tiny.program("luffy()")
     (step,) = program.steps
     rollout = step.rollout(step.begin(None, program.key), program.key)
-    theirs = np.arange(32) % 4 == 3
-    np.testing.assert_array_equal(rollout.on_policy, np.where(theirs, 0.0, 1.0))
-    assert np.all(np.asarray(rollout.behaviour_logp)[theirs] == 0)
-    assert np.all(np.asarray(rollout.behaviour_logp)[~theirs].min(axis=1) < 0)
+    demonstrated = np.arange(32) % 4 == 3
+    np.testing.assert_array_equal(rollout.on_policy, np.where(demonstrated, 0.0, 1.0))
+    assert np.all(np.asarray(rollout.behaviour_logp)[demonstrated] == 0)
+    assert np.all(np.asarray(rollout.behaviour_logp)[~demonstrated].min(axis=1) < 0)
     verdict = program.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
     np.testing.assert_array_equal(rollout.reward, verdict.reward)
-    assert np.mean(np.asarray(rollout.reward)[theirs]) > 0.5  # the teacher errs in 3 of 10, an untrained policy always
+    # the teacher errs in 3 of 10, an untrained policy always
+    assert np.mean(np.asarray(rollout.reward)[demonstrated]) > 0.5
 
 
 def test_a_group_of_demonstrations_alone_is_refused():

@@ -1,17 +1,18 @@
-"""THE TABLE: one function for each published method, returning a composition of pieces.
+"""THE TABLE: one function for each published method, which returns a composition of pieces.
 
-    policy_gradient   told apart by their advantage: baselines, normalisers, sign weights
-    clipped           the clipped ratio, and what has been put in its place
-    critic            with a value module
-    regression        mirror descent, implicit policies, preference pairs
-    stale             stale tokens, samplers that differ from the trainer
-    guided            demonstrations, hints, probes, reference answers
-    shaping           told apart by their reward
-    turns             conversations, agents, rollouts of several rows
+    policy_gradient   recipes that differ in their advantage: baselines, normalizers, weights by sign or difficulty
+    clipped           recipes on the clipped ratio, and on what replaces it
+    critic            recipes with a value module
+    regression        recipes that fit a target: mirror descent, implicit policies, preference pairs
+    stale             recipes for stale tokens, and for samplers that differ from the trainer
+    guided            recipes with demonstrations, hints, probes or a target answer
+    shaping           recipes that differ in their reward
+    turns             recipes for conversations, agents, and episodes of several rows
 
-A recipe's signature is its schema and the only home of its defaults; what it does not name has the defaults of
-``compose``. ``python -m rljax algorithms`` prints the table, one recipe, or how two differ; DIFFERENCES.md tells how
-public systems set them.
+A recipe's signature is its schema and the only place of its defaults; what it does not name has the defaults of
+``compose``. README.md beside this file lists every recipe with its paper, what it reads and whether it trains in the
+loop; ``python -m rljax algorithms`` prints the table, one recipe, or how two differ. DIFFERENCES.md says how public
+systems set the same methods.
 """
 
 import importlib
@@ -21,13 +22,25 @@ from typing import Any
 
 from rljax import transforms, types
 from rljax.algorithms.base import TABLE, compose, recipe, when
+from rljax.algorithms.inputs import missing_parts, unsupplied
 
 FAMILIES = ("policy_gradient", "clipped", "critic", "regression", "stale", "guided", "shaping", "turns")
 
 for _family in FAMILIES:
     importlib.import_module(f"rljax.algorithms.{_family}")
 
-__all__ = ["FAMILIES", "TABLE", "compose", "describe", "example", "recipe", "when"]
+__all__ = [
+    "FAMILIES",
+    "TABLE",
+    "by_seam",
+    "compose",
+    "describe",
+    "example",
+    "missing_parts",
+    "recipe",
+    "unsupplied",
+    "when",
+]
 
 
 def __getattr__(name: str) -> Callable[..., types.Algorithm]:
@@ -41,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 def example(name: str) -> types.Algorithm:
-    """Build a recipe with its defaults; arguments that have none are given stand-ins, so that it can be shown."""
+    """Build a recipe with its defaults; arguments without a default get stand-ins, so that it can be shown."""
     stand_ins: dict[str, Any] = {"limit": 1000, "cache": 200, "prompts": 1000, "budget": 1000.0, "models": 2}
     stand_ins |= {"beta": 0.1, "weights": (("correct", 0.5), ("format", 0.5))}
     required = [p.name for p in inspect.signature(TABLE[name]).parameters.values() if p.default is p.empty]
@@ -49,30 +62,30 @@ def example(name: str) -> types.Algorithm:
 
 
 def by_seam(algorithm: types.Algorithm) -> dict[str, tuple[str, ...]]:
-    """Return what stands at each seam, in order: calls with every default filled in.
+    """Return the calls at each seam, in order, with every default filled in.
 
     Seams of objectives after the first are named after their module: "value: surrogate".
     """
-    first, *others = algorithm.objectives
+    first, *rest = algorithm.objectives
     pieces = [algorithm.source, *algorithm.transforms, *first.prepare, *first.loss, first.reduce, *algorithm.after]
-    found: dict[str, tuple[str, ...]] = {}
+    calls: dict[str, tuple[str, ...]] = {}
     for p in pieces:
-        found[p.seam] = (*found.get(p.seam, ()), p.spec)
-    for o in others:
+        calls[p.seam] = (*calls.get(p.seam, ()), p.spec)
+    for o in rest:
         for p in (*o.prepare, *o.loss, o.reduce):
             seam = f"{o.module}: {p.seam}"
-            found[seam] = (*found.get(seam, ()), p.spec)
+            calls[seam] = (*calls.get(seam, ()), p.spec)
     order = {seam: place for place, seam in enumerate(transforms.SEAMS)}
-    return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
+    return dict(sorted(calls.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def describe(algorithm: types.Algorithm) -> str:
-    """Write an algorithm out seam by seam, every default filled in."""
+    """Write an algorithm out seam by seam, with every default filled in."""
     lines = [algorithm.spec or "algorithm", f"  source     {algorithm.source.spec or 'task()'}"]
     lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.transforms]
     for o in algorithm.objectives:
-        own = {"epochs": o.epochs, "minibatches": o.minibatches, "optimizer": o.optimizer}
-        named = [f"{k}={v!r}" for k, v in own.items() if v is not None]
+        settings = {"epochs": o.epochs, "minibatches": o.minibatches, "optimizer": o.optimizer}
+        named = [f"{k}={v!r}" for k, v in settings.items() if v is not None]
         lines.append(" ".join([f"  objective on the {o.module} module", *named]))
         lines += [f"    {p.seam:<9} {p.spec}" for p in (*o.prepare, *o.loss, o.reduce)]
     lines += [f"  {p.seam:<10} {p.spec}" for p in algorithm.after]

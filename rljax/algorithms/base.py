@@ -1,4 +1,16 @@
-"""What every recipe is made with: the table, the decorator that enters it, and ``compose``."""
+"""How a recipe is written: the decorator that enters it in the table, and ``compose``.
+
+A recipe is a function of plain numbers that returns a ``types.Algorithm``. ``@recipe`` is its one decorator; it does
+three things and nothing else:
+
+- it enters the function in ``TABLE`` under its name, so that a config can name it;
+- it writes every call, with all defaults filled in, to ``Algorithm.spec``, so that a log says exactly what ran;
+- where ``algorithms.like`` has settings of public systems for it, it adds the argument ``like``.
+
+``compose`` fills in what a recipe does not name: rows sampled by the policy, no shaping of rewards, nothing after the
+update. ``when`` leaves pieces out whose coefficient is 0. A recipe outside this package uses the same three; it stays
+out of the table and is named by its dotted path.
+"""
 
 import dataclasses
 import functools
@@ -15,28 +27,28 @@ TABLE: dict[str, Callable[..., types.Algorithm]] = {}
 
 
 def recipe(constructor: Callable[..., types.Algorithm]) -> Callable[..., types.Algorithm]:
-    """Enter a recipe of this package in the table and record its calls with every default filled in.
+    """Make a function a recipe: enter it in the table and record its calls with every default filled in.
 
-    A recipe with presets (``algorithms.like``) also takes ``like="verl"`` and the like: the arguments with which
-    that system runs it by default. Arguments given by name or place still win.
+    A recipe with presets (``algorithms.like``) also takes ``like``: the name of a system, whose default arguments are
+    then used. Arguments that the caller passes take precedence over those of ``like``.
     """
     signature = inspect.signature(constructor)
-    known = presets.LIKE.get(constructor.__name__, {})
+    systems = presets.LIKE.get(constructor.__name__, {})
 
     @functools.wraps(constructor)
     def build(*args: Any, like: str | None = None, **kwargs: Any) -> types.Algorithm:
-        if like is not None and like not in known:
-            valid = ", ".join(known) or "none for this recipe"
+        if like is not None and like not in systems:
+            valid = ", ".join(systems) or "none for this recipe"
             raise ValueError(f"{constructor.__name__}(like={like!r}): valid: {valid}")
-        settings = {} if like is None else known[like]
+        settings = {} if like is None else systems[like]
         bound = signature.bind(**{**settings, **signature.bind_partial(*args, **kwargs).arguments})
         bound.apply_defaults()
         built = constructor(*bound.args, **bound.kwargs)
         return dataclasses.replace(built, spec=transforms.call(constructor.__name__, bound.arguments))
 
-    if known:
+    if systems:
         choice = inspect.Parameter(
-            "like", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=typing.Literal[(None, *known)]
+            "like", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=typing.Literal[(None, *systems)]
         )
         build.__signature__ = signature.replace(parameters=[*signature.parameters.values(), choice])  # type: ignore[attr-defined]
     if constructor.__module__.startswith("rljax.algorithms."):
@@ -45,7 +57,10 @@ def recipe(constructor: Callable[..., types.Algorithm]) -> Callable[..., types.A
 
 
 def when(coefficient: types.Number, *pieces: Any) -> tuple[Any, ...]:
-    """Return ``pieces``, or nothing for a coefficient that is None or a plain 0 (it may be traced, or a schedule)."""
+    """Return ``pieces``, or nothing where the coefficient is None or a plain 0.
+
+    A coefficient that is traced or follows a schedule may become positive, so its pieces stay.
+    """
     off = coefficient is None or (isinstance(coefficient, int | float) and coefficient == 0)
     return () if off else pieces
 
@@ -61,7 +76,21 @@ def compose(
     after: Sequence[types.AfterTransform] = (),
     others: Sequence[types.Objective] = (),
 ) -> types.Algorithm:
-    """Return an algorithm of one policy objective, and ``others`` such as a critic's."""
+    """Compose pieces to an algorithm with one objective on the policy, and further ones where given.
+
+    Args:
+      advantage: advantage pieces, in order, after the reward pieces.
+      loss: ratio, surrogate, weight and penalty pieces, in this order.
+      reduce: the reduction: the coefficient of every token in the loss.
+      reward: reward pieces, in order.
+      prepare: pieces that run on the whole minibatch before it is split.
+      source: where the rows come from; by default the policy samples on the task's prompts.
+      after: pieces that run after the update, such as a moving reference.
+      others: objectives of other modules, such as a critic's.
+
+    Returns:
+      The algorithm; ``spec`` is written by ``recipe``.
+    """
     policy = types.Objective(loss=tuple(loss), reduce=reduce, prepare=tuple(prepare))
     return types.Algorithm(
         objectives=(policy, *others), transforms=(*reward, *advantage), source=source, after=tuple(after)

@@ -1,4 +1,4 @@
-"""Recipes on the clipped ratio, and on what has been put in its place: one rollout, several safe steps."""
+"""Recipes on the clipped ratio, and on what replaces it: several safe steps for each rollout."""
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
@@ -31,11 +31,11 @@ def grpo(
     charge: NonNegative = 0.0,
     aggregate: types.PrepareTransform | None = None,
 ):
-    """Group-relative policy optimisation: A = (r - mean) / std, clipped ratio, k3 to the reference, row mean.
+    """Group-relative policy optimization: A = (r - mean) / std, clipped ratio, k3 to the reference, mean over rows.
 
-    DeepSeekMath (arXiv 2402.03300, eq. 3-4). ``kl`` 0 leaves the reference out. ``dual``, ``limit`` (of log rho),
-    ``charge`` (k1 charged to the advantage, after the group statistics) and ``aggregate`` (None: ``mean_over_rows()``)
-    are where systems differ; ``like`` gives the settings of one, see DIFFERENCES.md.
+    DeepSeekMath (arXiv 2402.03300, eq. 3-4). ``kl`` 0 leaves the reference out. Systems differ in ``dual``, ``limit``
+    (of log rho), ``charge`` (k1 charged to the advantage, after the group statistics) and ``aggregate`` (None:
+    ``mean_over_rows()``); ``like`` has the settings of one, see DIFFERENCES.md.
     """
     z_score = [advantage.center_by_group(), advantage.scale_by_group(epsilon, ddof)]
     return compose(
@@ -47,9 +47,10 @@ def grpo(
 
 @recipe
 def r1_zero(clip: NonNegative = 10.0, kl: NonNegative = 1e-3):
-    """GRPO as DeepSeek-R1-Zero reports it: a clip so wide that it hardly ever binds, and a small k3.
+    """GRPO as DeepSeek-R1-Zero reports it: a clip so wide that it rarely binds, and a small k3.
 
-    DeepSeek-R1 (arXiv 2501.12948). The lower bound is 1 - clip < 0, so only the upper one exists. 16 samples.
+    DeepSeek-R1 (arXiv 2501.12948), 16 samples of each prompt. The lower bound 1 - clip is negative, so only the upper
+    one has an effect.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -62,7 +63,7 @@ def r1_zero(clip: NonNegative = 10.0, kl: NonNegative = 1e-3):
 def dr_grpo(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count | None = None):
     """GRPO without its two biases: A = r - mean, and a constant length in place of |y|.
 
-    Understanding R1-Zero-Like Training (arXiv 2503.20783). ``length`` None: the sampler's limit.
+    Understanding R1-Zero-Like Training (arXiv 2503.20783). ``length`` None is the sampler's limit.
     """
     return compose(
         advantage=[advantage.center_by_group()],
@@ -80,10 +81,10 @@ def dapo(
     dual: Positive | None = None,
     epsilon: NonNegative = 1e-6,
 ):
-    """GRPO with a raised upper clip, token mean, dynamic sampling, and soft overlong punishment where asked for; no KL.
+    """GRPO with a raised upper clip, token mean, dynamic sampling, and optional soft overlong punishment; no KL.
 
-    DAPO (arXiv 2503.14476). ``overlong`` is (limit, cache) in tokens; the paper's 16k answers use
-    (20480, 4096); None leaves it out. The authors' release also has ``dual`` 10.
+    DAPO (arXiv 2503.14476). ``overlong`` is (limit, cache) in tokens; the paper's answers of 16k tokens use (20480,
+    4096), None leaves it out. The authors' release also has ``dual`` 10.
     """
     return compose(
         source=source.dynamic(oversample),
@@ -96,7 +97,7 @@ def dapo(
 
 @recipe
 def dapo_filter(low: NonNegative = 0.2, high: NonNegative = 0.28, oversample: Count = 2):
-    """DAPO's earlier variant: truncated rows are left out of the loss instead of punished.
+    """DAPO's earlier variant: truncated rows are left out of the loss instead of being punished.
 
     Overlong filtering (arXiv 2503.14476, section 3.4). Differs from ``dapo`` by ``prepare.drop_truncated``.
     """
@@ -121,10 +122,10 @@ def gspo(low: NonNegative = 3e-4, high: NonNegative = 4e-4):
 
 @recipe
 def gspo_token(low: NonNegative = 3e-4, high: NonNegative = 4e-4, limit: Positive | None = 10.0):
-    """GSPO whose gradient flows through each token by itself: sg(s) rho_t / sg(rho_t).
+    """GSPO whose gradient flows through each token separately: the ratio is sg(s) rho_t / sg(rho_t).
 
-    GSPO-token (arXiv 2507.18071, eq. 13-14); log s is held to at most ``limit``, as in verl. Same value as
-    ``gspo``, same gradient when A is constant over the row.
+    GSPO-token (arXiv 2507.18071, eq. 13-14); log s is at most ``limit``, as in verl. Same value as ``gspo``, and the
+    same gradient when A is constant over the row.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -135,7 +136,7 @@ def gspo_token(low: NonNegative = 3e-4, high: NonNegative = 4e-4, limit: Positiv
 
 @recipe
 def luspo(low: NonNegative = 2e-3, high: NonNegative = 2.5e-3):
-    """GSPO whose rows are scaled by their length, so that long rows count in full: mean_i |y_i| loss_i.
+    """GSPO whose rows are scaled by their length, so that long rows count in full: mean over rows of |y_i| loss_i.
 
     LUSPO (arXiv 2602.05261). |y| times the row's token mean is its token sum.
     """
@@ -148,9 +149,9 @@ def luspo(low: NonNegative = 2e-3, high: NonNegative = 2.5e-3):
 
 @recipe
 def gmpo(epsilon: NonNegative = 0.4):
-    """GRPO on the geometric mean of token ratios, each clipped in log space before the mean.
+    """GRPO on the geometric mean of token ratios, each clipped in log space before the mean: -A exp(mean_t d'_t).
 
-    GMPO (arXiv 2507.20673): -A exp(mean_t d'_t). Differs from ``gspo`` by clipping tokens, not the mean.
+    GMPO (arXiv 2507.20673). Differs from ``gspo`` by clipping tokens instead of the mean.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -161,10 +162,10 @@ def gmpo(epsilon: NonNegative = 0.4):
 
 @recipe
 def cispo(low: NonNegative = float("inf"), high: NonNegative = 4.0, epsilon: NonNegative = 1e-6):
-    """REINFORCE weighed by a clipped, constant ratio, so that no token loses its gradient.
+    """REINFORCE weighed by a clipped, constant ratio, so that every token keeps its gradient.
 
-    CISPO, MiniMax-M1 (arXiv 2506.13585, eq. 4): -sg(clip(rho, 1 - low, 1 + high)) A logp. ``high`` is an offset:
-    4 is the cap of 5 that ScaleRL advises.
+    CISPO, MiniMax-M1 (arXiv 2506.13585, eq. 4): -sg(clip(rho, 1 - low, 1 + high)) A logp. ``high`` is an offset: 4 is
+    the cap of 5 that ScaleRL advises.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group(epsilon)],
@@ -175,10 +176,10 @@ def cispo(low: NonNegative = float("inf"), high: NonNegative = 4.0, epsilon: Non
 
 @recipe
 def scale_rl(high: NonNegative = 4.0, lag: int = 8):
-    """CISPO on batch-scaled advantages, averaged over prompts, flat groups and stale tokens left out.
+    """CISPO on batch-scaled advantages, averaged over prompts, without flat groups and stale tokens.
 
-    The loss of ScaleRL (arXiv 2510.13786). Its curriculum (prompts solved 90 % of the time are retired) and its
-    32-bit output head belong to the sampler and the model.
+    The loss of ScaleRL (arXiv 2510.13786). Its curriculum (prompts solved 90 % of the time are retired) and its 32-bit
+    output head are settings of the sampler and the model.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_batch()],
@@ -208,8 +209,8 @@ def vespo(
 ):
     """REINFORCE weighed by sg(W^k exp(lambda (1 - W))), W the product ratio to the sampler.
 
-    VESPO (arXiv 2602.10693); (k, lambda) by the sign of A; W is at least 1e-8. Differs from ``cispo`` by one
-    smooth weight per row.
+    VESPO (arXiv 2602.10693); (k, lambda) by the sign of A; W is at least 1e-8. Differs from ``cispo`` by one smooth
+    weight for each row.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -220,7 +221,7 @@ def vespo(
 
 @recipe
 def dppo(low: NonNegative = 0.15, high: NonNegative = 0.15, cap: Positive = 20.0):
-    """Importance-weighted REINFORCE that drops tokens whose probability has moved too far the way A pushes.
+    """Importance-weighted REINFORCE that drops tokens whose probability has moved too far in the direction of A.
 
     DPPO (arXiv 2602.04879), total-variation mask: drop A > 0 with pi - pi_b > high, A < 0 with pi_b - pi > low.
     """
@@ -243,7 +244,7 @@ def dppo_kl(low: NonNegative = 0.05, high: NonNegative = 0.05, cap: Positive = 2
 
 @recipe
 def ppo_clip(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """PPO's clipped surrogate without a critic: group-centred rewards whitened over the batch, token mean.
+    """PPO's clipped surrogate without a critic: group-centered rewards, whitened over the batch, token mean.
 
     Surrogate: arXiv 1707.06347, eq. 7; advantage: REINFORCE++-baseline (arXiv 2501.03262).
     """
@@ -256,7 +257,7 @@ def ppo_clip(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def lite_ppo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative = 1e-4):
-    """Group mean, batch standard deviation, token mean: two tricks are enough.
+    """GRPO with the batch's standard deviation and a token mean: A = (r - group mean) / batch std.
 
     Lite PPO (arXiv 2508.08221). Differs from ``grpo`` by the key of the scale and the reduction.
     """
@@ -269,7 +270,7 @@ def lite_ppo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegati
 
 @recipe
 def clip_cov(share: Fraction = 2e-4, low: NonNegative = 1.0, high: NonNegative = 1.0, bounds: tuple = (1.0, 5.0)):
-    """DAPO's chain with a hardly binding clip; a few tokens of high covariance lose their gradient.
+    """DAPO's chain with a clip that rarely binds; a few tokens of high covariance lose their gradient.
 
     The Entropy Mechanism (arXiv 2505.22617, section 4): among unclipped tokens with (A - mean)(logp - mean) in
     ``bounds``, a random ``share`` of all tokens.
@@ -284,10 +285,10 @@ def clip_cov(share: Fraction = 2e-4, low: NonNegative = 1.0, high: NonNegative =
 
 @recipe
 def kl_cov(share: Fraction = 2e-4, coefficient: NonNegative = 1.0):
-    """Unclipped ratio, and |logp - proximal| charged to the tokens of highest covariance.
+    """Unclipped ratio, with |logp - proximal| charged to the tokens of highest covariance.
 
-    The Entropy Mechanism (arXiv 2505.22617, section 4). ``share`` 2e-3 for 7B models. Differs from ``clip_cov``
-    by a penalty in place of a mask.
+    The Entropy Mechanism (arXiv 2505.22617, section 4). ``share`` is 2e-3 for 7B models. Differs from ``clip_cov`` by a
+    penalty in place of a mask.
     """
     return compose(
         source=source.dynamic(),
@@ -299,7 +300,7 @@ def kl_cov(share: Fraction = 2e-4, coefficient: NonNegative = 1.0):
 
 @recipe
 def forking_tokens(share: Fraction = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.28):
-    """DAPO whose policy gradient touches only the ``share`` of tokens with the highest entropy.
+    """DAPO whose policy gradient is that of the ``share`` of tokens with the highest entropy.
 
     Beyond the 80/20 Rule (arXiv 2506.01939). The denominator counts all tokens.
     """
@@ -313,9 +314,9 @@ def forking_tokens(share: Fraction = 0.2, low: NonNegative = 0.2, high: NonNegat
 
 @recipe
 def skywork_or1(target: Positive = 0.2, step: Positive = 0.005, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO by token mean with an entropy bonus whose coefficient rises while entropy is below ``target``.
+    """GRPO by token mean with an entropy bonus whose coefficient rises while the entropy is below ``target``.
 
-    Skywork-OR1 (arXiv 2505.22312), MAGIC; its multi-stage curriculum belongs to phases.
+    Skywork-OR1 (arXiv 2505.22312), MAGIC; its curriculum of several stages is written as phases.
     """
     return compose(
         source=source.dynamic(),
@@ -331,9 +332,9 @@ def skywork_or1(target: Positive = 0.2, step: Positive = 0.005, low: NonNegative
 
 @recipe
 def stable_reinforce(low: NonNegative = 0.2, high: NonNegative = 0.2, sigmas: Positive = 3.0):
-    """GRPO with the ratio clamped before exp and outlying advantages dropped.
+    """GRPO with the log-ratio clamped before exp and outlying advantages dropped.
 
-    StableReinforce, R1-Reward (arXiv 2505.02835): |log rho| <= log 1000, tokens with |A - mean| > 3 std get 0.
+    StableReinforce, R1-Reward (arXiv 2505.02835): |log rho| <= log 1000; tokens with |A - mean| > sigmas std get A = 0.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.drop_outliers(sigmas)],
@@ -344,10 +345,10 @@ def stable_reinforce(low: NonNegative = 0.2, high: NonNegative = 0.2, sigmas: Po
 
 @recipe
 def prorl(low: NonNegative = 0.2, high: NonNegative = 0.4, kl: NonNegative = 1e-3, every: Count = 500):
-    """DAPO with a KL to a reference that is reset to the policy every so often.
+    """DAPO with a KL to a reference that is regularly reset to the policy.
 
-    ProRL (arXiv 2505.24864). The paper resets by hand on stagnation, with fresh optimiser state; a phase with
-    ``reset_optimizer`` does that, ``every`` does it by the clock.
+    ProRL (arXiv 2505.24864). The paper resets by hand on stagnation, with fresh optimizer state, which a phase with
+    ``reset_optimizer`` does; ``every`` resets after that many steps.
     """
     return compose(
         source=source.dynamic(),
@@ -360,7 +361,7 @@ def prorl(low: NonNegative = 0.2, high: NonNegative = 0.4, kl: NonNegative = 1e-
 
 @recipe
 def simplerl_zoo(kl: NonNegative = 1e-4, entropy: NonNegative = 1e-3, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO with a small k3 and a small entropy bonus. SimpleRL-Zoo (arXiv 2503.18892); kl 1e-3 at 32B."""
+    """GRPO with a small k3 and a small entropy bonus. SimpleRL-Zoo (arXiv 2503.18892); ``kl`` is 1e-3 at 32B."""
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[
@@ -375,7 +376,7 @@ def simplerl_zoo(kl: NonNegative = 1e-4, entropy: NonNegative = 1e-3, low: NonNe
 
 @recipe
 def intellect_2(low: NonNegative = 0.2, high: NonNegative = 0.2, dual: Positive = 4.0, kl: NonNegative = 1e-3):
-    """GRPO by token mean with a two-sided clip: the loss of negative advantages is bounded by -dual A.
+    """GRPO by token mean with a two-sided clip: the loss of negative advantages is at most -dual A.
 
     INTELLECT-2 (arXiv 2505.07291). Differs from ``grpo`` by ``dual``, the coefficient of k3 and the reduction.
     """

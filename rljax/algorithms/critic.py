@@ -1,4 +1,4 @@
-"""Recipes with a critic: a second objective regresses it, and its values make the advantage."""
+"""Recipes with a critic: a second objective regresses its values, and the values make the advantage."""
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
@@ -45,9 +45,10 @@ def ppo(
 
 @recipe
 def orz(critic_epochs: Count = 12, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """PPO with gamma = lambda = 1 and no KL, so A_t = R - V_t; the critic takes many steps.
+    """PPO with gamma = lambda = 1 and no KL, so that A_t = R - V_t; the critic takes many steps.
 
-    Open-Reasoner-Zero (arXiv 2503.24290). 64 samples. Differs from ``ppo`` by lambda, KL and the critic's steps.
+    Open-Reasoner-Zero (arXiv 2503.24290), 64 samples of each prompt. Differs from ``ppo`` by lambda, KL and the
+    critic's epochs.
     """
     return compose(
         advantage=[advantage.gae(1.0, 1.0), advantage.whiten()],
@@ -59,9 +60,9 @@ def orz(critic_epochs: Count = 12, low: NonNegative = 0.2, high: NonNegative = 0
 
 @recipe
 def vc_ppo(lam: Fraction = 0.95, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """PPO whose critic learns from undiscounted returns (lambda 1) while the policy keeps its own lambda.
+    """PPO whose critic learns from undiscounted returns (lambda 1) while the policy uses ``lam``.
 
-    VC-PPO (arXiv 2503.01491). Warm the critic up in a phase of its own first.
+    VC-PPO (arXiv 2503.01491). Train the critic alone in a first phase.
     """
     return compose(
         advantage=[advantage.gae(1.0, lam, value_lam=1.0), advantage.whiten()],
@@ -73,9 +74,9 @@ def vc_ppo(lam: Fraction = 0.95, low: NonNegative = 0.2, high: NonNegative = 0.2
 
 @recipe
 def vapo(alpha: Positive = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.28, likelihood: NonNegative = 0.1):
-    """VC-PPO with lambda = 1 - 1 / (alpha |y|), a raised clip, token mean, and the likelihood of right rows.
+    """VC-PPO with lambda = 1 - 1 / (alpha |y|), a raised clip, token mean, and the likelihood of correct rows.
 
-    VAPO (arXiv 2504.05118). Warm the critic up in a phase of its own first.
+    VAPO (arXiv 2504.05118). Train the critic alone in a first phase.
     """
     right = penalty.nll(likelihood, "correct", reduce=reduce.mean_over_tokens("correct"))
     return compose(
@@ -88,10 +89,10 @@ def vapo(alpha: Positive = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.2
 
 @recipe
 def t_ppo(gamma: Fraction = 1.0, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """PPO on rows cut before their end: the value after the cut is taken to be the last one known.
+    """PPO on rows that were cut before their end: the value after the cut is the last known one.
 
-    T-PPO (arXiv 2506.15050): the policy uses each token once (extra["used"] marks those of earlier steps), the
-    critic learns from finished rows only.
+    T-PPO (arXiv 2506.15050): the policy trains on each token once (extra["used"] [B, T] is 1 on tokens of earlier
+    steps); the critic learns from finished rows only.
     """
     return compose(
         advantage=[advantage.truncated_gae(gamma, lam), advantage.whiten()],
@@ -106,7 +107,8 @@ def t_ppo(gamma: Fraction = 1.0, lam: Fraction = 1.0, low: NonNegative = 0.2, hi
 def tulu_3(kl: NonNegative = 0.05, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """PPO on verifiable rewards of 10 or 0 with k1 in the reward.
 
-    Tulu 3, RLVR (arXiv 2411.15124). Its critic starts from a reward model.
+    Tulu 3, RLVR (arXiv 2411.15124), whose critic starts from a reward model. Differs from ``ppo`` by the scale of the
+    reward and by lambda.
     """
     return compose(
         reward=[reward.affine(scale=10.0), *when(kl, reward.kl("k1", kl))],
@@ -119,9 +121,10 @@ def tulu_3(kl: NonNegative = 0.05, lam: Fraction = 1.0, low: NonNegative = 0.2, 
 
 @recipe
 def clip_delta(eta: float | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """PPO on process rewards that repeating a good step cannot collect: step k is paid r_k - r_{k+1}.
+    """PPO on process rewards that repeating a good step cannot increase: step k is paid r_k - r_{k+1}.
 
-    On Designing Effective RL Reward (arXiv 2410.15115): Delta, after Clip, min(r_k - eta, 0), where ``eta`` is given.
+    On Designing Effective RL Reward (arXiv 2410.15115): Delta, and before it Clip, min(r_k - eta, 0), where ``eta`` is
+    set.
     """
     return compose(
         reward=[*([] if eta is None else [reward.clip_process(eta)]), reward.delta_process()],
@@ -136,9 +139,9 @@ def clip_delta(eta: float | None = None, low: NonNegative = 0.2, high: NonNegati
 def turn_ppo(
     gamma: Fraction = 1.0, lam: Fraction = 1.0, kl: NonNegative = 0.0, low: NonNegative = 0.2, high: NonNegative = 0.2
 ):
-    """PPO whose GAE takes one step a turn; every token of a turn shares its advantage.
+    """PPO whose GAE takes one step for each turn; all tokens of a turn share its advantage.
 
-    ERA; AReaL's turn-level unit. One turn is a bandit. Token KL, if any, is charged in the loss.
+    The turn-level unit of ERA and AReaL. One turn is a bandit, A = R - V_0. The KL of tokens, if any, is in the loss.
     """
     return compose(
         advantage=[advantage.turn_gae(gamma, lam), advantage.whiten()],
@@ -150,10 +153,10 @@ def turn_ppo(
 
 @recipe
 def digirl(cost: float = 0.05, threshold: float = 0.0):
-    """Fit the steps whose critic-based advantage is positive: filtered behaviour cloning.
+    """Fit the turns whose critic-based advantage is positive: filtered behavior cloning.
 
-    DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``.
-    Its critics are two success classifiers; here the value module regresses the return.
+    DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``. The
+    paper's critics are two success classifiers; here the value module regresses the return.
     """
     return compose(
         advantage=[advantage.step_value_difference(cost), advantage.binarise(threshold)],
@@ -165,10 +168,10 @@ def digirl(cost: float = 0.05, threshold: float = 0.0):
 
 @recipe
 def webrl(beta: Positive = 1.0, cost: float = 0.05):
-    """Regress the log-ratio to the reference onto the step advantage: (beta log(pi / ref) - A)^2 for each turn.
+    """Regress the log-ratio to the reference onto the turn's advantage: (beta log(pi / ref) - A)^2 for each turn.
 
-    WebRL (arXiv 2411.02337), the paper's squared form; its release binarises A and uses a smooth L1.
-    Critic as in ``digirl``.
+    WebRL (arXiv 2411.02337), in the paper's squared form; its release binarizes A and uses a smooth L1 loss. The critic
+    is that of ``digirl``.
     """
     return compose(
         advantage=[advantage.step_value_difference(cost)],

@@ -1,4 +1,4 @@
-"""Recipes whose rows are not all the policy's own: demonstrations, hints, probes, rescues, reference answers."""
+"""Recipes with demonstrations, hints, probes, rescued rows or a target answer."""
 
 from typing import Literal
 
@@ -8,18 +8,37 @@ from rljax.types import Count, Fraction, NonNegative, Positive
 
 
 @recipe
-def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | None = None, demonstrations: Count = 1):
-    """Demonstrations join the group; their tokens are shaped by pi / (pi + gamma), the policy's by plain ratios.
+def sft():
+    """Fit demonstrations by maximum likelihood: minimize -log pi(y | x), averaged over tokens."""
+    return compose(source=source.demonstrations(), loss=[surrogate.likelihood()], reduce=reduce.mean_over_tokens())
 
-    LUFFY (arXiv 2504.14945): statistics over the union, no std, no clip. ``dr_grpo`` unclipped where every row
-    is the policy's own.
+
+@recipe
+def dft():
+    """Fit demonstrations in proportion to their probability: minimize -sg(pi) log pi, averaged over tokens.
+
+    Dynamic fine-tuning (arXiv 2508.05629). Differs from ``sft`` by the weight sg(pi).
     """
-    own = chain(ratio.token(), surrogate.unclipped())
+    return compose(
+        source=source.demonstrations(),
+        loss=[surrogate.likelihood(), weight.probability()],
+        reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | None = None, demonstrations: Count = 1):
+    """Add demonstrations to the group; their tokens have the ratio pi / (pi + gamma), the policy's tokens plain ratios.
+
+    LUFFY (arXiv 2504.14945): statistics over the union, no std, no clip. Equals ``dr_grpo`` without a clip where all
+    rows are sampled by the policy.
+    """
+    sampled = chain(ratio.token(), surrogate.unclipped())
     expert = chain(ratio.shaped(gamma), surrogate.unclipped())
     return compose(
         source=source.guided(demonstrations),
         advantage=[advantage.center_by_group()],
-        loss=[where("on_policy", own, expert), *when(entropy, penalty.entropy(entropy))],
+        loss=[where("on_policy", sampled, expert), *when(entropy, penalty.entropy(entropy))],
         reduce=reduce.fixed_length(length),
     )
 
@@ -28,27 +47,27 @@ def luffy(gamma: Positive = 0.1, entropy: NonNegative = 1e-3, length: Count | No
 def rl_plus(
     entropy: NonNegative = 1e-3, power: NonNegative = 0.5, length: Count | None = None, demonstrations: Count = 1
 ):
-    """External rows by a multiple-importance ratio, weighed towards tokens the policy finds unlikely.
+    """Weigh demonstrations by a multiple-importance ratio, and more where the policy finds a token unlikely.
 
-    RL-PLUS (arXiv 2508.00222): ratio 2 pi / (pi_old + (pi_old + 1) / 2), weight (1 - pi)^power, group mean over
-    the policy's own rows only. Differs from ``luffy`` by all three.
+    RL-PLUS (arXiv 2508.00222): ratio 2 pi / (pi_old + (pi_old + 1) / 2), weight (1 - pi)^power, the group mean over
+    rows of the policy only. Differs from ``luffy`` by all three.
     """
-    own = chain(ratio.token(), surrogate.unclipped())
+    sampled = chain(ratio.token(), surrogate.unclipped())
     external = chain(ratio.multiple_importance(), surrogate.unclipped(), weight.exploration_focus(power))
     return compose(
         source=source.guided(demonstrations),
         advantage=[advantage.center_by("group", only="on_policy")],
-        loss=[where("on_policy", own, external), *when(entropy, penalty.entropy(entropy))],
+        loss=[where("on_policy", sampled, external), *when(entropy, penalty.entropy(entropy))],
         reduce=reduce.fixed_length(length),
     )
 
 
 @recipe
 def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1, demonstrations: Count = 1):
-    """Four terms at once: fit and reinforce demonstrations, fit own right rows, unlearn own wrong ones.
+    """Combine four terms: fit and reinforce demonstrations, fit correct samples, unlearn wrong ones.
 
-    SRFT (arXiv 2506.19767): weights sft exp(-H) on the first and rl exp(H) on the third, H the token's entropy,
-    not differentiated; demonstrations have ratio pi / 1.
+    SRFT (arXiv 2506.19767): weights sft exp(-H) on the first and rl exp(H) on the third, H the token's entropy, not
+    differentiated; demonstrations have the ratio pi / 1. Differs from ``luffy`` by the likelihood terms.
     """
     fit = chain(surrogate.likelihood(), weight.entropy_exponential(sft, -1.0))
     demonstration = chain(fit, ratio.token("one"), surrogate.unclipped())
@@ -64,9 +83,10 @@ def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1, demonstrations: Count = 
 
 @recipe
 def relift(entropy: NonNegative = 1e-3, length: Count | None = None):
-    """The reinforcement side of ReLIFT: centred rewards, no clip, constant length, a small entropy bonus.
+    """The reinforcement side of ReLIFT: centered rewards, no clip, constant length, a small entropy bonus.
 
-    ReLIFT (arXiv 2506.07527). Its fine-tuning on demonstrations of all-wrong prompts is an ``sft`` phase.
+    ReLIFT (arXiv 2506.07527). Its fine-tuning on demonstrations of unsolved prompts is a phase of ``sft``. Differs from
+    ``dr_grpo`` by the missing clip and the bonus.
     """
     return compose(
         advantage=[advantage.center_by_group()],
@@ -77,10 +97,10 @@ def relift(entropy: NonNegative = 1e-3, length: Count | None = None):
 
 @recipe
 def oreal(positive: NonNegative = 1.0, negative: NonNegative = 0.5, kl: NonNegative = 0.01):
-    """Reinforce right rows by logp, wrong ones by the ratio and k3, each side by its own token count.
+    """Reinforce correct rows by logp and wrong ones by the ratio with k3; each side is divided by its token count.
 
-    OREAL (arXiv 2502.06781), leave-one-out advantages. ``config.seam.weight="+ token_scores()"`` adds the weights
-    of its token reward model.
+    OREAL (arXiv 2502.06781), leave-one-out advantages. ``config.seam.weight="+ token_scores()"`` adds the weights of
+    its token reward model.
     """
     right = chain(surrogate.reinforce(), weight.constant(positive))
     wrong = chain(ratio.token(), surrogate.unclipped(), weight.constant(negative))
@@ -98,10 +118,10 @@ def dph_rl(
     low: NonNegative = 0.2,
     high: NonNegative = 0.2,
 ):
-    """Clipped GRPO on fresh rows, an f-divergence to the reference on stored rows that it already solved.
+    """Clipped GRPO on fresh rows, and an f-divergence to the reference on stored rows that it solved before.
 
-    DPH-RL (arXiv 2509.07430): forward KL u - 1 - log u, u = pi / ref, keeps what the base model knew. Stored rows
-    have ``on_policy`` 0. Coefficient 0.05-0.2 for "js".
+    DPH-RL (arXiv 2509.07430): forward KL u - 1 - log u, u = pi / ref, keeps what the base model can do. Stored rows
+    have ``on_policy`` 0. ``coefficient`` is 0.05-0.2 for "js".
     """
     fresh = chain(ratio.token(), surrogate.clip(low, high))
     return compose(
@@ -113,40 +133,42 @@ def dph_rl(
 
 @recipe
 def guide_grpo(gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Rows sampled with a hint train the hint-free context, by the soft ratio rho / (rho + gamma).
+    """Train rows that were sampled with a hint under the prompt without it, by the soft ratio rho / (rho + gamma).
 
-    Guide (arXiv 2506.13923): hinted rows have ``on_policy`` 0 and the hinted context's log-prob as behaviour; only
-    the others are clipped. ``grpo`` without KL where nothing was hinted.
+    Guide (arXiv 2506.13923): rows with a hint have ``on_policy`` 0 and behaviour log-probs under the prompt with the
+    hint; only the others are clipped. Equals ``grpo`` without KL where no row had a hint.
     """
-    own = chain(ratio.token(), surrogate.clip(low, high))
+    sampled = chain(ratio.token(), surrogate.clip(low, high))
     hinted = chain(ratio.shaped(gamma, "behaviour"), surrogate.unclipped())
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[where("on_policy", own, hinted)],
+        loss=[where("on_policy", sampled, hinted)],
         reduce=reduce.mean_over_rows(),
     )
 
 
 @recipe
 def critique_grpo(gamma: Positive = 0.1, length: Count | None = None):
-    """Refinements after a critique join their group; their tokens are shaped by pi / (pi + gamma).
+    """Add refinements written after a critique to their group; their tokens have the ratio pi / (pi + gamma).
 
-    Critique-GRPO (arXiv 2506.03106): refinements have ``on_policy`` 0. ``luffy`` without its entropy bonus.
+    Critique-GRPO (arXiv 2506.03106): refinements have ``on_policy`` 0. Differs from ``luffy`` by the rows that are
+    added and the missing entropy bonus.
     """
-    own = chain(ratio.token(), surrogate.unclipped())
+    sampled = chain(ratio.token(), surrogate.unclipped())
     refined = chain(ratio.shaped(gamma), surrogate.unclipped())
     return compose(
         advantage=[advantage.center_by_group()],
-        loss=[where("on_policy", own, refined)],
+        loss=[where("on_policy", sampled, refined)],
         reduce=reduce.fixed_length(length),
     )
 
 
 @recipe
 def rex_rag(alpha: Fraction = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Clip the ratio to a mixture of the policy and the probes that were put into its rollouts.
+    """Clip the ratio to a mixture of the policy and the probes that were inserted into its rollouts.
 
-    REX-RAG (arXiv 2508.08149): denominator (1 - alpha) pi_old + alpha mu, log mu in extra["probe_logp"].
+    REX-RAG (arXiv 2508.08149): the denominator is (1 - alpha) pi_old + alpha mu, with log mu in extra["probe_logp"] [B,
+    T]. Differs from ``grpo`` by the denominator.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -157,15 +179,15 @@ def rex_rag(alpha: Fraction = 0.1, low: NonNegative = 0.2, high: NonNegative = 0
 
 @recipe
 def exp_grpo(beta: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO on the policy's rows, likelihood on explanations it wrote with the answer in sight.
+    """GRPO on the policy's rows, and likelihood on explanations that it wrote with the answer in the prompt.
 
-    ExPO (arXiv 2507.02834): explanations have ``on_policy`` 0 and stay out of the group's statistics.
+    ExPO (arXiv 2507.02834): explanations have ``on_policy`` 0 and are left out of the group's statistics.
     """
-    own = chain(ratio.token(), surrogate.clip(low, high))
+    sampled = chain(ratio.token(), surrogate.clip(low, high))
     fit = penalty.nll(beta, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
     return compose(
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
-        loss=[where("on_policy", own), *when(beta, fit)],
+        loss=[where("on_policy", sampled), *when(beta, fit)],
         reduce=reduce.mean_over_rows(),
     )
 
@@ -174,24 +196,24 @@ def exp_grpo(beta: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative 
 def cog_rethinker(coefficient: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.28):
     """DAPO's chain, and the likelihood of rows rescued by another template (``on_policy`` 0).
 
-    Cog-Rethinker (2025); its coefficient is not public. Differs from ``exp_grpo`` by the token mean.
+    Cog-Rethinker (2025), whose coefficient is not public. Differs from ``exp_grpo`` by the source and the token mean.
     """
-    own = chain(ratio.token(), surrogate.clip(low, high))
+    sampled = chain(ratio.token(), surrogate.clip(low, high))
     fit = penalty.nll(coefficient, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
     return compose(
         source=source.dynamic(),
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
-        loss=[where("on_policy", own), *when(coefficient, fit)],
+        loss=[where("on_policy", sampled), *when(coefficient, fit)],
         reduce=reduce.mean_over_tokens(),
     )
 
 
 @recipe
 def verifree():
-    """Without a verifier: pay a thought by the probability of the reference answer after it, and fit that answer.
+    """Without a verifier: pay a thought by the probability of the target answer after it, and fit that answer.
 
-    VeriFree (arXiv 2505.21493): R = exp(sum log pi(y* | x, z)); -A logp(z) - R logp(y* | x, z), A leave-one-out.
-    The row holds thought and reference answer; extra["reference_answer"] [B, T] is 1 on the latter.
+    VeriFree (arXiv 2505.21493): R = exp(sum log pi(y* | x, z)); loss -A logp(z) - R logp(y* | x, z), A leave-one-out. A
+    row holds the thought and the target answer; extra["reference_answer"] [B, T] is 1 on the latter.
     """
     return compose(
         reward=[reward.reference_likelihood()],

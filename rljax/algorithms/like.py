@@ -1,7 +1,7 @@
-"""Settings with which public systems run a recipe: ``grpo(like="verl")``. DIFFERENCES.md has versions and the rest.
+"""Settings with which public systems run a recipe: ``grpo(like="verl")``. DIFFERENCES.md has the versions and the rest.
 
-Each is what the system does when its user sets nothing but the method's name. Where a recipe cannot say that, no
-preset stands here: DIFFERENCES.md then tells what to write.
+A preset is what the system does when its user sets nothing but the method's name. Where a recipe has no argument for
+a setting, there is no preset here, and DIFFERENCES.md says what to write instead.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Recipes told apart by their advantage: baselines, normalisers, and what sign or difficulty is worth."""
+"""Recipes that differ in their advantage: baselines, normalizers, weights by sign or difficulty."""
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, reward, source, surrogate, weight
@@ -6,27 +6,8 @@ from rljax.types import Count, Fraction, NonNegative, Number, Positive
 
 
 @recipe
-def sft():
-    """Fit demonstrations: minimise -log pi(y | x), token mean."""
-    return compose(source=source.demonstrations(), loss=[surrogate.likelihood()], reduce=reduce.mean_over_tokens())
-
-
-@recipe
-def dft():
-    """Fit demonstrations in proportion to their probability: -sg(pi) log pi, token mean.
-
-    Dynamic fine-tuning (arXiv 2508.05629). Differs from ``sft`` by the weight sg(pi).
-    """
-    return compose(
-        source=source.demonstrations(),
-        loss=[surrogate.likelihood(), weight.probability()],
-        reduce=reduce.mean_over_tokens(),
-    )
-
-
-@recipe
 def reinforce(gamma: Fraction = 1.0):
-    """Follow the plain policy gradient: -sum_t G_t logp_t, mean over rows (Williams 1992). No baseline."""
+    """Follow the plain policy gradient: minimize -sum_t G_t logp_t, averaged over rows (Williams 1992). No baseline."""
     return compose(
         advantage=[advantage.returns(gamma)],
         loss=[surrogate.reinforce()],
@@ -38,7 +19,7 @@ def reinforce(gamma: Fraction = 1.0):
 def rloo(kl: NonNegative = 0.0):
     """REINFORCE with a leave-one-out baseline: A_i = r_i - mean over j != i of r_j.
 
-    Back to Basics (arXiv 2402.14740). ``kl`` > 0 charges k1 to the reward, as the paper does. Differs from
+    Back to Basics (arXiv 2402.14740). With ``kl`` > 0, k1 is charged to the reward, as in the paper. Differs from
     ``reinforce`` by the baseline.
     """
     return compose(
@@ -53,7 +34,8 @@ def rloo(kl: NonNegative = 0.0):
 def remax(kl: NonNegative = 0.0):
     """REINFORCE with the reward of the greedy completion as baseline: A_t = G_t - r(greedy).
 
-    ReMax (arXiv 2310.10505). The greedy reward of each row's prompt is the part "greedy_reward".
+    ReMax (arXiv 2310.10505). The part "greedy_reward" is the greedy completion's reward for each row's prompt. Differs
+    from ``rloo`` by the baseline.
     """
     return compose(
         reward=when(kl, reward.kl("k1", kl)),
@@ -67,7 +49,7 @@ def remax(kl: NonNegative = 0.0):
 def reinforce_plus_plus(kl: NonNegative = 1e-3, gamma: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """PPO without a critic or a group: returns with k1 in the reward, whitened over the batch.
 
-    REINFORCE++ (arXiv 2501.03262). Differs from ``reinforce`` by whitening and the clip.
+    REINFORCE++ (arXiv 2501.03262). Differs from ``reinforce`` by the whitening and the clip.
     """
     return compose(
         reward=when(kl, reward.kl("k1", kl)),
@@ -79,7 +61,11 @@ def reinforce_plus_plus(kl: NonNegative = 1e-3, gamma: Fraction = 1.0, low: NonN
 
 @recipe
 def reinforce_plus_plus_baseline(kl: NonNegative = 1e-3, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """``ppo_clip`` with k2 to the reference in the loss. REINFORCE++-baseline (arXiv 2501.03262)."""
+    """``ppo_clip`` with k2 to the reference in the loss.
+
+    REINFORCE++-baseline (arXiv 2501.03262). Differs from ``reinforce_plus_plus`` by the group mean and by where the KL
+    is.
+    """
     return compose(
         advantage=[advantage.center_by_group(), advantage.whiten()],
         loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k2", kl))],
@@ -89,10 +75,10 @@ def reinforce_plus_plus_baseline(kl: NonNegative = 1e-3, low: NonNegative = 0.2,
 
 @recipe
 def opo():
-    """REINFORCE with the length-weighted mean reward of the group as baseline: b = sum len r / sum len.
+    """REINFORCE with the group's length-weighted mean reward as baseline: b = sum |y_i| r_i / sum |y_i|.
 
-    OPO (arXiv 2505.23585): the variance-optimal baseline when gradient norms grow with length. Strictly
-    on-policy, one update a batch.
+    OPO (arXiv 2505.23585): the baseline of least variance when gradient norms grow with length. Strictly on-policy, one
+    update for each batch. Differs from ``rloo`` by the baseline and the token mean.
     """
     return compose(
         advantage=[advantage.length_weighted_baseline()],
@@ -103,9 +89,10 @@ def opo():
 
 @recipe
 def otb():
-    """REINFORCE with the optimal baseline of each token: B_t = sum_i G_t W_t / sum_i W_t over the group.
+    """REINFORCE with an optimal baseline for each token: B_t = sum_i G_t W_t / sum_i W_t over the group.
 
-    Optimal token baseline (arXiv 2602.07078); W_t sums the squared logit gradients 1 - 2 pi + sum pi^2 so far.
+    Optimal token baseline (arXiv 2602.07078); W_t sums the squared logit gradients 1 - 2 pi + sum pi^2 up to t. Differs
+    from ``opo`` by weights that depend on the token.
     """
     return compose(
         advantage=[advantage.optimal_token_baseline()],
@@ -116,10 +103,10 @@ def otb():
 
 @recipe
 def gpg(floor: Fraction = 0.5):
-    """REINFORCE on centred rewards, scaled up by the share of groups that teach something.
+    """REINFORCE on centered rewards, divided by the share of groups with spread: A = (r - mean) / max(share, floor).
 
-    GPG (arXiv 2504.02546): A = (r - mean) / max(share of groups with spread, floor). The authors resample until
-    the share reaches ``floor``.
+    GPG (arXiv 2504.02546). The authors resample until the share reaches ``floor``. Differs from ``dr_grpo`` by the
+    scale and the missing clip.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_informative_share(floor)],
@@ -130,9 +117,9 @@ def gpg(floor: Fraction = 0.5):
 
 @recipe
 def max_rl(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Centre by the group mean and divide by it: A = (r - mean) / mean, so rare successes weigh 1 / p.
+    """Center by the group's mean reward and divide by it: A = (r - mean) / mean, so that rare successes weigh 1 / p.
 
-    MaxRL (arXiv 2602.02710). Differs from ``grpo`` by the scale: mean in place of standard deviation.
+    MaxRL (arXiv 2602.02710). Differs from ``grpo`` by the scale: the mean in place of the standard deviation.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group_mean()],
@@ -143,7 +130,7 @@ def max_rl(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def gdpo(weights: tuple[tuple[str, float], ...], low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Normalise each part of the reward in its group, add them up, then standardise over the batch.
+    """Normalize each part of the reward in its group, add the parts up, then standardize over the batch.
 
     GDPO (arXiv 2601.05242). ``weights`` is (part, weight) pairs of the task's reward parts.
     """
@@ -157,9 +144,9 @@ def gdpo(weights: tuple[tuple[str, float], ...], low: NonNegative = 0.2, high: N
 
 @recipe
 def longwriter_zero(weights: tuple[tuple[str, float], ...], low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Normalise each part of the reward in its group and add them up by weights.
+    """Normalize each part of the reward in its group and add the parts up by weights.
 
-    LongWriter-Zero (arXiv 2506.18841). Differs from ``gdpo`` by leaving out the batch statistics.
+    LongWriter-Zero (arXiv 2506.18841). Differs from ``gdpo`` by leaving out the statistics of the batch.
     """
     return compose(
         reward=[reward.decoupled(weights)],
@@ -171,10 +158,10 @@ def longwriter_zero(weights: tuple[tuple[str, float], ...], low: NonNegative = 0
 
 @recipe
 def spo(prompts: Count, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """One row a prompt: subtract a remembered success rate, then standardise over the batch.
+    """One row for each prompt: subtract a remembered success rate of the prompt, then standardize over the batch.
 
-    SPO (arXiv 2509.13232). ``prompts`` is the size of the training split; the part "drift" is the mean
-    |change of log-prob| of the prompt's last row. Its prioritised draw belongs to the curriculum.
+    SPO (arXiv 2509.13232). ``prompts`` is the size of the training split; the part "drift" is the mean |change of
+    log-prob| of the prompt's last row. Its prioritized choice of prompts is part of the sampler.
     """
     return compose(
         advantage=[advantage.value_tracker(prompts), advantage.standardise_rows()],
@@ -191,7 +178,7 @@ def w_reinforce(
     high: NonNegative = 0.2,
     entropy: NonNegative = 1e-3,
 ):
-    """Weigh right answers less than wrong ones: A = positive 1[r = 1] - negative 1[r = 0].
+    """Weigh correct answers less than wrong ones: A = positive 1[r = 1] - negative 1[r = 0].
 
     The Surprising Effectiveness of Negative Reinforcement (arXiv 2506.01347). Rewards must be 0 or 1.
     """
@@ -204,7 +191,10 @@ def w_reinforce(
 
 @recipe
 def psr(low: NonNegative = 0.2, high: NonNegative = 0.2, entropy: NonNegative = 1e-3):
-    """Positive samples only: the wrong rows are dropped before the token mean (arXiv 2506.01347)."""
+    """Train on positive samples only: A = 1[r = 1], and wrong rows are dropped before the token mean.
+
+    PSR (arXiv 2506.01347). Differs from ``w_reinforce`` by the rows that are dropped.
+    """
     return compose(
         advantage=[advantage.sign_weighted(1.0, 0.0)],
         prepare=[prepare.keep("correct")],
@@ -215,7 +205,10 @@ def psr(low: NonNegative = 0.2, high: NonNegative = 0.2, entropy: NonNegative = 
 
 @recipe
 def nsr(low: NonNegative = 0.2, high: NonNegative = 0.2, entropy: NonNegative = 1e-3):
-    """Negative samples only: the right rows are dropped before the token mean (arXiv 2506.01347)."""
+    """Train on negative samples only: A = -1[r = 0], and correct rows are dropped before the token mean.
+
+    NSR (arXiv 2506.01347). Differs from ``psr`` by the sign.
+    """
     return compose(
         advantage=[advantage.sign_weighted(0.0, 1.0)],
         prepare=[prepare.keep("wrong")],
@@ -228,8 +221,8 @@ def nsr(low: NonNegative = 0.2, high: NonNegative = 0.2, entropy: NonNegative = 
 def rl_zvp(alpha: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """GRPO that also learns from groups without spread, token by token, in proportion to entropy.
 
-    RL-ZVP (arXiv 2509.21880): all right, A_t = alpha H_t; all wrong, A_t = -alpha (max H - H_t). Equals ``grpo``
-    without KL on mixed groups.
+    RL-ZVP (arXiv 2509.21880): A_t = alpha H_t where all rows are correct, A_t = -alpha (max H - H_t) where all are
+    wrong. Equals ``grpo`` without KL on mixed groups.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.zero_variance(alpha)],
@@ -240,9 +233,10 @@ def rl_zvp(alpha: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative =
 
 @recipe
 def lens(all_wrong: NonNegative = 0.25, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO whose wrong rows are punished by their confidence, so that all-wrong groups teach too.
+    """GRPO whose wrong rows are charged their confidence, so that groups of wrong rows train the policy too.
 
-    LENS (arXiv 2510.08696): all-wrong groups are centred only and weigh ``all_wrong``. 16 samples.
+    LENS (arXiv 2510.08696): groups without a correct row are only centered, and weigh ``all_wrong``. The paper samples
+    16 rows for each prompt.
     """
     return compose(
         reward=[reward.confidence_penalty()],
@@ -254,7 +248,7 @@ def lens(all_wrong: NonNegative = 0.25, low: NonNegative = 0.2, high: NonNegativ
 
 @recipe
 def pass_at_k(k: Count = 4, low: NonNegative = 0.2, high: NonNegative = 0.28, oversample: Count = 2):
-    """DAPO's chain on the analytic advantage of pass@k: the group is paid for its best of k.
+    """DAPO's chain on the analytic advantage of pass@k: the group is paid for the best of k rows.
 
     Pass@k Training (arXiv 2508.10751). k = 1 is the group z-score with the population deviation.
     """
@@ -268,7 +262,7 @@ def pass_at_k(k: Count = 4, low: NonNegative = 0.2, high: NonNegative = 0.28, ov
 
 @recipe
 def best_minus_second(scale: bool = False, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Pay only the best row of a group, by what it has over the second best (arXiv 2503.19595)."""
+    """Pay only the best row of a group: A is its reward minus the second best (arXiv 2503.19595)."""
     return compose(
         advantage=[advantage.best_minus_second(scale)],
         loss=[ratio.token(), surrogate.clip(low, high)],
@@ -278,9 +272,9 @@ def best_minus_second(scale: bool = False, low: NonNegative = 0.2, high: NonNega
 
 @recipe
 def brpo_pairwise(limit: Positive = 0.6, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Pay +1 to rows that beat the group's reference row, -1 to the others; lopsided groups are paid nothing.
+    """Pay 1 to rows that beat the group's reference row and -1 to the others; one-sided groups are paid nothing.
 
-    BRPO of Writing-Zero (arXiv 2506.00103). The part "beats_reference" is 1, -1, and 0 on the reference row itself.
+    BRPO of Writing-Zero (arXiv 2506.00103). The part "beats_reference" is 1 or -1, and 0 on the reference row itself.
     """
     return compose(
         advantage=[advantage.pairwise_reference(limit)],
@@ -291,9 +285,10 @@ def brpo_pairwise(limit: Positive = 0.6, low: NonNegative = 0.2, high: NonNegati
 
 @recipe
 def brpo_budget(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count | None = None):
-    """Credit each stretch of thought with the rewards of the budgets still ahead of it.
+    """Credit each segment of a thought with the rewards at the token budgets that are still ahead of it.
 
-    BRPO of AnytimeReasoner (arXiv 2505.13438). One cut is ``dr_grpo``.
+    BRPO of AnytimeReasoner (arXiv 2505.13438). extra["cut_reward"] [B, S] and extra["segment"] [B, T]; one budget is
+    ``dr_grpo``.
     """
     return compose(
         advantage=[advantage.budget_relative()],
@@ -303,10 +298,11 @@ def brpo_budget(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count |
 
 
 @recipe
-def reinforce_ada(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Take the baseline from every row drawn, update on those kept (the part "kept" is 1).
+def reinforce_ada(low: NonNegative = 0.2, high: NonNegative = 0.28):
+    """Take the baseline from every row drawn, update on those kept: A = r - mean of all, rows with part "kept" 1.
 
-    Reinforce-Ada (arXiv 2510.04996); which rows are drawn and kept belongs to the sampler.
+    Reinforce-Ada (arXiv 2510.04996). Which rows are drawn and kept is decided by the sampler. Differs from
+    ``dr_grpo`` by the rows left out of the loss. The release also sets a dual clip of 10.
     """
     return compose(
         advantage=[advantage.center_by_group()],
@@ -320,9 +316,9 @@ def reinforce_ada(low: NonNegative = 0.2, high: NonNegative = 0.2):
 def golongrl(
     gamma: Number = 1.0, alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.28, dual: Positive = 3.0
 ):
-    """Group mean, task-wide scale, and more weight for successes on hard prompts and failures on easy ones.
+    """Group mean, scale of the domain, and more weight for successes on hard prompts and failures on easy ones.
 
-    GoLongRL (2025): the spread is pooled over the prompts of a domain. 16 samples.
+    GoLongRL (2025): the spread is pooled over the prompts of a domain. The release samples 16 rows for each prompt.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_task()],
@@ -335,7 +331,7 @@ def golongrl(
 def t1(kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3, decay: Fraction = 0.99):
     """RLOO with an entropy bonus and a KL to a moving average of the policy.
 
-    T1 (arXiv 2501.11651); coefficients of the report are not public, these are small ones.
+    T1 (arXiv 2501.11651). The report does not publish its coefficients; those here are small ones.
     """
     return compose(
         advantage=[advantage.leave_one_out()],
@@ -349,8 +345,8 @@ def t1(kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3, decay: Fraction = 0.
 def on_policy_distillation():
     """Let the reference teach the policy on the policy's own samples: A_t = log teacher - log pi.
 
-    On-policy distillation, as in MiMo-V2-Flash (arXiv 2601.02780); pi at sampling, unfiltered. The expected
-    gradient is that of each token's reverse KL.
+    On-policy distillation, as in MiMo-V2-Flash (arXiv 2601.02780); pi is the policy at sampling, unfiltered. The
+    expected gradient is that of each token's reverse KL.
     """
     return compose(
         advantage=[advantage.distillation()],
@@ -361,7 +357,7 @@ def on_policy_distillation():
 
 @recipe
 def tempo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative = 1e-6):
-    """GRPO plus temporal differences on the tree that the group's shared prefixes form.
+    """GRPO plus temporal differences on the tree of the group's shared prefixes.
 
     TEMPO (arXiv 2509.18314): A = (r - mean + V(s_{t+1}) - V(s_t)) / (std + epsilon), V the mean reward under a prefix.
     """
@@ -374,9 +370,9 @@ def tempo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative 
 
 @recipe
 def attn_rl(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Credit a node of a branching rollout by its rise over root and parent.
+    """Credit a node of a branching rollout by its rise: A = (2 V - V_root - V_parent) / sqrt(leaves).
 
-    AttnRL (arXiv 2509.26628). extra["node"] [B, T] names the node of each token; where to branch belongs to the
+    AttnRL (arXiv 2509.26628). extra["node"] [B, T] names the node of each token; where to branch is decided by the
     sampler.
     """
     return compose(

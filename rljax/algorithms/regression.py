@@ -1,4 +1,4 @@
-"""Recipes that fit a target instead of climbing a ratio: mirror descent, implicit policies, preference pairs."""
+"""Recipes that fit a target: mirror descent, implicit policies, preference pairs."""
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
@@ -8,10 +8,10 @@ from rljax.types import Count, Fraction, NonNegative, Positive
 
 @recipe
 def kimi_k15(tau: Positive = 0.1, length: NonNegative = 0.0):
-    """Regress the row's log-ratio onto its centred reward: (r - mean - tau Delta)^2, Delta = sum_t log rho_t.
+    """Regress the row's log-ratio onto its centered reward: (r - mean - tau Delta)^2, Delta = sum_t log rho_t.
 
-    Kimi k1.5 (arXiv 2501.12599, eq. 3), online mirror descent; the report does not give tau. ``length`` weighs
-    its length reward, which is switched on after a warm-up.
+    Kimi k1.5 (arXiv 2501.12599, eq. 3), online mirror descent; the report does not publish tau. ``length`` is the
+    weight of its length reward, which the authors switch on after a warm-up.
     """
     return compose(
         reward=when(length, reward.min_max_length(length)),
@@ -25,7 +25,8 @@ def kimi_k15(tau: Positive = 0.1, length: NonNegative = 0.0):
 def pmd_mean(tau: Positive = 0.01):
     """Mirror descent with a leave-one-out baseline, divided by the length: tau / 2 (A / tau - Delta)^2 / |y|.
 
-    OpenKimi, PMD-mean. On-policy its gradient is REINFORCE's by row mean.
+    OpenKimi, PMD-mean. On-policy its gradient is that of REINFORCE by row mean. Differs from ``kimi_k15`` by the
+    baseline and the scale.
     """
     return compose(
         advantage=[advantage.leave_one_out()],
@@ -36,9 +37,10 @@ def pmd_mean(tau: Positive = 0.01):
 
 @recipe
 def pmd_partition(tau: Positive = 0.01):
-    """``pmd_mean`` with the log-partition of the other rows as baseline: r_i - tau log mean_j exp(r_j / tau).
+    """``pmd_mean`` with the log-partition of the other rows as baseline: A_i = r_i - tau log mean_j exp(r_j / tau).
 
-    OpenKimi, PMD-partition. tau to infinity is ``pmd_mean``'s baseline, tau to 0 the best other row.
+    OpenKimi, PMD-partition. As tau goes to infinity it is the baseline of ``pmd_mean``, as tau goes to 0 the best other
+    row.
     """
     return compose(
         advantage=[advantage.log_partition_baseline(tau)],
@@ -49,10 +51,10 @@ def pmd_partition(tau: Positive = 0.01):
 
 @recipe
 def a_star_po(beta: Positive = 1e-3):
-    """Regress the log-ratio to the reference onto r - V*, V* estimated beforehand from the reference.
+    """Regress the log-ratio to the reference onto r - V*: (beta log(pi / ref) - (r - V*))^2.
 
-    A*-PO (arXiv 2505.20686): (beta log(pi / ref) - (r - V*))^2, V* = b log mean exp(r / b) of 8 samples, b = 0.5.
-    V* of each row's prompt is the part "optimal_value".
+    A*-PO (arXiv 2505.20686). The part "optimal_value" is V* of each row's prompt, estimated beforehand from 8 samples
+    of the reference: V* = b log mean exp(r / b), b = 0.5.
     """
     return compose(
         advantage=[advantage.part_baseline("optimal_value")],
@@ -63,9 +65,9 @@ def a_star_po(beta: Positive = 1e-3):
 
 @recipe
 def direct_reward_optimisation(beta: Positive):
-    """REINFORCE with a quadratic leash on every token: -(A logp - beta / 2 (logp - proximal)^2).
+    """REINFORCE with a quadratic penalty on every token: -(A logp - beta / 2 (logp - proximal)^2).
 
-    Offline Regularised RL (arXiv 2405.19107); ``beta`` has no default in the literature.
+    Offline Regularised RL (arXiv 2405.19107); the literature has no default for ``beta``.
     """
     return compose(
         advantage=[advantage.center_by_group()],
@@ -76,10 +78,10 @@ def direct_reward_optimisation(beta: Positive):
 
 @recipe
 def gvpo(beta: Positive = 0.1):
-    """Match differences of log-ratios to differences of rewards inside a group.
+    """Match differences of log-ratios to differences of rewards within a group.
 
-    GVPO (arXiv 2504.19599): ((beta (Delta_i - mean Delta)) - (r_i - mean r))^2 / 2, summed over a group
-    over G - 1, averaged over groups.
+    GVPO (arXiv 2504.19599): ((beta (Delta_i - mean Delta)) - (r_i - mean r))^2 / 2, summed over a group and divided by
+    G - 1, averaged over groups.
     """
     return compose(
         advantage=[advantage.center_by_group()],
@@ -92,9 +94,9 @@ def gvpo(beta: Positive = 0.1):
 def flow_rl(beta: Positive = 15.0, cap: Positive = 10.0):
     """Match the policy to exp(beta A) times the reference: trajectory balance with a learned log Z(x).
 
-    FlowRL (arXiv 2509.15207): w (log Z + mean logp - beta A - mean ref)^2, w the truncated row ratio. The
-    value module is log Z, read at the first token. It is regressed onto beta A + mean ref - mean logp at
-    sampling by an objective of its own: on the first step the direction of its half of the joint gradient.
+    FlowRL (arXiv 2509.15207): w (log Z + mean logp - beta A - mean ref)^2, w the truncated ratio of the row. The value
+    module is log Z, read at the first token. A second objective regresses it onto beta A + mean ref - mean logp at
+    sampling: on the first step this is the direction of its half of the joint gradient.
     """
     partition = types.Objective(
         module="value", loss=(surrogate.value_error(None),), reduce=reduce.mean_over_first_tokens()
@@ -114,11 +116,11 @@ def nft(
     length: Positive = 1000.0,
     oversample: Count = 2,
 ):
-    """Fit right rows by likelihood and wrong ones through the policy they imply, in one supervised loss.
+    """Fit correct rows by likelihood, and wrong ones through the policy they imply, in one supervised loss.
 
-    Negative-aware fine-tuning (arXiv 2505.18116): right -log R, wrong -log((1 - p R) / (1 - p)), R the token
-    ratio, p the group's success rate. Rewards 0 or 1; mixed groups only. ``floor`` 1 caps the slope of wrong tokens
-    (and shows a loss of 0) where R > 1.
+    Negative-aware fine-tuning (arXiv 2505.18116): correct -log R, wrong -log((1 - p R) / (1 - p)), R the token ratio, p
+    the group's success rate. Rewards are 0 or 1; mixed groups only. ``floor`` 1 caps the slope of wrong tokens where R
+    > 1, and their loss is then shown as 0.
     """
     return compose(
         source=source.dynamic(oversample),
@@ -130,10 +132,10 @@ def nft(
 
 @recipe
 def a_lol(low: Fraction = 0.9, high: NonNegative = 0.9):
-    """Offline policy gradient on rows better than the reference's value, weighed by a clipped row ratio.
+    """Offline policy gradient on rows better than the reference's value, weighed by a clipped ratio of the row.
 
-    A-LoL (arXiv 2305.14718): -relu(R - V(x)) sg(clip(pi / ref, 1 - low, 1 + high)) sum logp; the part
-    "prompt_value" is V(x).
+    A-LoL (arXiv 2305.14718): -relu(R - V(x)) sg(clip(pi / ref, 1 - low, 1 + high)) sum logp; the part "prompt_value" is
+    V(x).
     """
     return compose(
         advantage=[advantage.part_baseline("prompt_value"), advantage.positive_part()],
@@ -144,7 +146,7 @@ def a_lol(low: Fraction = 0.9, high: NonNegative = 0.9):
 
 @recipe
 def a_lol_token(low: Fraction = 0.9, high: NonNegative = 0.9):
-    """``a_lol`` with a clipped ratio for each token, its sequence form in the paper (arXiv 2305.14718)."""
+    """``a_lol`` with a clipped ratio for each token, the paper's sequence form (arXiv 2305.14718)."""
     return compose(
         advantage=[advantage.part_baseline("prompt_value"), advantage.positive_part()],
         loss=[ratio.token("reference"), surrogate.clipped_importance(low, high)],
@@ -154,7 +156,7 @@ def a_lol_token(low: Fraction = 0.9, high: NonNegative = 0.9):
 
 @recipe
 def a_lol_reference_free():
-    """``a_lol`` without the ratio: likelihood of rows better than V(x), weighed by how much (arXiv 2305.14718)."""
+    """``a_lol`` without the ratio: -relu(R - V(x)) sum logp (arXiv 2305.14718)."""
     return compose(
         advantage=[advantage.part_baseline("prompt_value"), advantage.positive_part()],
         loss=[surrogate.reinforce()],
@@ -164,9 +166,10 @@ def a_lol_reference_free():
 
 @recipe
 def filtered_cloning(threshold: float = 0.0):
-    """Fit the rows whose reward is above ``threshold``: rejection-sampling fine-tuning, filtered cloning.
+    """Fit the rows whose reward is above ``threshold``: A = 1[R > threshold].
 
-    TTI's filtered behaviour cloning, RFT. REINFORCE with a 0/1 advantage.
+    Filtered behavior cloning of TTI, rejection-sampling fine-tuning (RFT). Differs from ``reinforce`` by the advantage
+    of 0 or 1.
     """
     return compose(
         advantage=[advantage.returns(), advantage.binarise(threshold)],
@@ -179,8 +182,8 @@ def filtered_cloning(threshold: float = 0.0):
 def dpo(beta: Positive = 0.1, smoothing: Fraction = 0.0):
     """Prefer the best row of a group to its worst: -log sigmoid(beta h), h the difference of log-ratios.
 
-    DPO (arXiv 2305.18290), online: h = sum_w log(pi / ref) - sum_l log(pi / ref). With the policy's own samples
-    each round this is iterative DPO; with stored pairs, the offline method.
+    DPO (arXiv 2305.18290), online: h = sum_w log(pi / ref) - sum_l log(pi / ref). On fresh samples of the policy it is
+    iterative DPO, on stored pairs the offline method.
     """
     return compose(
         prepare=[prepare.best_and_worst()],
@@ -191,7 +194,7 @@ def dpo(beta: Positive = 0.1, smoothing: Fraction = 0.0):
 
 @recipe
 def dpo_length_normalised(beta: Positive = 5.0, smoothing: Fraction = 0.0):
-    """DPO on per-token means of the log-ratios, so that length cannot win. Tulu 3 (arXiv 2411.15124)."""
+    """DPO on per-token means of the log-ratios, so that length does not decide. Tulu 3 (arXiv 2411.15124)."""
     return compose(
         prepare=[prepare.best_and_worst()],
         loss=[surrogate.preference(beta, smoothing, per_token=True)],
@@ -201,9 +204,9 @@ def dpo_length_normalised(beta: Positive = 5.0, smoothing: Fraction = 0.0):
 
 @recipe
 def ipo(beta: Positive = 0.1, per_token: bool = False):
-    """Hold the preference margin at 1 / (2 beta): (h - 1 / (2 beta))^2.
+    """Regress the preference margin onto 1 / (2 beta): (h - 1 / (2 beta))^2.
 
-    IPO (arXiv 2310.12036). TRL and AReaL set ``per_token``. Differs from ``dpo`` by a target for the margin.
+    IPO (arXiv 2310.12036). TRL and AReaL set ``per_token``. Differs from ``dpo`` by a finite target for the margin.
     """
     return compose(
         prepare=[prepare.best_and_worst()],
@@ -214,7 +217,7 @@ def ipo(beta: Positive = 0.1, per_token: bool = False):
 
 @recipe
 def step_apo(beta: Positive = 0.1):
-    """DPO on steps, with values of the states reached: -log sigmoid(beta h - V(s'_w) + V(s'_l)).
+    """DPO on steps, with the values of the states they reach: -log sigmoid(beta h - V(s'_w) + V(s'_l)).
 
     Step-APO of CPL. The part "next_value" is V of the state after the row's step.
     """
@@ -229,25 +232,13 @@ def step_apo(beta: Positive = 0.1):
 def p3o(kl: NonNegative = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Follow the gradient of a pair's reward difference: (r1 - r2) grad(logp(y1) - logp(y2)) / 2.
 
-    P3O (arXiv 2310.00212), V1: the row ratios are clipped each by itself; KL is in the reward. A pair is the
-    best and the worst row of a group.
+    P3O (arXiv 2310.00212), V1: each row's product ratio is clipped separately, and k1 is charged to the reward. The
+    pair is two rows of the group drawn at random: with 2 samples of a prompt all rows are used, with more the rest are
+    dropped, so sample 2. Differs from ``dpo`` by the weight r1 - r2 and the clip.
     """
     return compose(
         reward=when(kl, reward.kl("k1", kl)),
-        prepare=[prepare.best_and_worst()],
+        prepare=[prepare.random_pair()],
         loss=[ratio.product(), surrogate.pairwise_clip(low, high)],
-        reduce=reduce.mean_over_rows(),
-    )
-
-
-@recipe
-def prdp(beta: Positive = 0.1, limit: Positive | None = None):
-    """Regress the difference of log-ratios onto the difference of rewards: (r1 - r2 - beta (D1 - D2))^2.
-
-    PRDP (arXiv 2402.08714) as a token loss; ``limit`` clips each row's log-ratio. The pair form of ``gvpo``.
-    """
-    return compose(
-        prepare=[prepare.best_and_worst()],
-        loss=[surrogate.reward_difference(beta, limit)],
         reduce=reduce.mean_over_rows(),
     )

@@ -1,7 +1,9 @@
-"""Recipes told apart by their reward: length, mode, gates, votes and other shaping on a plain base."""
+"""Recipes that differ in their reward: length, modes, gates, votes and other shaping on a plain base."""
+
+import dataclasses
 
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import advantage, penalty, ratio, reduce, reward, schedule, source, surrogate, weight
+from rljax.transforms import advantage, after, penalty, ratio, reduce, reward, schedule, source, surrogate, weight
 from rljax.types import Count, Fraction, NonNegative, Number, Positive
 
 
@@ -17,29 +19,29 @@ def _grpo(rewards, low=0.2, high=0.2, kl=0.0):
 
 @recipe
 def grpo_lambda(share: Fraction = 0.2, alpha: Fraction = 0.5):
-    """GRPO that punishes length only in the groups it solves best.
+    """GRPO that charges length only in the groups it solves best.
 
-    GRPO-lambda (arXiv 2505.18086): in the top ``share`` of groups right rows get 1 - alpha sigmoid(z(len)); alpha
-    is not given by a public source.
+    GRPO-lambda (arXiv 2505.18086): in the top ``share`` of groups, correct rows are paid 1 - alpha sigmoid(z(len)). No
+    public source gives alpha.
     """
     return _grpo([reward.solve_rate_length(share, alpha)])
 
 
 @recipe
 def cosine_grpo(limit: Count, correct: tuple[float, float] = (0.5, 1.0), wrong: tuple[float, float] = (-1.0, -0.5)):
-    """GRPO on the cosine length reward: short right answers best, short wrong answers worst.
+    """GRPO on the cosine length reward: short correct answers are paid most, short wrong answers least.
 
-    Demystifying Long Chain-of-Thought (arXiv 2502.03373). ``limit`` in tokens.
+    Demystifying Long Chain-of-Thought (arXiv 2502.03373). ``limit`` is in tokens.
     """
     return _grpo([reward.cosine_length(limit, correct, wrong)])
 
 
 @recipe
 def vl_cogito(limit: Count = 750, kl: NonNegative = 0.0):
-    """GRPO whose wrong rows are drawn to the length of their right siblings; mid-difficulty prompts weigh more.
+    """GRPO whose wrong rows are pulled to the length of the correct rows of their group, weighed by difficulty.
 
     VL-Cogito (arXiv 2507.22607), hard stage: dynamic length reward, repetition penalty on wrong rows, difficulty
-    weight. ``limit`` stands in where a group has no right row.
+    weight. ``limit`` is the length where a group has no correct row.
     """
     return compose(
         reward=[reward.sibling_cosine(limit), reward.repetition(only="wrong")],
@@ -51,19 +53,20 @@ def vl_cogito(limit: Count = 750, kl: NonNegative = 0.0):
 
 @recipe
 def ada_ctrl():
-    """GRPO on rewards that ask for a right difficulty tag, and for brevity where the task was tagged easy.
+    """GRPO on rewards for a correct difficulty tag, and for brevity where the prompt was tagged easy.
 
-    AdaCtrl (2025): outcome +-1, part "tag" (1 match, 0 mismatch, -1 missing), part "easy" (1 where so tagged).
+    AdaCtrl (2025): the outcome is 1 or -1; part "tag" (1 match, 0 mismatch, -1 missing), part "easy" (1 where tagged
+    easy).
     """
     return _grpo([reward.outcome(1.0, -1.0), reward.tag_cosine()])
 
 
 @recipe
 def auto_think(alpha: Positive = 0.05, beta: Positive = 0.05):
-    """GRPO that learns when to think: no-think successes pay double, and length is punished by z-score.
+    """GRPO that learns when to think: successes without a thought are paid double, and length is charged by z-score.
 
-    AutoThink (arXiv 2505.10832), stage 3; stages 1 and 2 are ``reward.mode_balance`` with and without its balance.
-    The part "think" is 1 on rows that thought.
+    AutoThink (arXiv 2505.10832), stage 3; stages 1 and 2 are ``reward.mode_balance`` with and without its balance. The
+    part "think" is 1 on rows that contain a thought.
     """
     return _grpo([reward.mode_balance(limit=1.0), reward.length_zscore(alpha, beta)])
 
@@ -72,7 +75,7 @@ def auto_think(alpha: Positive = 0.05, beta: Positive = 0.05):
 def train_long_think_short(
     budget: Positive, decay: Fraction = 0.9, every: Count = 100, correct: NonNegative = 1.0, length: NonNegative = 0.5
 ):
-    """GRPO with a triangular reward around a token budget that shrinks as training goes on.
+    """GRPO with a triangular reward around a token budget that shrinks during training.
 
     Train Long, Think Short (arXiv 2508.08940): B = max(1, budget decay^floor(step / every)).
     """
@@ -81,7 +84,7 @@ def train_long_think_short(
 
 @recipe
 def campo(constant: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.2, oversample: Count = 2):
-    """GRPO by token mean that subtracts a constant from truncated rows with a looping tail.
+    """GRPO by token mean that subtracts a constant from truncated rows whose tail repeats itself.
 
     CAMPO, MiroMind-M1 (arXiv 2507.14683).
     """
@@ -109,22 +112,17 @@ def grpo_tcr(limit: Count, cache: Count, low: NonNegative = 0.2, high: NonNegati
 
 
 @recipe
-def ghpo(format: NonNegative = 0.5):
-    """GRPO on accuracy plus ``format`` times the part "format". GHPO; its hints belong to the sampler."""
-    return _grpo([reward.add_parts((("format", format),))])
-
-
-@recipe
 def rlsp(alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO on alpha * correct + (1 - alpha) * exploration, the part "exploration". RLSP (2025)."""
+    """GRPO on alpha correct + (1 - alpha) exploration, the part "exploration". RLSP (2025)."""
     return _grpo([reward.mix_part("exploration", alpha)], low, high)
 
 
 @recipe
 def mm_upt():
-    """GRPO on agreement with the group's majority answer (part "answer": an id), without labels.
+    """GRPO on agreement with the group's majority answer, without labels: r = 1[answer = majority].
 
-    MM-UPT (arXiv 2505.22453).
+    MM-UPT (arXiv 2505.22453): the part "answer" is an id. Unparseable rows do not vote and are paid 0; in the release
+    "no answer" can win the vote.
     """
     return _grpo([reward.majority_vote()])
 
@@ -140,51 +138,62 @@ def rlccf(models: Count):
 
 @recipe
 def general_reasoner(weight: NonNegative = 0.05, limit: Positive = 10.0):
-    """GRPO on 1[verified] (1 - weight min(limit, |length gap|)), -0.5 where no answer could be read.
+    """GRPO on 1[verified] (1 - weight min(limit, |length gap|)), and -0.5 where no answer could be read.
 
-    General-Reasoner (arXiv 2505.14652): the part "length_gap" compares the answer with the reference answer.
+    General-Reasoner (arXiv 2505.14652): the part "length_gap" is the difference in length to the target answer.
     """
     return _grpo([reward.length_gap(weight, limit), reward.unparseable(-0.5)])
 
 
 @recipe
-def rlt(kl: NonNegative = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Pay a teacher's explanation by how well a student then predicts the solution, and follows the thought.
+def rlt(
+    kl: NonNegative = 0.04,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    every: Count = 32,
+    share: Fraction = 0.9,
+):
+    """Pay a teacher's explanation by how well a student then predicts the solution and follows the thought.
 
-    RLT (arXiv 2506.08388): extra["student_logp"] and extra["solution"] [B, T]. Its reference is reset every 32 steps.
+    RLT (arXiv 2506.08388): extra["student_logp"] and extra["solution"] [B, T]. Every ``every`` steps the reference
+    becomes share policy + (1 - share) reference, as in the release. Differs from ``grpo`` by the reward and the
+    reference.
     """
-    return _grpo([reward.student_likelihood()], low, high, kl)
+    built = _grpo([reward.student_likelihood()], low, high, kl)
+    return dataclasses.replace(built, after=when(kl, after.mix_reference(every, share)))
 
 
 @recipe
 def gated_reward(threshold: Number = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO on the outcome, and on the dense rewards only where the outcome reaches ``threshold``.
+    """GRPO on the outcome, with the dense rewards added where the outcome reaches ``threshold``.
 
-    Gated reward accumulation (arXiv 2508.10548): R + 1[R >= threshold] sum_t r_t, one number a row.
+    Gated reward accumulation (arXiv 2508.10548): R + 1[R >= threshold] sum_t r_t, one number for each row.
     """
     return _grpo([reward.gated(threshold)], low, high)
 
 
 @recipe
 def gui_g1(alpha: NonNegative = 0.25, beta: NonNegative = 0.125, length: Positive = 64.0):
-    """Centred rewards of hit, overlap and box size, weighed by difficulty, over a constant length.
+    """Center r + alpha IoU + beta box in the group, weigh by the prompt's difficulty, divide by a constant length.
 
-    GUI-G1 (arXiv 2505.15810): r + alpha IoU + beta box, the parts "iou" and "box".
+    GUI-G1 (arXiv 2505.15810), with the parts "iou", "box" and "rate". The weight "rate" comes with each prompt of the
+    data, as in the release; the paper derives it from the relative size of the target box. Differs from ``dr_grpo`` by
+    the reward and the weight.
     """
     return compose(
         reward=[reward.add_parts((("iou", alpha), ("box", beta)))],
         advantage=[advantage.center_by_group()],
-        loss=[ratio.token(), surrogate.clip(), weight.by_difficulty("medium")],
+        loss=[ratio.token(), surrogate.clip(), weight.by_part("rate")],
         reduce=reduce.fixed_length(length),
     )
 
 
 @recipe
 def absolute_zero(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Pay a proposer of tasks by how hard they are for the solver, if it can solve them at all.
+    """Pay a proposer of tasks by how hard they are for the solver, provided that it can solve them at all.
 
-    Absolute Zero (arXiv 2505.03335): 1 - s for 0 < s, else -0.5, -1 malformed; s is the part "solver_success".
-    Statistics by role and task: the whitening of each (domain, agent).
+    Absolute Zero (arXiv 2505.03335): 1 - s for s > 0, else -0.5; -1 where malformed; s is the part "solver_success".
+    Advantages are whitened over each (domain, agent).
     """
     return compose(
         reward=[reward.learnability()],
@@ -196,9 +205,9 @@ def absolute_zero(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def prime_rl_length(output: NonNegative = 0.1, turns: NonNegative = 0.0, low: NonNegative = 0.2):
-    """GRPO, centred, on r - mean(r) sum_k w_k x_k / max x_k over output tokens and turns.
+    """GRPO, centered, on r - mean(r) sum_k w_k x_k / max x_k, x the output tokens and the turns of a row.
 
-    prime-rl's length penalty (2025).
+    The length penalty of prime-rl (2025). ``turns`` 0 leaves the turns out.
     """
     return compose(
         reward=[reward.relative_length(output, turns)],

@@ -7,9 +7,10 @@ from rljax.types import Fraction, NonNegative, Positive
 
 @recipe
 def areal(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """PPO's clip around the proximal policy, times exp(proximal - behaviour) for the sampler's lag.
+    """PPO's clip around the proximal policy, times exp(proximal - behaviour) for the lag of the sampler.
 
-    AReaL, decoupled PPO (arXiv 2505.24298, eq. 5). Equals ``ppo_clip`` on fresh rows but for the scale by group.
+    AReaL, decoupled PPO (arXiv 2505.24298, eq. 5). On fresh rows it differs from ``ppo_clip`` by the scale of the
+    group.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.whiten()],
@@ -20,9 +21,9 @@ def areal(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def a_3po(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """``areal`` with the proximal policy interpolated between sampler and policy by age, not computed.
+    """``areal`` with a proximal policy that is interpolated between sampler and policy by age, not computed.
 
-    A-3PO (arXiv 2512.06547): log prox = log b + a (sg(logp) - log b), a = 1 - 1 / age; saves a forward pass.
+    A-3PO (arXiv 2512.06547): log prox = log b + a (sg(logp) - log b), a = 1 - 1 / age. Saves a forward pass.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.whiten()],
@@ -39,7 +40,8 @@ def a_3po(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
 def aipo(cap: float = 4.0):
     """REINFORCE weighed by the truncated ratio to the sampler: -sg(min(exp(logp - behaviour), cap)) A logp.
 
-    AIPO, LlamaRL (arXiv 2505.24034); cap between 2 and 10. Equals ``cispo`` with lower bound 0 anchored on the sampler.
+    AIPO, LlamaRL (arXiv 2505.24034); cap between 2 and 10. Equals ``cispo`` without a lower bound, anchored on the
+    sampler.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -50,7 +52,10 @@ def aipo(cap: float = 4.0):
 
 @recipe
 def rollout_is(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """``aipo`` that drops the tokens outside [1 - low, 1 + high] instead of capping them. SkyRL's rollout_is."""
+    """``aipo`` that drops the tokens outside [1 - low, 1 + high] instead of truncating their weight.
+
+    The rollout_is of SkyRL.
+    """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[ratio.token("behaviour"), surrogate.banded_importance(low, high)],
@@ -73,7 +78,7 @@ def tis(cap: Positive = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def icepop(bounds: tuple[NonNegative, Positive] = (0.5, 5.0), low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """``tis`` that drops tokens whose importance weight leaves ``bounds`` instead of truncating it.
+    """``tis`` that drops tokens whose importance weight is outside ``bounds`` instead of truncating it.
 
     IcePop, Ring-1T (arXiv 2510.18855).
     """
@@ -88,7 +93,7 @@ def icepop(bounds: tuple[NonNegative, Positive] = (0.5, 5.0), low: NonNegative =
 def seq_mask_tis(
     bounds: tuple[NonNegative, Positive] = (0.999, 1.002), low: NonNegative = 0.2, high: NonNegative = 0.2
 ):
-    """Keep a row only if its geometric-mean weight is in ``bounds``; then each token's own weight, untruncated.
+    """Keep a row only if its geometric-mean weight is in ``bounds``; then use each token's weight, untruncated.
 
     The form of OpenRLHF and NeMo-RL. Differs from ``icepop`` by deciding on rows.
     """
@@ -101,9 +106,9 @@ def seq_mask_tis(
 
 @recipe
 def m2po(tau: Positive = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Drop the most off-policy tokens until the mean of (behaviour - proximal)^2 of the rest is below tau.
+    """Drop the most off-policy tokens until the mean of (behaviour - proximal)^2 over the rest is below tau.
 
-    M2PO (arXiv 2510.01161): bounds the second moment of the log-ratio instead of each ratio.
+    M2PO (arXiv 2510.01161). Bounds the second moment of the log-ratio instead of each ratio.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -116,7 +121,7 @@ def m2po(tau: Positive = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2):
 def kpop(bound: Positive = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Drop tokens where the larger of the two Bernoulli KLs between trainer and sampler exceeds ``bound``.
 
-    KPop. A mask: unlike ``icepop`` it leaves the weight of what it keeps at 1.
+    KPop. Differs from ``icepop`` by a mask: the weight of the tokens it keeps stays 1.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -127,9 +132,9 @@ def kpop(bound: Positive = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2)
 
 @recipe
 def prime_rl(low: NonNegative = 0.2, high: NonNegative = 0.2, kl_tau: NonNegative = 1e-3, lag: int = 8):
-    """Centred rewards, the total-variation mask of ``dppo``, and kl_tau (logp - behaviour)^2 to the sampler.
+    """Centered rewards, the total-variation mask of ``dppo``, and kl_tau (logp - behaviour)^2 to the sampler.
 
-    prime-rl's default (2025); tokens older than ``lag`` versions are left out.
+    The default of prime-rl (2025). Tokens older than ``lag`` versions are left out.
     """
     return compose(
         advantage=[advantage.center_by_group()],
@@ -145,10 +150,10 @@ def prime_rl(low: NonNegative = 0.2, high: NonNegative = 0.2, kl_tau: NonNegativ
 
 @recipe
 def ulorl(entropy: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative = 0.28):
-    """Stitched rollouts declared on-policy (ratio 1), well-mastered tokens of right rows masked.
+    """Declare stitched rollouts on-policy (ratio 1), and mask the well-mastered tokens of correct rows.
 
-    UloRL (arXiv 2507.19766): pseudo-on-policy ratio; DMMPT drops tokens of probability >= 0.99 in right rows
-    whose mean entropy is below ``entropy``. Its segment rollout belongs to the sampler.
+    UloRL (arXiv 2507.19766): pseudo-on-policy ratio; DMMPT drops tokens of probability >= 0.99 in correct rows whose
+    mean entropy is below ``entropy``. Its segment rollout is ``source.partial``.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -158,20 +163,27 @@ def ulorl(entropy: NonNegative = 0.2, low: NonNegative = 0.2, high: NonNegative 
 
 
 @recipe
-def remix(share: Fraction = 0.4, epsilon: NonNegative = 0.2, kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3):
-    """Replayed rows under a clip centred on exp(proximal - behaviour), and a KL that moves from base to recent.
+def remix(
+    share: Fraction = 0.4,
+    epsilon: NonNegative = 0.2,
+    kl: NonNegative = 1e-3,
+    entropy: NonNegative = 1e-3,
+    base: Fraction | None = None,
+):
+    """Replay rows under a clip centered on exp(proximal - behaviour); a KL moves from the base to the previous policy.
 
-    ReMix (arXiv 2507.06892): Mix-PPG and KL-Convex. At step 50-100 the authors reset the reference and go on
-    on-policy: a phase of its own. Here the recent policy is the proximal one.
+    ReMix (arXiv 2507.06892), Mix-PPG and KL-Convex: base KL(pi || ref) + (1 - base) KL(pi || pi_{k-1}), where ``base``
+    None is max(1 - 0.1 ceil((step - 50) / 10), 0.5). extra["previous_logp"] holds log pi_{k-1}; ``kl`` 0 leaves both
+    out. At step 50-100 the authors reset the reference and continue on-policy, which is a phase of its own.
     """
-    lam = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
+    falling = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
     return compose(
         source=source.replay(share),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[
             ratio.token("behaviour"),
             surrogate.centred_clip(epsilon),
-            *when(kl, penalty.convex_kl("k3", kl, lam)),
+            *when(kl, penalty.previous_convex_kl("k3", kl, falling if base is None else base)),
             *when(entropy, penalty.entropy(entropy)),
         ],
         reduce=reduce.mean_over_tokens(),
@@ -180,7 +192,7 @@ def remix(share: Fraction = 0.4, epsilon: NonNegative = 0.2, kl: NonNegative = 1
 
 @recipe
 def deepseek_v32(low: NonNegative = 0.2, high: NonNegative = 0.2, kl: NonNegative = 1e-3, delta: Positive = 0.5):
-    """GRPO with an importance-corrected k3 and off-policy rows of negative advantage masked.
+    """GRPO with an importance-corrected k3, and a mask on off-policy rows of negative advantage.
 
     DeepSeek-V3.2 (arXiv 2512.02556, section 3.1): the corrected k3 has the gradient of reverse KL.
     """

@@ -1,4 +1,4 @@
-"""Recipes for conversations, agents and rollouts that span several rows."""
+"""Recipes for conversations, agents, and episodes of several rows."""
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, schedule, surrogate, weight
@@ -7,9 +7,9 @@ from rljax.types import Count, Fraction, NonNegative, Positive
 
 @recipe
 def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Positive = 2.0):
-    """One advantage for a thought cut into chunks; each chunk's tokens count by the whole thought's length.
+    """One advantage for a thought cut into chunks; all its tokens are averaged together.
 
-    Delethink (arXiv 2510.06557): statistics and mean over rollouts. One chunk is ``tis`` by row mean.
+    Delethink (arXiv 2510.06557): statistics and mean over episodes. One chunk is ``tis`` by row mean.
     """
     return compose(
         advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
@@ -20,9 +20,9 @@ def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Positive = 
 
 @recipe
 def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO whose rollouts hand a memory from row to row; one advantage for all rows of a rollout.
+    """GRPO on episodes that hand a memory from row to row; all rows of an episode share one advantage.
 
-    MemSearcher (2025). Differs from ``grpo`` by statistics over rollouts.
+    MemSearcher (2025). Differs from ``grpo`` by statistics over episodes.
     """
     return compose(
         advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
@@ -33,7 +33,10 @@ def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def supo(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """``mem_searcher`` that leaves out rollouts cut by the limit. SUPO (arXiv 2510.06727): summaries as memory."""
+    """``mem_searcher`` by token mean, without the episodes that the length limit cut.
+
+    SUPO (arXiv 2510.06727), where summaries are the memory.
+    """
     return compose(
         advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         prepare=[prepare.drop_truncated("episode")],
@@ -44,7 +47,7 @@ def supo(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO over multi-turn rollouts, averaged over tokens, then turns, then rollouts.
+    """GRPO on episodes of several turns, averaged over the tokens of a turn, then turns, then episodes.
 
     WebAgent-R1 (arXiv 2505.16421), M-GRPO. One turn is ``grpo`` without KL.
     """
@@ -57,9 +60,10 @@ def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 @recipe
 def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Positive = 2.0):
-    """Each row of a rollout weighs by the rollout's tokens, and the mean is over rows.
+    """Weigh each row of an episode by the share of its tokens in the episode, and average over rows.
 
-    Agent Lightning (arXiv 2508.03680). Differs from ``delethink`` by dividing by rows, so that more rows weigh less.
+    Agent Lightning (arXiv 2508.03680). Differs from ``delethink`` by dividing by the number of rows, so that episodes
+    of many rows weigh less.
     """
     return compose(
         advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
@@ -70,7 +74,7 @@ def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Positi
 
 @recipe
 def mars(gamma: Fraction = 1.0, limit: Positive | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Turn rewards centred for each player, summed to go, centred over distinct values, whitened.
+    """Center the turn rewards of each player, sum them to go, center over distinct values, whiten.
 
     MARS (arXiv 2510.15414), self-play in turn-based games; the player is the row's ``agent``.
     """
@@ -89,7 +93,7 @@ def mars(gamma: Fraction = 1.0, limit: Positive | None = None, low: NonNegative 
 
 @recipe
 def spiral(roles: Count = 2, decay: Fraction = 0.95):
-    """Self-play REINFORCE with a running baseline for each role; turns without advantage are dropped.
+    """Self-play REINFORCE with a running baseline for each role; tokens without advantage are dropped.
 
     SPIRAL (arXiv 2506.24119): A = R - b_role, b <- decay b + (1 - decay) R.
     """
@@ -105,8 +109,8 @@ def spiral(roles: Count = 2, decay: Fraction = 0.95):
 def vision_zero(beta: NonNegative = 0.1, lam: NonNegative = 0.1, decay: Fraction = 0.9):
     """Zero-sum voting game between a spy and civilians, with a running baseline for each role.
 
-    Vision-Zero (arXiv 2509.25541): the part "votes" counts votes against the row; agent 0 is the spy, every civilian
-    is agent 1. Votes take the place of the reward.
+    Vision-Zero (arXiv 2509.25541): the part "votes" counts the votes against the row and replaces its reward; agent 0
+    is the spy, every civilian is agent 1.
     """
     return compose(
         reward=[reward.zero_sum_votes(beta, lam)],
@@ -118,9 +122,9 @@ def vision_zero(beta: NonNegative = 0.1, lam: NonNegative = 0.1, decay: Fraction
 
 @recipe
 def dr_mas(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative = 1e-6):
-    """GRPO with mean and deviation for each agent of a group by itself.
+    """GRPO with mean and deviation of each agent of a group: A = (r - mean_agent) / std_agent.
 
-    Dr. MAS (2026): statistics over that agent's calls. One agent is ``grpo`` without KL.
+    Dr. MAS (2026): statistics over the calls of that agent. One agent is ``grpo`` without KL.
     """
     key = ("group", "agent")
     return compose(
@@ -132,9 +136,10 @@ def dr_mas(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative
 
 @recipe
 def evolving_rl(weights: tuple[float, ...] = (0.2, 1.0), low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """GRPO for an extractor and a solver in one policy, normalised and weighed by role.
+    """GRPO for an extractor and a solver in one policy, normalized and weighed by role.
 
-    Evolving-RL (2025): agent 0 is the extractor, whose reward is its consumers' mean success.
+    Evolving-RL (2025): agent 0 is the extractor, whose reward is the mean success of the rows that use its output.
+    Differs from ``dr_mas`` by the weight of each role.
     """
     return compose(
         advantage=[advantage.center_by(("group", "agent")), advantage.scale_by(("group", "agent"))],
@@ -145,10 +150,10 @@ def evolving_rl(weights: tuple[float, ...] = (0.2, 1.0), low: NonNegative = 0.2,
 
 @recipe
 def score_initial(kl: NonNegative = 0.1):
-    """SCoRe, stage I: pay only the second attempt, and hold the first one to the reference.
+    """SCoRe, stage I: pay only the second attempt, and keep the first one close to the reference.
 
-    SCoRe (arXiv 2409.12917): attempts are turns 0 and 1, paid by token rewards; the row's reward is
-    the second's, so a row without a second attempt is paid nothing.
+    SCoRe (arXiv 2409.12917): attempts are turns 0 and 1, paid by token rewards; the row's reward is that of the second,
+    so a row without a second attempt is paid nothing.
     """
     return compose(
         reward=[reward.only_turn(1)],
@@ -160,7 +165,7 @@ def score_initial(kl: NonNegative = 0.1):
 
 @recipe
 def score(alpha: NonNegative = 10.0, kl: NonNegative = 0.01):
-    """SCoRe, stage II: the second attempt is paid r2 + alpha (r2 - r1); a small KL everywhere.
+    """SCoRe, stage II: pay the second attempt r2 + alpha (r2 - r1), with a small KL everywhere.
 
     SCoRe (arXiv 2409.12917). Differs from ``score_initial`` by the bonus and by paying both attempts.
     """
@@ -174,10 +179,10 @@ def score(alpha: NonNegative = 10.0, kl: NonNegative = 0.01):
 
 @recipe
 def critique_rl(bonus: NonNegative = 0.2, kl: NonNegative = 0.01):
-    """Pay a critique by the answer revised after it, plus ``bonus`` for a right verdict.
+    """Pay a critique by the answer that was revised after it, plus ``bonus`` for a correct verdict.
 
-    Critique-RL (arXiv 2510.24320), stage II: the part "verdict" is 1 where the critique judged rightly; KL to the
-    policy of stage I (the phase's reference). Leave-one-out baseline.
+    Critique-RL (arXiv 2510.24320), stage II: the part "verdict" is 1 where the critique judged correctly; the KL is to
+    the policy of stage I (the phase's reference). Leave-one-out baseline.
     """
     return compose(
         reward=[reward.add_parts((("verdict", bonus),))],
@@ -189,7 +194,7 @@ def critique_rl(bonus: NonNegative = 0.2, kl: NonNegative = 0.01):
 
 @recipe
 def ui_s1(gamma: Fraction = 0.5, episode: NonNegative = 1.0, step: NonNegative = 1.0):
-    """Sum of an episode advantage and a step advantage, both centred, steps cut where the expert disagrees.
+    """Add an advantage of the episode and one of its steps, both centered; returns stop where the expert disagrees.
 
     UI-S1 (arXiv 2509.11543): R_t = r_t + gamma R_{t+1} while steps match; extra["match"] [B, T] is 1 there.
     """
@@ -205,9 +210,10 @@ def ui_s1(gamma: Fraction = 0.5, episode: NonNegative = 1.0, step: NonNegative =
 
 @recipe
 def rlvmr(step: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Episode advantage plus the advantage of rule rewards on tagged steps (plan, explore, reflect).
+    """Add the advantage of the row and that of rule rewards on tagged steps (plan, explore, reflect).
 
-    RLVMR (arXiv 2507.22844): token rewards pay the steps, extra["tag"] [B, T] names them; groups by (group, tag).
+    RLVMR (arXiv 2507.22844): token rewards pay the steps, extra["tag"] [B, T] names them; the step's mean is over
+    (group, tag). Differs from ``ui_s1`` by the tags.
     """
     return compose(
         advantage=[
@@ -220,7 +226,7 @@ def rlvmr(step: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 0
 
 @recipe
 def istar(alpha: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
-    """Episode z-score plus alpha times the z-score of implicit step rewards (token rewards).
+    """Add the row's z-score and alpha times the z-score of implicit step rewards (token rewards).
 
     iStar (arXiv 2509.19199): step rewards beta log(pi_phi / pi_old) of a process reward model.
     """
@@ -233,9 +239,10 @@ def istar(alpha: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 
 
 @recipe
 def tango(start: NonNegative = 0.5, end: NonNegative = 1e-3, steps: Count = 1000):
-    """Outcome and step advantages in a mixture whose step share decays exponentially.
+    """Mix the advantages of outcome and steps: (1 - alpha) A_outcome + alpha A_step, where alpha decays exponentially.
 
-    RL Tango (arXiv 2505.15034): (1 - alpha) A_outcome + alpha A_step; steps are judged by a co-trained verifier.
+    RL Tango (arXiv 2505.15034): the steps are judged by a verifier that is trained with the policy. Differs from
+    ``istar`` by the convex mixture.
     """
     alpha = schedule.exponential(start, end, steps)
     return compose(
@@ -247,7 +254,7 @@ def tango(start: NonNegative = 0.5, end: NonNegative = 1e-3, steps: Count = 1000
 
 @recipe
 def paravt(success: float = 0.4, flow: float = 0.3, unclosed: float = -0.3, scale: float = 0.5):
-    """GRPO plus small payments for the fragile positions of a format: parts "closing", "flow", "unclosed".
+    """GRPO plus small payments for the fragile positions of a format: parts "closing", "flow" and "unclosed".
 
     ParaVT (2025).
     """

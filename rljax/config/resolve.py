@@ -12,7 +12,7 @@ from typing import Any, Literal
 import optax
 
 from rljax import environments, models, types
-from rljax.algorithms import interpreter, seams
+from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import schema
 from rljax.host import profiles
@@ -227,16 +227,15 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
 
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
     """Check that somebody gives the named arrays the algorithm reads."""
-    needs, where = interpreter.needs(algorithm), f"config.algorithm (phase {name!r}): {algorithm.spec}"
-    missing = sorted(needs.parts - set(task.parts))
+    where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
+    missing, unsupplied = inputs.missing_parts(algorithm, task.parts), inputs.unsupplied(algorithm)
     if missing:
-        there = ", ".join(task.parts) or "none"
-        raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {there}.")
-    unpaid = ["rows of another hand (on_policy 0)"] * (needs.off_policy and not algorithm.source.off_policy)
-    unpaid += ["token rewards"] * needs.token_reward + [f"extra[{n!r}]" for n in sorted(needs.extra)]
-    if unpaid:
+        reported = ", ".join(task.parts) or "none"
+        raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {reported}.")
+    if unsupplied:
         raise ValueError(
-            f"{where} reads {unpaid[0]}, which its source does not give; rljax.objective takes it on arrays."
+            f"{where} reads {', '.join(unsupplied)}, which its source does not supply; rljax.objective takes it "
+            "on arrays."
         )
     if algorithm.source.segment and task.host:
         raise ValueError(

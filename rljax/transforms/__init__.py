@@ -208,7 +208,8 @@ PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
 def predicate_needs(*names: types.Predicate | None) -> types.Needs:
     """Return what predicates ask for: the part "kept", or a source that gives rows the policy did not sample."""
     parts = frozenset({"kept"} & set(names))
-    return types.Needs(parts=parts, off_policy=bool({"on_policy", "off_policy"} & set(names)))
+    off_policy = bool({"on_policy", "off_policy"} & set(names))
+    return types.Needs(parts=parts, off_policy=off_policy, turns="first_turn" in names)
 
 
 def where(

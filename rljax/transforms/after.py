@@ -28,3 +28,21 @@ def reset_reference(every: types.Count = 100):
         return jax.tree.map(lambda r, p: jnp.where(due, p, r), reference, params), count
 
     return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True))
+
+
+@transforms.piece
+def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9):
+    """Move the reference most of the way to the policy every so often: ref <- share params + (1 - share) ref.
+
+    After every ``every``-th step of the phase. Source: TR-DPO (arXiv 2404.09656) as RLT's release sets it (arXiv
+    2506.08388). ``share`` 1 is ``reset_reference``; ``every`` 1 is ``ema_reference`` with decay 1 - share.
+    """
+
+    def apply(reference, params, metrics, count, key):
+        del metrics, key
+        count = count + 1
+        due = count % every == 0
+        mixed = jax.tree.map(lambda r, p: jnp.where(due, share * p + (1.0 - share) * r, r), reference, params)
+        return mixed, count
+
+    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True))

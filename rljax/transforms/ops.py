@@ -69,6 +69,14 @@ def segments(rollout: types.Rollout, key: types.Segments) -> Array:
     return found[0] if len(found) == 1 else dense(*found)
 
 
+def key_needs(key: types.Segments | None) -> types.Needs:
+    """Return the ids that ``segments`` reads for ``key``, as needs; None reads nothing."""
+    names = {key} if isinstance(key, str) else {*(key or ())}
+    return types.Needs(
+        turns="turn" in names, agents="agent" in names, episodes="episode" in names, domains="domain" in names
+    )
+
+
 def segment_total(x: Array, ids: Array) -> Array:
     """Sum ``x`` over the elements that share an id, given back at every element. ``ids``: integers, shaped like x."""
     number = dense(ids).reshape(-1)

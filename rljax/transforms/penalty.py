@@ -133,7 +133,7 @@ def convex_kl(
 ):
     """Penalise share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
 
-    Source: KL-Convex of ReMix (arXiv 2507.06892), whose share falls from 1 to 0.5.
+    After KL-Convex of ReMix (arXiv 2507.06892), which is ``previous_convex_kl``.
     """
     base, recent = (ops.kl_estimate(estimator, _log_ratio(r, s, of)) for of in ("reference", "proximal"))
     return share * base + (1.0 - share) * recent, base
@@ -209,3 +209,23 @@ def nll(r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None
     live = ops.given(s.logp, "penalty.nll: the scores have no logp")
     value = -jnp.where(r.mask > 0, live, 0.0)
     return value, value
+
+
+@_penalty("kl", types.Needs(reference=True, extra=frozenset({"previous_logp"})))
+def previous_convex_kl(
+    r,
+    s,
+    estimator: types.Estimator = "k3",
+    coefficient: types.NonNegative = 1e-3,
+    share: types.Fraction = 1.0,
+    reduce: Reduction = None,
+):
+    """Penalize share KL(pi || ref) + (1 - share) KL(pi || pi_{k-1}), pi_{k-1} the policy one step before this one.
+
+    extra["previous_logp"] [B, T] holds log pi_{k-1} of the sampled tokens, unfiltered. Source: ReMix, KL-Convex (arXiv
+    2507.06892). Differs from ``convex_kl`` by the second policy: there it is the one at the start of this update.
+    """
+    base = ops.kl_estimate(estimator, _log_ratio(r, s, "reference"))
+    previous = jax.lax.stop_gradient(ops.extra(r, "previous_logp"))
+    recent = ops.kl_estimate(estimator, jnp.where(r.mask > 0, _live(s) - previous, 0.0))
+    return share * base + (1.0 - share) * recent, base

@@ -6,6 +6,7 @@ policy term only.
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
@@ -26,7 +27,8 @@ def _drops(needs: types.Needs = types.Needs()):
             r, where = found if isinstance(found, tuple) else (r, found)
             return r.replace(mask=jnp.where(where, r.mask, 0.0))
 
-        return statistic(apply, needs | transforms.predicate_needs(arguments.get("predicate")))
+        named = transforms.predicate_needs(arguments.get("predicate")) | ops.key_needs(arguments.get("key"))
+        return statistic(apply, needs | named)
 
     return transforms.formula(lift, 1)
 
@@ -117,3 +119,28 @@ def best_and_worst(r):
     margin = ops.segment_total(jnp.where(eligible, reward, 0.0) * (best - worst), r.group)
     preference = jnp.where(margin > 0, best - worst, 0.0)
     return r.replace(extra={**r.extra, "preference": preference, "margin": margin}), preference[:, None] != 0
+
+
+@transforms.piece
+def random_pair():
+    """Make a pair of two rows of each group, drawn at random without replacement, and drop all others.
+
+    Writes extra["preference"] and extra["margin"] as ``best_and_worst`` does; two rows of equal reward are a pair of
+    margin 0, and a group of fewer than two rows with a token has none. Source: the two samples of P3O (arXiv
+    2310.00212). Differs from ``best_and_worst``, whose pairs of a larger group are not two samples of the policy.
+    """
+
+    def apply(r: types.Rollout, scores: types.Scores | None, state: types.State, key: types.Key):
+        del scores
+        reward = ops.row_reward(r)
+        eligible = ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1).astype(reward.dtype)
+        order = jax.random.uniform(key, reward.shape, jnp.float32).astype(reward.dtype)
+        _, _, one = ops.segment_top(order, r.group, eligible)
+        _, _, two = ops.segment_top(order, r.group, eligible * (1.0 - one))
+        complete = ops.segment_total(one + two, r.group) == 2
+        gap = ops.segment_total(jnp.where(eligible > 0, reward, 0.0) * (one - two), r.group)
+        preference = jnp.where(complete, jnp.where(gap < 0, two - one, one - two), 0.0)
+        r = r.replace(extra={**r.extra, "preference": preference, "margin": jnp.abs(gap)})
+        return r.replace(mask=jnp.where(preference[:, None] != 0, r.mask, 0.0)), state
+
+    return types.PrepareTransform(apply, needs=types.Needs(siblings=True))

@@ -13,17 +13,23 @@ from rljax import transforms, types
 from rljax.transforms import ops
 
 
-def _coefficient(rule: Callable[[types.Rollout, types.Array], types.Array], arguments) -> types.PrepareTransform:
+def _coefficient(
+    rule: Callable[[types.Rollout, types.Array], types.Array], arguments, needs: types.Needs = types.Needs()
+) -> types.PrepareTransform:
     def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
         del scores
         mask = rollout.mask * ops.valid_rows(rollout)[:, None]
         return rollout.replace(coefficient={**rollout.coefficient, "common": rule(rollout, mask)})
 
-    needs = transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
-    return transforms.stateless(types.PrepareTransform, apply, needs=needs)
+    asked = needs | transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
+    return transforms.stateless(types.PrepareTransform, apply, needs=asked)
 
 
 _reduction = transforms.formula(_coefficient, 2)  # a piece is a function of (rollout, mask of what counts), arguments
+
+
+def _over(needs: types.Needs):
+    return transforms.formula(lambda rule, arguments: _coefficient(rule, arguments, needs), 2)
 
 
 def named(name: str, reduction: types.PrepareTransform) -> types.PrepareTransform:
@@ -118,7 +124,7 @@ def _rollouts(r: types.Rollout):
     return ops.given(r.episode, "reduce: the rollout record has no episode ids")
 
 
-@_reduction
+@_over(types.Needs(episodes=True))
 def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes"):
     """Average over rollouts of the token mean over all their rows (Delethink, arXiv 2510.06557).
 
@@ -129,7 +135,7 @@ def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes")
     return mask / _tokens_of(_rollouts(r), mask) / number
 
 
-@_reduction
+@_over(types.Needs(episodes=True, turns=True))
 def mean_over_turns(r, mask):
     """Average over tokens of a turn, then turns of a rollout, then rollouts (WebAgent-R1, arXiv 2505.16421).
 

@@ -14,6 +14,7 @@ from rljax import transforms, types
 from rljax.transforms import ops, prepare
 
 PROXIMAL = types.Needs(proximal=True)
+FIXED = types.Needs(fixed_proximal=True)
 
 
 def _weight(rule, needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
@@ -32,7 +33,7 @@ def _weighs(needs: types.Needs = types.Needs(), statistics=()):
     return transforms.formula(lambda rule, arguments: _weight(rule, needs, statistics), 3)
 
 
-def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False) -> types.LossTransform:
+def _marked(name: str, pick, inverse: bool = False, needs: types.Needs = types.Needs()) -> types.LossTransform:
     """Weigh by ``pick(rollout)`` [B, T] of the whole minibatch, or by 1 minus it, kept in extra[name]."""
 
     def mark(r: types.Rollout) -> types.Rollout:
@@ -42,7 +43,7 @@ def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False
             )
         return r.replace(extra={**r.extra, name: pick(r)})
 
-    before = prepare.statistic(mark, types.Needs(fixed_proximal=fixed_proximal))
+    before = prepare.statistic(mark, needs)
     return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], statistics=(before,))
 
 
@@ -113,7 +114,7 @@ def normalised_importance(cap: types.Positive = 2.0):
         w = jnp.minimum(_importance(_fixed_gap(r), r.mask), cap)
         return w / jnp.maximum(ops.masked_mean(w, r.mask), 1e-6)
 
-    return _marked("normalised", pick, fixed_proximal=True)
+    return _marked("normalised", pick, needs=FIXED)
 
 
 @_weighs(PROXIMAL)
@@ -161,7 +162,7 @@ def second_moment_mask(tau: types.Positive = 0.04):
         bound = jnp.where(kept > 0, ordered[jnp.maximum(kept - 1, 0)], -1.0)
         return (square <= bound).astype(r.mask.dtype)
 
-    return _marked("moment_kept", pick, fixed_proximal=True)
+    return _marked("moment_kept", pick, needs=FIXED)
 
 
 @_weighs(PROXIMAL)
@@ -276,7 +277,7 @@ def by_sign(
     return jnp.where(transforms.PREDICATES["positive" if of == "advantage" else "correct"](r), positive, negative)
 
 
-@_weighs()
+@_weighs(types.Needs(agents=True))
 def by_role(loss, r, s, weights: tuple[float, ...]):
     """Multiply by the weight of the row's agent. Source: Evolving-RL."""
     agent = ops.given(r.agent, "weight.by_role: the rollout has no agent")
@@ -305,14 +306,14 @@ def by_solve_rate(gamma: types.Number = 1.0, alpha: types.Fraction = 0.8):
 
     def pick(r: types.Rollout):
         valid, reward = ops.valid_rows(r), ops.row_reward(r)
-        domain = jnp.zeros_like(r.group) if r.domain is None else r.domain
+        domain = ops.given(r.domain, "weight.by_solve_rate: the rollout has no domain")
         bar = alpha * ops.segment_mean(reward, r.group, valid)
         bar = bar + (1.0 - alpha) * ops.segment_mean(reward, domain, valid)
         above = ops.segment_mean((reward > bar).astype(r.mask.dtype), r.group, valid)
         lift = gamma * (0.5 - above[:, None])
         return jnp.exp(jnp.where(transforms.PREDICATES["positive"](r), lift, -lift))
 
-    return _marked("solve_rate_weight", pick)
+    return _marked("solve_rate_weight", pick, needs=types.Needs(domains=True))
 
 
 @_weighs()
@@ -344,3 +345,14 @@ def token_scores(loss, r, s):
     q = jax.nn.sigmoid(jnp.cumsum(score, axis=1) / jnp.maximum(jnp.cumsum(r.mask, axis=1), 1.0))
     side = jnp.where(transforms.PREDICATES["correct"](r), q, 1.0 - q)
     return jnp.clip(2.0 * side - 1.0, 0.0, 1.0)
+
+
+@transforms.piece
+def by_part(name: str):
+    """Multiply by a part of the verdict, one number of each row.
+
+    For weights that come with the data, such as GUI-G1's difficulty of a prompt (arXiv 2505.15810). Differs from
+    ``by_difficulty``, which computes a weight from the group's success rate.
+    """
+    needs = types.Needs(parts=frozenset({name}))
+    return _weight(lambda loss, r, s: ops.part(r, name)[:, None], needs=needs)

@@ -294,8 +294,8 @@ def clip_cov_candidates(d, share=0.1, low=1.0, high=1.0, bounds=(-10.0, 10.0)):
         rho = value(parts.ratio(d, i, t))
         return -a[i] * min(max(rho, 1 - low), 1 + high) <= -a[i] * rho
 
-    found = {k for k, c in covariance(d, a).items() if bounds[0] < c < bounds[1] and unclipped(*k)}
-    return found, min(picked(d, share), len(found))
+    candidates = {k for k, c in covariance(d, a).items() if bounds[0] < c < bounds[1] and unclipped(*k)}
+    return candidates, min(picked(d, share), len(candidates))
 
 
 def clip_cov(d, dropped, low=1.0, high=1.0):

@@ -103,7 +103,7 @@ def tulu_3_critic(d):
 
 
 def differences(d):
-    """Return the batch whose steps, the tokens paid for, are paid r_k - r_{k+1}; the last keeps its own."""
+    """Return the batch whose steps, the tokens paid for, are paid r_k - r_{k+1}; the last is paid r_k."""
     paid = d["token_reward"].copy()
     for i, ts in parts.rows(d):
         steps = [t for t in ts if d["token_reward"][i, t] != 0]

@@ -2,7 +2,7 @@
 
     pip install -e '.[parity]' && python -m tests.reference.families
 
-``weights`` and ``TOKEN`` are what the test makes its own folder from, without torch.
+``weights`` and ``TOKEN`` are what the test builds its folder from, without torch.
 """
 
 import json
@@ -78,16 +78,16 @@ CONFIGS = {
 
 def weights(shapes):
     """Return a float32 array for each tensor, drawn by its name: norms and biases too are not what they start as."""
-    found = {}
+    results = {}
     for name, shape in shapes.items():
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         scale = 0.3 if len(shape) == 1 else shape[-1] ** -0.5
-        found[name] = (scale * rng.normal(size=shape) + (len(shape) == 1) * 0.5).astype(np.float32)
-    return found
+        results[name] = (scale * rng.normal(size=shape) + (len(shape) == 1) * 0.5).astype(np.float32)
+    return results
 
 
 def build(name, folder):
-    """Save a model that transformers made at random; return its config.json and tensors' shapes."""
+    """Save a model with random weights from transformers; return its config.json and tensors' shapes."""
     import safetensors
     import torch
     import transformers
@@ -116,19 +116,19 @@ def main():
     """Write ``families.json``."""
     import safetensors.numpy
 
-    found = {}
+    results = {}
     for name in CONFIGS:
         with tempfile.TemporaryDirectory() as folder:
             config, shapes = build(name, folder)
-            made = weights(shapes)
-            safetensors.numpy.save_file(made, pathlib.Path(folder) / "model.safetensors", {"format": "pt"})
-            said = logits(folder, TOKEN)
-        found[name] = {
+            tensors = weights(shapes)
+            safetensors.numpy.save_file(tensors, pathlib.Path(folder) / "model.safetensors", {"format": "pt"})
+            values = logits(folder, TOKEN)
+        results[name] = {
             "config": {k: v for k, v in config.items() if k not in ("transformers_version", "use_cache")},
             "tensors": shapes,
-            "logits": [[[round(float(z), 6) for z in row] for row in rows] for rows in said[:, -4:]],
+            "logits": [[[round(float(z), 6) for z in row] for row in rows] for rows in values[:, -4:]],
         }
-    PATH.write_text("{" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()) + "}\n")
+    PATH.write_text("{" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in results.items()) + "}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reference losses of the recipes whose rows are not all the policy's own, from the papers' formulas in plain loops."""
+"""Reference losses of the recipes with demonstrations or off-policy rows, from the papers' formulas in plain loops."""
 
 import math
 
@@ -8,8 +8,8 @@ from tests.reference import parts
 from tests.reference.dual import exp, value
 
 
-def _own(d, i):
-    """Is the row the policy's own?"""
+def _sampled(d, i):
+    """Return whether the policy sampled the row."""
     return d["on_policy"][i] > 0
 
 
@@ -28,15 +28,25 @@ def _fixed_length(d, term, length):
     return parts.row_sum_mean(d, term) * (1.0 / length)
 
 
-def _by_own_rows(d, scale, epsilon=1e-6):
-    """Return {i: r minus the mean of the group's own rows}, divided by their std + epsilon where ``scale``."""
+def _by_on_policy_rows(d, scale, epsilon=1e-6):
+    """Return {i: r minus the mean of the group's on-policy rows}, divided by their std + epsilon where ``scale``."""
     out = {}
     for i, _ in parts.rows(d):
-        own = [float(d["reward"][j]) for j in parts.group(d, i) if _own(d, j)]
-        out[i] = float(d["reward"][i]) - float(np.mean(own))
+        sampled = [float(d["reward"][j]) for j in parts.group(d, i) if _sampled(d, j)]
+        out[i] = float(d["reward"][i]) - float(np.mean(sampled))
         if scale:
-            out[i] /= parts.std(own) + epsilon
+            out[i] /= parts.std(sampled) + epsilon
     return out
+
+
+def sft(d):
+    """-logp, averaged over all tokens."""
+    return parts.token_mean(d, lambda i, t: -d["logp"][i, t])
+
+
+def dft(d):
+    """-sg(pi) logp, averaged over all tokens. 2508.05629."""
+    return parts.token_mean(d, lambda i, t: -np.exp(value(d["logp"][i, t])) * d["logp"][i, t])
 
 
 def luffy(d, gamma=0.1, entropy=1e-3, length=6):
@@ -44,18 +54,18 @@ def luffy(d, gamma=0.1, entropy=1e-3, length=6):
     a = parts.centred(d)
 
     def term(i, t):
-        ratio = parts.ratio(d, i, t) if _own(d, i) else _shaped(_pi(d, i, t), gamma)
+        ratio = parts.ratio(d, i, t) if _sampled(d, i) else _shaped(_pi(d, i, t), gamma)
         return -a[i] * ratio - entropy * d["entropy"][i, t]
 
     return _fixed_length(d, term, length)
 
 
 def rl_plus(d, entropy=1e-3, power=0.5, length=6):
-    """Own -A rho; external -A sg(1 - pi)^power 2 pi / (old + (old + 1) / 2); A by own rows; minus c H. 2508.00222."""
-    a = _by_own_rows(d, scale=False)
+    """On-policy -A rho; external -A sg(1 - pi)^power 2 pi / (1.5 old + 0.5); A by on-policy rows; - c H. 2508.00222."""
+    a = _by_on_policy_rows(d, scale=False)
 
     def term(i, t):
-        if _own(d, i):
+        if _sampled(d, i):
             ratio = parts.ratio(d, i, t)
         else:
             old = math.exp(d["proximal"][i, t])
@@ -69,13 +79,13 @@ def rl_plus(d, entropy=1e-3, power=0.5, length=6):
 def srft(d, sft=0.5, rl=0.1):
     """Token mean of four terms. 2506.19767.
 
-    Demonstrations: -sft e^-H logp - A pi, A the group's z-score; own right: -rl e^H logp; own wrong: +logp.
+    Demonstrations: -sft e^-H logp - A pi, A the group's z-score; correct: -rl e^H logp; wrong: +logp.
     """
     a = parts.zscore(d)
 
     def term(i, t):
         x, h = d["logp"][i, t], value(d["entropy"][i, t])
-        if not _own(d, i):
+        if not _sampled(d, i):
             return -sft * math.exp(-h) * x - a[i] * exp(x)
         return -rl * math.exp(h) * x if d["reward"][i] > 0 else x
 
@@ -89,7 +99,7 @@ def relift(d, entropy=1e-3, length=6):
 
 
 def oreal(d, positive=1.0, negative=0.5, kl=0.01):
-    """Right -A logp, wrong -0.5 A rho + kl k3, A leave-one-out, each side by its own token count. 2502.06781."""
+    """Correct -A logp, wrong -0.5 A rho + kl k3, A leave-one-out, each side over its token count. 2502.06781."""
     a = parts.leave_one_out(d)
     right, wrong = [], []
     for i, ts in parts.rows(d):
@@ -103,10 +113,10 @@ def oreal(d, positive=1.0, negative=0.5, kl=0.01):
 
 def dph_rl(d, coefficient=0.02, low=0.2, high=0.2):
     """Fresh rows by PPO's clip, stored ones by c (u - 1 - log u), u = pi / ref; token mean. 2509.07430."""
-    a = _by_own_rows(d, scale=True)
+    a = _by_on_policy_rows(d, scale=True)
 
     def term(i, t):
-        if _own(d, i):
+        if _sampled(d, i):
             return parts.clipped(parts.ratio(d, i, t), a[i], low, high)
         log_u = d["logp"][i, t] - d["ref"][i, t]
         return coefficient * (exp(log_u) - 1.0 - log_u)
@@ -119,7 +129,7 @@ def guide_grpo(d, gamma=1.0, low=0.2, high=0.2):
     a = parts.zscore(d)
 
     def term(i, t):
-        if _own(d, i):
+        if _sampled(d, i):
             return parts.clipped(parts.ratio(d, i, t), a[i], low, high)
         return -a[i] * _shaped(parts.ratio(d, i, t, "behaviour"), gamma)
 
@@ -142,25 +152,25 @@ def rex_rag(d, alpha=0.1, low=0.2, high=0.2):
     return parts.row_mean(d, term)
 
 
-def _clipped_own(d, low, high):
-    """Return term(i, t): PPO's clip by statistics of own rows, nothing on the others."""
-    a = _by_own_rows(d, scale=True)
-    return lambda i, t: parts.clipped(parts.ratio(d, i, t), a[i], low, high) if _own(d, i) else 0.0
+def _clipped_sampled(d, low, high):
+    """Return term(i, t): PPO's clip by statistics of the on-policy rows, 0 on the others."""
+    a = _by_on_policy_rows(d, scale=True)
+    return lambda i, t: parts.clipped(parts.ratio(d, i, t), a[i], low, high) if _sampled(d, i) else 0.0
 
 
 def _fit_others(d):
-    """-logp averaged over the tokens of rows that are not the policy's own."""
-    return parts.mean(-d["logp"][i, t] for i, ts in parts.rows(d) if not _own(d, i) for t in ts)
+    """-logp averaged over the tokens of off-policy rows."""
+    return parts.mean(-d["logp"][i, t] for i, ts in parts.rows(d) if not _sampled(d, i) for t in ts)
 
 
 def exp_grpo(d, beta=0.1, low=0.2, high=0.2):
-    """Row mean of PPO's clip on own rows, plus beta times the explanations' token mean of -logp. 2507.02834."""
-    return parts.row_mean(d, _clipped_own(d, low, high)) + beta * _fit_others(d)
+    """Row mean of PPO's clip on on-policy rows, plus beta times the explanations' token mean of -logp. 2507.02834."""
+    return parts.row_mean(d, _clipped_sampled(d, low, high)) + beta * _fit_others(d)
 
 
 def cog_rethinker(d, coefficient=0.1, low=0.2, high=0.28):
-    """Token mean of PPO's clip on own rows, plus the rescued rows' token mean of -logp. Cog-Rethinker."""
-    return parts.token_mean(d, _clipped_own(d, low, high)) + coefficient * _fit_others(d)
+    """Token mean of PPO's clip on on-policy rows, plus the rescued rows' token mean of -logp. Cog-Rethinker."""
+    return parts.token_mean(d, _clipped_sampled(d, low, high)) + coefficient * _fit_others(d)
 
 
 def verifree(d):

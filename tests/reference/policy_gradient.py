@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tests.reference import parts
-from tests.reference.dual import clip, value
+from tests.reference.dual import clip
 
 
 def likelihood(d):
@@ -51,14 +51,6 @@ def rewards(d, i):
 
 
 # --- likelihood and plain policy gradients -------------------------------------------------------
-
-
-def sft(d):
-    return parts.token_mean(d, likelihood(d))
-
-
-def dft(d):
-    return parts.token_mean(d, lambda i, t: -math.exp(value(d["logp"][i, t])) * d["logp"][i, t])
 
 
 def reinforce(d):
@@ -253,15 +245,15 @@ def brpo_budget(d, length=6):
             s = int(d["extra"]["segment"][i, t])
             ahead = {j: sum(scores[j, s:]) / cuts for j in g}
             past = sum(2**j * scores[i, j] for j in range(s)) / max(sum(2**j for j in range(s)), 1)
-            own, siblings = past * (cuts - s) / cuts, np.mean(list(ahead.values()))
-            a[i, t] = ahead[i] - (s / cuts * own + (cuts - s) / cuts * siblings)
+            earlier, siblings = past * (cuts - s) / cuts, np.mean(list(ahead.values()))
+            a[i, t] = ahead[i] - (s / cuts * earlier + (cuts - s) / cuts * siblings)
     term = clip_loss(d, a)
     return parts.row_sum_mean(d, term) * (1 / length)
 
 
 def reinforce_ada(d):
     a = parts.spread_out(d, parts.centred(d))  # of all the rows drawn
-    return parts.token_mean(keep(d, d["parts"]["kept"] > 0), clip_loss(d, a))
+    return parts.token_mean(keep(d, d["parts"]["kept"] > 0), clip_loss(d, a, high=0.28))
 
 
 def golongrl(d, gamma=1.0, alpha=0.8):

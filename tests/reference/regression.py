@@ -212,25 +212,15 @@ def step_apo(d, beta=0.1):
     return parts.mean(_sigmoid_loss(beta * _margin(d, b, w) - float(v[b]) + float(v[w])) for b, w in _pairs(d))
 
 
-def p3o(d, kl=0.05, low=0.2, high=0.2):
-    """Both rows of a pair by PPO's clip of their product ratios, A = +-(r1 - r2) / 2. 2310.00212.
+def p3o(d, pairs, kl=0.05, low=0.2, high=0.2):
+    """Both rows of a pair by PPO's clip of their product ratios, A = +-(r1 - r2) / 2. 2310.00212, V1.
 
-    The rewards are charged kl sum(raw - ref) before the pair is chosen.
+    The rewards are charged kl sum(raw - ref). ``pairs`` [(row, row)] are the two rows drawn of each group.
     """
     reward = {i: parts.total(d, i) - kl * sum(d["raw"][i, t] - d["ref"][i, t] for t in ts) for i, ts in parts.rows(d)}
 
-    def term(best, worst):
-        a = float(reward[best] - reward[worst]) / 2
-        return sum(parts.clipped(exp(_delta(d, i)), x, low, high) for i, x in ((best, a), (worst, -a)))
+    def term(one, two):
+        a = float(reward[one] - reward[two]) / 2
+        return sum(parts.clipped(exp(_delta(d, i)), x, low, high) for i, x in ((one, a), (two, -a)))
 
-    return parts.mean(term(*pair) for pair in _pairs(d, reward))
-
-
-def prdp(d, beta=0.1):
-    """(r1 - r2 - beta (D1 - D2))^2, D = sum log(pi / ref). 2402.08714."""
-
-    def term(best, worst):
-        gap = float(parts.total(d, best) - parts.total(d, worst))
-        return (gap - beta * _margin(d, best, worst)) ** 2
-
-    return parts.mean(term(*pair) for pair in _pairs(d))
+    return parts.mean(term(*pair) for pair in pairs)

@@ -1,4 +1,4 @@
-"""Reference losses of the recipes told apart by their reward, each from its formula in plain loops."""
+"""Reference losses of the recipes that differ in their reward, each from its formula in plain loops."""
 
 import math
 
@@ -9,7 +9,7 @@ from tests.reference.dual import exp, sigmoid, value
 
 
 def shaped(d, rewards):
-    """Return the batch with rewards {i: r} in place of its own."""
+    """Return the batch with rewards {i: r}."""
     reward = np.array(d["reward"], np.float64)
     for i, r in rewards.items():
         reward[i] = r
@@ -169,11 +169,6 @@ def grpo_tcr(d, limit=5, cache=3, low=0.2, high=0.28):
     return parts.token_mean(d, clip_loss(d, parts.zscore(shaped(d, rewards)), low, high))
 
 
-def ghpo(d, weight=0.5):
-    """Reward: r + weight format (RW-01)."""
-    return grpo(d, {i: d["reward"][i] + weight * d["parts"]["format"][i] for i, _ in parts.rows(d)})
-
-
 def rlsp(d, alpha=0.8):
     """Reward: alpha r + (1 - alpha) exploration (RW-23)."""
     explored = d["parts"]["exploration"]
@@ -190,12 +185,17 @@ def first_best(score):
     return min(score, key=lambda a: (-score[a], a))
 
 
+def readable(d, rows):
+    """Return the rows whose answer could be read."""
+    return [i for i in rows if d["outcome"][i] != 2]
+
+
 def mm_upt(d):
-    """1[answer = the group's majority], the smallest id among equals (RW-18)."""
+    """1[answer = the group's majority], the smallest id among equals (RW-18); unreadable rows: no vote, no reward."""
     answer, rewards = d["parts"]["answer"], {}
     for i, _ in parts.rows(d):
-        vote = first_best(counts([answer[j] for j in parts.group(d, i)]))
-        rewards[i] = float(answer[i] == vote)
+        votes = counts([answer[j] for j in readable(d, parts.group(d, i))])
+        rewards[i] = float(i in readable(d, [i]) and answer[i] == first_best(votes))
     return grpo(d, rewards)
 
 
@@ -205,10 +205,10 @@ def rlccf(d, models=2):
     for i, _ in parts.rows(d):
         score = {}
         for m in range(models):
-            own = counts([answer[j] for j in parts.group(d, i) if d["agent"][j] == m])
-            for a, n in own.items():
-                score[a] = score.get(a, 0.0) + max(own.values()) / sum(own.values()) * n
-        rewards[i] = float(bool(score) and answer[i] == first_best(score))
+            votes = counts([answer[j] for j in readable(d, parts.group(d, i)) if d["agent"][j] == m])
+            for a, n in votes.items():
+                score[a] = score.get(a, 0.0) + max(votes.values()) / sum(votes.values()) * n
+        rewards[i] = float(i in readable(d, [i]) and answer[i] == first_best(score))
     return grpo(d, rewards)
 
 
@@ -249,14 +249,14 @@ def gated_reward(d, threshold=1.0, low=0.2, high=0.2):
     return grpo(d, rewards, low, high)
 
 
-def gui_g1(d, alpha=0.25, beta=0.125, length=64.0, p_of="outcome"):
-    """Sum over tokens / (rows * length) of w(p) times the clipped loss of centred r + alpha IoU + beta box.
+def gui_g1(d, alpha=0.25, beta=0.125, length=64.0):
+    """Sum over tokens / (rows * length) of the row's rate times the clipped loss of centred r + alpha IoU + beta box.
 
-    ``p_of`` says whose positive share p is: of the "shaped" rewards, or of the "outcome" before shaping.
+    The release: loss = mean over rows of sum_t(clipped loss) * rate / 64; the rate comes with the prompt.
     """
     part = d["parts"]
     s = shaped(d, {i: d["reward"][i] + alpha * part["iou"][i] + beta * part["box"][i] for i, _ in parts.rows(d)})
-    weights = {i: difficulty(s if p_of == "shaped" else d, i, "medium") for i, _ in parts.rows(d)}
+    weights = {i: part["rate"][i] for i, _ in parts.rows(d)}
     return parts.row_sum_mean(d, clip_loss(d, parts.centred(s), weights=weights)) * (1.0 / length)
 
 

@@ -140,15 +140,15 @@ def ulorl(d, entropy=0.2, probability=0.99):
     return parts.token_mean(d, term)
 
 
-def remix(d, epsilon=0.2, kl=1e-3, entropy=1e-3, lam=1.0):
-    """Clip of pi / b around exp(proximal - b) (SU-21), + kl (lam k3(ref) + (1 - lam) k3(proximal)) - entropy H."""
+def remix(d, epsilon=0.2, kl=1e-3, entropy=1e-3, base=1.0):
+    """Clip of pi / b around exp(proximal - b) (SU-21), + kl (base k3(ref) + (1 - base) k3(pi_{k-1})) - entropy H."""
     a = parts.zscore(d)
-    recent = {**d, "ref": d["proximal"]}
+    previous = {**d, "ref": d["extra"]["previous_logp"]}
 
     def term(i, t):
         rho, centre = parts.ratio(d, i, t, "behaviour"), lag_weight(d, i, t)
         policy = max(-a[i] * rho, -a[i] * clip(rho, centre - epsilon, centre + epsilon))
-        divergence = lam * parts.k3(d, i, t) + (1 - lam) * parts.k3(recent, i, t)
+        divergence = base * parts.k3(d, i, t) + (1 - base) * parts.k3(previous, i, t)
         return policy + kl * divergence - entropy * d["entropy"][i, t]
 
     return parts.token_mean(d, term)

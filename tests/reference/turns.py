@@ -16,7 +16,7 @@ def by_step(d, i, ids="turn"):
 
 
 def step_rewards(d, ids="turn"):
-    """Return {(i, id): sum of the token rewards of row i's step}; the row's own reward is in none."""
+    """Return {(i, id): sum of the token rewards of row i's step}; the row's reward is in none."""
     return {
         (i, k): float(sum(d["token_reward"][i, t] for t in ts))
         for i, _ in parts.rows(d)
@@ -151,7 +151,7 @@ def spiral(d, baseline=(0.0, 0.0)):
 
 
 def vote_rewards(d, beta, lam):
-    """Return {i: r} of the voting game: spy -beta Psi, civilian its share less lam (own - mean votes) (RW-27)."""
+    """Return {i: r} of the voting game: spy -beta Psi, civilian its share less lam (votes - mean votes) (RW-27)."""
     votes, rewards = d["parts"]["votes"], {}
     for i, _ in parts.rows(d):
         spies = [votes[j] for j in parts.group(d, i) if d["agent"][j] == 0]
@@ -173,8 +173,8 @@ def agent_advantages(d, epsilon=1e-6):
     """Return {(i, t): A}: the z-score over rows of the same group and agent (AD-07)."""
     a = {}
     for i, _ in parts.rows(d):
-        own = [d["reward"][j] for j in parts.group(d, i) if d["agent"][j] == d["agent"][i]]
-        a[i] = (d["reward"][i] - np.mean(own)) / (parts.std(own) + epsilon)
+        calls = [d["reward"][j] for j in parts.group(d, i) if d["agent"][j] == d["agent"][i]]
+        a[i] = (d["reward"][i] - np.mean(calls)) / (parts.std(calls) + epsilon)
     return parts.spread_out(d, a)
 
 

@@ -99,7 +99,7 @@ def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
         moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)
         return out, jnp.where(rows > 0, moved, state)
 
-    return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(roles))
+    return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(roles), needs=types.Needs(agents=True))
 
 
 @transforms.piece

@@ -14,6 +14,7 @@ Piece = types.RolloutTransform
 Step = Literal["turn", "tag"]
 VALUE = types.Needs(value=True)
 PAID = types.Needs(token_reward=True)
+TURNS = types.Needs(turns=True)
 
 
 def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0):
@@ -63,7 +64,7 @@ def _turns(r: types.Rollout):
     return reward, value, first, lambda x: ops.segment_total(x * first, ids)
 
 
-@normalise.sets(VALUE)
+@normalise.sets(VALUE | TURNS)
 def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     """Do ``gae`` with one step a turn: its reward is all its tokens are paid, its value that of its first token.
 
@@ -74,7 +75,7 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     return spread(advantage), spread(advantage + value)
 
 
-@normalise.sets(VALUE)
+@normalise.sets(VALUE | TURNS)
 def step_value_difference(r, cost: types.Number = 0.05):
     """Judge a turn by the values around it and by what came of it: A = V(next) - V - cost + r + return from it on.
 

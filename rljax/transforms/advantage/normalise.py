@@ -65,7 +65,8 @@ def asks(key: types.Segments, per: types.Unit = "token", only: types.Predicate |
     if per != "token" and names & {"turn", "tag"}:
         raise ValueError(f"key={key!r}: turns and tags are keys of tokens, so per='token'")
     siblings = per != "token" and "group" in names
-    return types.Needs(siblings=siblings, extra=frozenset({"tag"} & names)) | transforms.predicate_needs(only)
+    named = types.Needs(siblings=siblings, extra=frozenset({"tag"} & names), episodes=per == "episode")
+    return named | ops.key_needs(key) | transforms.predicate_needs(only)
 
 
 def _moments(
@@ -177,7 +178,7 @@ def scale_by_group_mean(r, epsilon: types.NonNegative = 0.0):
     return jnp.where(mean > 0, over(current(r), mean + epsilon), 0.0)
 
 
-@sets(SIBLINGS)
+@sets(types.Needs(siblings=True, domains=True))
 def scale_by_task(r, epsilon: types.NonNegative = 1e-6):
     """Divide by a domain's spread: A / (s + epsilon), s^2 its groups' mean variance (ddof 1). GoLongRL (2025)."""
     domain, valid = ops.given(r.domain, "scale_by_task: the rollout has no domain"), ops.valid_rows(r)

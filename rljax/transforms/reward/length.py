@@ -12,6 +12,11 @@ from rljax.transforms.reward import shaping, steps
 Beyond = Literal["hold", "grow", "zero"]
 
 
+def _is_zero(number: types.Number) -> bool:
+    """Return whether a number is a plain 0; one that is traced or follows a schedule is not."""
+    return isinstance(number, int | float) and number == 0
+
+
 def _cosine(x):
     """Return half a cosine: 1 at 0, 0 at 1, 1 again at 2."""
     return 0.5 * (1 + jnp.cos(jnp.pi * x))
@@ -121,14 +126,14 @@ def budget_triangle(r, budget: types.Positive, correct: types.Number = 1.0, leng
     return correct * r.reward + length * jnp.maximum(1 - jnp.abs(ops.length(r) - budget) / budget, 0.0)
 
 
-@shaping.sets(needs=shaping.GROUP)
+@shaping.sets(needs=lambda a: shaping.GROUP | types.Needs(turns=not _is_zero(a["turns"])))
 def relative_length(r, output: types.NonNegative = 0.1, turns: types.NonNegative = 0.0):
     """Charge length against the group's longest: r - mean(r) sum_k w_k x_k / max x_k. prime-rl (2025).
 
     x: trained tokens (weight ``output``) and turns that have one (weight ``turns``); mean and max over the group.
     """
     used = output * shaping.over(ops.length(r), shaping.largest(ops.length(r), r))
-    if not (isinstance(turns, int | float) and turns == 0):
+    if not _is_zero(turns):
         count = jnp.sum(steps.turns(r)[1], axis=1)
         used = used + turns * shaping.over(count, shaping.largest(count, r))
     return r.reward - ops.segment_mean(r.reward, r.group, ops.valid_rows(r)) * used

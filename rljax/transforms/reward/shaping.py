@@ -1,5 +1,6 @@
 """Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL; and first, how a piece is written."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,17 +9,21 @@ from rljax import transforms, types
 from rljax.transforms import ops
 
 
-def sets(target: str | None = "reward", needs: types.Needs = types.Needs()):
-    """Make a piece of ``function(rollout, *arguments)``, the new ``target``, or the new rollout where that is None."""
+def sets(
+    target: str | None = "reward", needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs()
+):
+    """Make a piece of ``function(rollout, *arguments)``, the new ``target``, or the new rollout where that is None.
+
+    ``needs`` may be a function of the arguments by name.
+    """
 
     def lift(function, arguments) -> types.RolloutTransform:
-        del arguments
-
         def apply(r: types.Rollout) -> types.Rollout:
             new = function(r)
             return new if target is None else r.replace(**{target: new.astype(r.reward.dtype)})
 
-        return transforms.stateless(types.RolloutTransform, apply, needs=needs)
+        asked = needs if isinstance(needs, types.Needs) else needs(arguments)
+        return transforms.stateless(types.RolloutTransform, apply, needs=asked)
 
     return transforms.formula(lift, 1)
 
@@ -114,31 +119,44 @@ def exponential_distance(part: str, alpha: types.NonNegative):
     return _reward(lambda r: jnp.exp(-alpha * jnp.abs(ops.part(r, part))), part)
 
 
+def _readable(r: types.Rollout):
+    """Return [B], 1 on valid rows with an answer: all of them where the verifier reports no outcome."""
+    valid = ops.valid_rows(r)
+    return valid if r.outcome is None else jnp.where(r.outcome == types.Outcome.UNPARSEABLE, 0.0, valid)
+
+
 def _agreement(r: types.Rollout, score, answer):
-    """Return [B], whether the row's answer has its group's best total score; of equals the smallest answer has it."""
-    total = ops.segment_total(score * ops.valid_rows(r), ops.dense(r.group, answer))
-    best = largest(total, r) * (1 - 1e-5)  # totals summed in another order are equal up to rounding
+    """Return [B], 1 on readable rows whose answer has their group's best total score; the smallest of equal ones."""
+    readable = _readable(r)
+    total = ops.segment_total(score * readable, ops.dense(r.group, answer))
+    best = largest(jnp.where(readable > 0, total, 0.0), r) * (1 - 1e-5)  # sums in another order differ by rounding
     number = answer.astype(total.dtype)
-    return number == -largest(jnp.where(total >= best, -number, -jnp.inf), r)
+    winner = -largest(jnp.where((readable > 0) & (total >= best), -number, -jnp.inf), r)
+    return jnp.where((readable > 0) & (number == winner), 1.0, 0.0)
 
 
 @sets(needs=asks("answer", siblings=True))
 def majority_vote(r):
-    """Pay agreement with the group's most frequent answer (part "answer", an id; ties: the smallest). 2505.22453."""
+    """Pay agreement with the group's most frequent answer: 1[answer = majority] (part "answer", an id).
+
+    Unparseable rows do not vote and are paid 0; of equally frequent answers the smallest id wins. Source: MM-UPT (arXiv
+    2505.22453), whose release also counts "no answer" as one.
+    """
     return _agreement(r, jnp.ones_like(r.reward), ops.part(r, "answer").astype(r.group.dtype))
 
 
-@sets(needs=asks("answer", siblings=True))
+@sets(needs=lambda a: asks("answer", siblings=True) | types.Needs(agents=a["models"] > 1))
 def collective_vote(r, models: types.Count):
     """Pay agreement with argmax_a sum_m SC_m n_m(a), n_m(a) the votes of model m in the group. RLCCF (2025).
 
-    SC_m is the share of model m's rows that agree with its own majority; a row's model is its agent modulo
-    ``models``. One model is ``majority_vote``.
+    SC_m is the share of model m's readable rows that agree with its own majority; a row's model is its agent modulo
+    ``models``. Unparseable rows do not vote and are paid 0. One model is ``majority_vote``.
     """
-    valid, answer = ops.valid_rows(r), ops.part(r, "answer").astype(r.group.dtype)
+    readable, answer = _readable(r), ops.part(r, "answer").astype(r.group.dtype)
     model = ops.dense(r.group, (r.group if models == 1 else field(r, "agent")) % models)
-    votes = ops.segment_total(valid, ops.dense(model, answer))
-    return _agreement(r, over(largest(votes, r, model), ops.segment_total(valid, model)), answer)
+    votes = ops.segment_total(readable, ops.dense(model, answer))
+    most = largest(jnp.where(readable > 0, votes, 0.0), r, model)
+    return _agreement(r, over(most, ops.segment_total(readable, model)), answer)
 
 
 @sets(needs=GROUP)
@@ -190,7 +208,7 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
 
 
-@sets(needs=asks("votes", siblings=True))
+@sets(needs=asks("votes", siblings=True) | types.Needs(agents=True))
 def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
     """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (own votes - the civilians' mean), by group.
 

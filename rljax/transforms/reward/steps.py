@@ -8,6 +8,7 @@ from rljax.transforms import ops
 from rljax.transforms.reward import shaping
 
 PAID = types.Needs(token_reward=True)
+TURNS = types.Needs(token_reward=True, turns=True)
 
 
 def _paid(r: types.Rollout):
@@ -53,7 +54,7 @@ def gated(r, threshold: types.Number):
     return r.replace(reward=r.reward + jnp.where(r.reward >= threshold, dense, 0.0), token_reward=None)
 
 
-@shaping.sets("token_reward", PAID)
+@shaping.sets("token_reward", TURNS)
 def improvement(r, alpha: types.NonNegative = 10.0):
     """Add alpha (r2 - r1) at the last trained token of turn 1: token rewards of turns 1 and 0. SCoRe (2409.12917).
 
@@ -64,7 +65,7 @@ def improvement(r, alpha: types.NonNegative = 10.0):
     return _paid(r) + alpha * gain * ops.last_token(second)
 
 
-@shaping.sets(None, PAID)
+@shaping.sets(None, TURNS)
 def only_turn(r, turn: int):
     """Pay one turn alone: its token rewards, and the row's reward where the row ends in it.
 
@@ -75,7 +76,7 @@ def only_turn(r, turn: int):
     return r.replace(reward=r.reward * ends, token_reward=jnp.where(there, _paid(r), 0.0))
 
 
-@shaping.sets("token_reward", PAID | shaping.asks(extra=("match",)))
+@shaping.sets("token_reward", TURNS | shaping.asks(extra=("match",)))
 def turn_returns(r, gamma: types.Fraction = 0.5):
     """Pay R_k = r_k + gamma R_{k+1} at a turn's last trained token, r_k where it misses the expert. UI-S1 (2509.11543).
 
@@ -94,7 +95,7 @@ def turn_returns(r, gamma: types.Fraction = 0.5):
     return jax.lax.scan(back, jnp.zeros_like(r.reward), columns, reverse=True)[1].T
 
 
-@shaping.sets("token_reward", PAID)
+@shaping.sets("token_reward", lambda a: TURNS | ops.key_needs(a["key"]))
 def center_turns(r, key: types.Segments = "agent"):
     """Pay a turn's total at its last trained token, less the mean of all turns with equal ``key``. MARS (2025)."""
     (ids, end), keys = turns(r), ops.segments(r, key)

@@ -54,7 +54,7 @@ def scaled_mirror_descent(loss, r, s, tau: types.Positive = 0.01):
     return _on_tokens(0.5 * tau * (_row_advantage(r) / tau - delta) ** 2 / length, r)
 
 
-@token.surrogate(types.Needs(reference=True))
+@token.surrogate(lambda a: types.Needs(reference=True, turns=a["unit"] == "turn"))
 def reference_regression(loss, r, s, beta: types.Positive = 1.0, unit: Literal["row", "turn"] = "row"):
     """Regress the log-ratio of a row, or of a turn, to the reference onto its advantage: (beta sum log(pi/ref) - A)^2.
 

@@ -1,6 +1,6 @@
 """Surrogates of single tokens. A piece is a function of (loss, rollout, scores) and its arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -24,9 +24,16 @@ def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), statist
     return transforms.stateless(types.LossTransform, apply, needs=needs, statistics=statistics)
 
 
-def surrogate(needs: types.Needs = types.Needs(), statistics=()):
-    """Make a piece of ``term(loss, rollout, scores, *arguments)``; see ``policy`` and ``transforms.formula``."""
-    return transforms.formula(lambda term, arguments: policy(term, needs, statistics), 3)
+def surrogate(needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs(), statistics=()):
+    """Make a piece of ``term(loss, rollout, scores, *arguments)``; see ``policy`` and ``transforms.formula``.
+
+    ``needs`` may be a function of the arguments by name.
+    """
+
+    def lift(term, arguments) -> types.LossTransform:
+        return policy(term, needs if isinstance(needs, types.Needs) else needs(arguments), statistics)
+
+    return transforms.formula(lift, 3)
 
 
 def advantage(r: types.Rollout):
