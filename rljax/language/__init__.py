@@ -1,10 +1,10 @@
 """The language of configs: strings of calls, annotations as schemas, and groups of settings.
 
 ``parse``     Parses strings such as ``"clip(0.2) | dual_clip(3.0)"`` into calls of registered functions, without
-              evaluating code: ``one``, ``many``, ``setting``, ``with_argument``, ``lookup``, ``invoke``; names the nearest
-              valid name in error messages: ``nearest``.
+              evaluating code: ``one``, ``many``, ``setting``, ``with_argument``, ``lookup``, ``invoke``; completes error
+              messages with the nearest valid name: ``nearest``.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
-``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``fields``, ``build``.
+``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
 
 Names, types and ranges are those of Python signatures and annotations. Every floor may import this folder; it imports
 only ``types``.
