@@ -1,8 +1,8 @@
 """The language of configs: strings of calls, annotations as schemas, and groups of settings.
 
 ``parse``     Parses strings such as ``"clip(0.2) | dual_clip(3.0)"`` into calls of registered functions, without
-              evaluating code: ``one``, ``many``, ``setting``, ``with_argument``, ``lookup``, ``invoke``; completes error
-              messages with the nearest valid name: ``nearest``.
+              evaluating code: ``one``, ``many``, ``setting``, ``with_argument``, ``lookup``, ``invoke``; finds the
+              nearest valid name for error messages: ``nearest``.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
 
