@@ -1,7 +1,11 @@
-"""The language of config strings, such as ``"grpo(kl=0.01)"`` and ``"clip(0.2) | dual_clip(3.0)"``.
+"""The language of configs: strings of calls, annotations as schemas, and groups of settings.
 
-``parse``  Parses strings into calls of registered functions, without evaluating code: ``one``, ``many``, ``setting``,
-           ``with_argument``, ``lookup``, ``invoke``; names the nearest valid name in error messages: ``nearest``.
+``parse``     Parses strings such as ``"clip(0.2) | dual_clip(3.0)"`` into calls of registered functions, without
+              evaluating code: ``one``, ``many``, ``setting``, ``with_argument``, ``lookup``, ``invoke``; finds the
+              nearest valid name for error messages: ``nearest``.
+``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
+``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
 
-Names, types and ranges are those of the Python signatures. Every floor may import this folder; it imports none of them.
+Names, types and ranges are those of Python signatures and annotations. Every floor may import this folder; it imports
+only ``types``.
 """

@@ -5,6 +5,7 @@ Training
 ``programs``       A config made ready to run, with network, task, tokenizer, mesh and steps: ``build``, ``Program``.
 ``loop``           Phases of steps, with logs, evaluations and checkpoints: ``train``, ``Result``.
 ``host_rollouts``  Rollouts of tasks with verifiers on the host: chunks, worker processes, the journal of verdicts.
+``config``         The settings of evaluations, checkpoints and logs.
 
 Files of a run
 ``checkpoints``    Checkpoints, written in the background and verified when restored: ``Checkpointer``.

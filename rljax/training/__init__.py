@@ -6,5 +6,6 @@
 ``states``      The train state: how a phase begins, and its layout over a mesh.
 ``optimizers``  optax chains, an update that skips non-finite gradients, stochastic rounding of bfloat16 parameters.
 ``sharding``    The mesh, and the tables from logical axes to mesh axes for updates and for rollouts.
-``plans``       The settings, networks and sizes of a step, and scoring with them.
+``phases``      A phase, what its step is compiled for, and scoring with that: ``Phase``, ``Setup``, ``score``.
+``config``      The settings of batches, the learner, the mesh and phases.
 """
