@@ -185,6 +185,7 @@ class Needs:
     token_reward: bool = False  # Rollout.token_reward, paid by the source
     off_policy: bool = False  # rows that the policy did not sample, Rollout.on_policy 0
     reference: bool = False  # Rollout.ref_logp
+    behaviour: bool = False  # Rollout.behaviour_logp
     proximal: bool = False  # Rollout.proximal_logp when there is more than one gradient step
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
     live: bool = False  # a prepare transform reads scores of the whole minibatch

@@ -38,6 +38,7 @@ ARGUMENTS = {
     "decoupled": "(('format', 1.0), ('iou', 0.5))",
     "exponential_distance": "'iou', 1.0",
     "gated": "1.0",
+    "given": "'token_score'",
     "keep": "'correct'",
     "mean_over_tokens_by": "'correct'",
     "mix": "returns(), center_steps()",

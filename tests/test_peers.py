@@ -16,7 +16,7 @@ import pytest
 
 import rljax
 from rljax import transforms, types
-from rljax.algorithms import like, seams
+from rljax.algorithms import interpreter, like, seams
 
 PEERS = json.loads((pathlib.Path(__file__).parent / "reference" / "peers.json").read_text())
 CASES = PEERS["cases"]
@@ -50,7 +50,8 @@ def ours(kind, text, inputs):
     """Return what rljax gives: names as in the fixture, values of the 31 tokens."""
     built, rows = algorithm(text), records(inputs)
     if kind == "advantage":
-        return {"advantage": np.asarray(rljax.advantages(built, rows))[TOKENS]}
+        rows, _ = interpreter.transform(built, rows, interpreter.init(built), jax.random.key(0))
+        return {"advantage": np.asarray(rows.advantage)[TOKENS]}
     if kind in ("weight", "mask"):  # with A = -1 and a sum over tokens, a gradient is a weight
         rows = rows.replace(advantage=-rows.mask)
     start = {"aggregate": A["advantage_token"] + A["logp"], "value_loss": A["value_new"]}.get(kind, A["logp"])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
+from rljax.transforms import ops
 
 chain = transforms.chain
 
@@ -71,12 +72,19 @@ def prepare_minibatch(
     key: types.Key,
 ) -> tuple[types.Rollout, types.State]:
     """Apply the prepare transforms to a whole minibatch and write every coefficient. No gradient."""
-    valid = jnp.ones_like(rollout.reward) if rollout.valid is None else rollout.valid
-    rollout = jax.lax.stop_gradient(rollout.replace(mask=rollout.mask * valid[:, None]))
+    rollout = jax.lax.stop_gradient(rollout.replace(mask=rollout.mask * ops.valid_rows(rollout)[:, None]))
     out, inner = _prepare(objective).apply(rollout, jax.lax.stop_gradient(scores), state["prepare"], key)
     average = out.mask / jnp.maximum(jnp.sum(out.mask), 1.0)
     out = out.replace(coefficient={**out.coefficient, "metric": average})
     return jax.lax.stop_gradient(out), {**state, "prepare": inner}
+
+
+def loss_terms(
+    objective: types.Objective, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key
+) -> types.Loss:
+    """Return the terms and metrics of the loss pieces, per token; ``rollout`` as in ``loss``."""
+    # prepare_minibatch has the same key: its pieces must not draw what these do
+    return _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], jax.random.fold_in(key, 1))
 
 
 def loss(
@@ -86,8 +94,7 @@ def loss(
 
     ``rollout`` comes from ``prepare``; it may be any part of the minibatch.
     """
-    # prepare has the same key: its pieces must not draw what these do
-    built = _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], jax.random.fold_in(key, 1))
+    built = loss_terms(objective, rollout, scores, state, key)
 
     def total(array: jax.Array, coefficient: jax.Array) -> jax.Array:
         # a masked token may hold an infinity: it must not meet its zero coefficient in a product

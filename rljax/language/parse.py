@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rljax import types
+from rljax.language import foreign
 
 Registry = Mapping[str, Callable[..., Any] | str]
 """Functions by name; a string "module:function" is imported when it is asked for."""
@@ -43,10 +44,12 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """Return the tail of an error message: the nearest valid name, and all of them."""
+    """Return the tail of an error message: what a foreign name is here, or the nearest valid name; then all of them."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
+    if name in foreign.FOREIGN:
+        hint = f" Here that is {foreign.FOREIGN[name]}."
     return f"{hint} Valid: {', '.join(names)}."
 
 

@@ -184,7 +184,7 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
 
 
 def _on_policy(r: types.Rollout) -> jax.Array:
-    return (jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy)[:, None] > 0
+    return (jnp.ones_like(r.mask[:, 0]) if r.on_policy is None else r.on_policy)[:, None] > 0
 
 
 def _advantage(r: types.Rollout) -> jax.Array:
@@ -194,8 +194,8 @@ def _advantage(r: types.Rollout) -> jax.Array:
 PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
     "on_policy": _on_policy,
     "off_policy": lambda r: ~_on_policy(r),
-    "correct": lambda r: r.reward[:, None] > 0,  # the sign of the reward
-    "wrong": lambda r: r.reward[:, None] <= 0,
+    "correct": lambda r: ops.reward(r)[:, None] > 0,  # the sign of the reward
+    "wrong": lambda r: ops.reward(r)[:, None] <= 0,
     "positive": lambda r: _advantage(r) > 0,  # the sign of the advantage
     "negative": lambda r: _advantage(r) < 0,
     "nonzero": lambda r: _advantage(r) != 0,

@@ -134,14 +134,19 @@ def extra(rollout: types.Rollout, name: str) -> Array:
 
 def valid_rows(rollout: types.Rollout) -> Array:
     """Return [B], 1 on rows that count."""
-    return jnp.ones_like(rollout.reward) if rollout.valid is None else rollout.valid
+    return jnp.ones_like(reward(rollout)) if rollout.valid is None else rollout.valid
+
+
+def reward(rollout: types.Rollout) -> Array:
+    """Return the row's reward, [B]; ValueError where arrays in hand came without one."""
+    return given(rollout.reward, "the rollout has no reward")
 
 
 def row_reward(rollout: types.Rollout) -> Array:
     """Return [B], the row's reward and all its token rewards."""
     if rollout.token_reward is None:
-        return rollout.reward
-    return rollout.reward + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
+        return reward(rollout)
+    return reward(rollout) + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
 
 
 def live_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
@@ -165,7 +170,7 @@ def current_version(rollout: types.Rollout) -> Array:
 
 def correct(rollout: types.Rollout) -> Array:
     """Return bool [B]: the verifier's outcome, or reward > 0 where it gave none."""
-    return rollout.reward > 0 if rollout.outcome is None else rollout.outcome == types.Outcome.CORRECT
+    return reward(rollout) > 0 if rollout.outcome is None else rollout.outcome == types.Outcome.CORRECT
 
 
 def length(rollout: types.Rollout) -> Array:
@@ -198,7 +203,7 @@ def first_token(mask: Array) -> Array:
 
 def token_rewards(rollout: types.Rollout) -> Array:
     """Return [B, T], what is paid at each token: token rewards, and the row's reward at its last token."""
-    terminal = rollout.reward[:, None] * last_token(rollout.mask)
+    terminal = reward(rollout)[:, None] * last_token(rollout.mask)
     return terminal if rollout.token_reward is None else terminal + rollout.token_reward * rollout.mask
 
 

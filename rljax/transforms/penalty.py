@@ -68,7 +68,9 @@ def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
 
 
 def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
-    return types.Needs(reference="reference" in anchors, proximal="proximal" in anchors)
+    return types.Needs(
+        reference="reference" in anchors, proximal="proximal" in anchors, behaviour="behaviour" in anchors
+    )
 
 
 @_penalty("kl", lambda a: _against(a["against"], a["correction"]))
@@ -159,7 +161,7 @@ def covariance_kl(r, s, share: types.Fraction = 2e-4, coefficient: types.NonNega
     return value * r.extra["charged"], value
 
 
-@_penalty("squared_log_ratio")
+@_penalty("squared_log_ratio", _against("behaviour"))
 def squared_log_ratio(r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
     """Hold the policy to the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
 

@@ -60,7 +60,7 @@ def drop_used(r):
     return ops.extra(r, "used") == 0
 
 
-@_drops(types.Needs(fixed_proximal=True))
+@_drops(types.Needs(fixed_proximal=True, behaviour=True))
 def reject(
     r,
     estimator: types.Estimator = "k3",

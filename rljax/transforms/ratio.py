@@ -39,7 +39,9 @@ def _ratio(extra: frozenset[str] = frozenset(), anchor: types.Anchor = "proximal
             d = shape(_difference(rollout, scores, of), rollout, scores) * jnp.ones_like(rollout.mask)
             return written(loss, jnp.where(rollout.mask > 0, d, 0.0))
 
-        needs = types.Needs(proximal=of == "proximal", reference=of == "reference", extra=extra)
+        needs = types.Needs(
+            proximal=of == "proximal", reference=of == "reference", behaviour=of == "behaviour", extra=extra
+        )
         return transforms.stateless(types.LossTransform, apply, needs=needs)
 
     return transforms.formula(lift, 3)
@@ -118,7 +120,9 @@ def interpolated():
         moved = (1.0 - 1.0 / jnp.maximum(rollout.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
         return written(loss, d - moved).replace(proximal_logp=behaviour + moved)
 
-    return transforms.stateless(types.LossTransform, apply, statistics=(prepare.statistic(age),))
+    return transforms.stateless(
+        types.LossTransform, apply, needs=types.Needs(behaviour=True), statistics=(prepare.statistic(age),)
+    )
 
 
 @_ratio()

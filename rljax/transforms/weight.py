@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rljax import transforms, types
 from rljax.transforms import ops, prepare
 
-PROXIMAL = types.Needs(proximal=True)
+GAP = types.Needs(proximal=True, behaviour=True)
 
 
 def _weight(rule, needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
@@ -42,7 +42,7 @@ def _marked(name: str, pick, inverse: bool = False, fixed_proximal: bool = False
             )
         return r.replace(extra={**r.extra, name: pick(r)})
 
-    before = prepare.statistic(mark, types.Needs(fixed_proximal=fixed_proximal))
+    before = prepare.statistic(mark, types.Needs(fixed_proximal=fixed_proximal, behaviour=fixed_proximal))
     return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], statistics=(before,))
 
 
@@ -73,7 +73,21 @@ def constant(loss, r, s, scale: types.Number = 1.0):
     return scale * jnp.ones_like(r.mask)
 
 
-@_weighs(PROXIMAL)
+@transforms.piece
+def given(name: str):
+    """Multiply by weights computed elsewhere: ``rollout.extra[name]``, [B, T], or [B] for one number a row.
+
+    They are constants: no gradient flows through them.
+    """
+
+    def rule(loss: types.Loss, r: types.Rollout, s: types.Scores):
+        weight = ops.extra(r, name)
+        return jnp.where(r.mask > 0, weight if weight.ndim == 2 else weight[:, None], 0.0)
+
+    return _weight(rule, types.Needs(extra=frozenset({name})))
+
+
+@_weighs(GAP)
 def truncated_importance(
     loss, r, s, cap: types.Positive = 2.0, floor: types.NonNegative = 0.0, level: types.Level = "token"
 ):
@@ -85,7 +99,7 @@ def truncated_importance(
     return jnp.clip(_importance(_gap(loss, r, s), r.mask, level), floor, cap)
 
 
-@_weighs(PROXIMAL)
+@_weighs(GAP)
 def masked_importance(
     loss, r, s, low: types.NonNegative = 0.0, high: types.Positive = 5.0, level: types.Level = "token"
 ):
@@ -94,7 +108,7 @@ def masked_importance(
     return jnp.where((w >= low) & (w <= high), w, 0.0)
 
 
-@_weighs(PROXIMAL)
+@_weighs(GAP)
 def sequence_masked_importance(loss, r, s, low: types.NonNegative = 0.999, high: types.Positive = 1.002):
     """Keep a row iff its geometric-mean weight is in [low, high]; weigh its tokens by exp(x), untruncated.
 
@@ -116,7 +130,7 @@ def normalised_importance(cap: types.Positive = 2.0):
     return _marked("normalised", pick, fixed_proximal=True)
 
 
-@_weighs(PROXIMAL)
+@_weighs(GAP)
 def reject(
     loss,
     r,
@@ -134,7 +148,7 @@ def reject(
     return within.astype(r.mask.dtype)
 
 
-@_weighs()
+@_weighs(types.Needs(behaviour=True))
 def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5):
     """Drop rows of negative advantage whose mean log(behaviour / pi) exceeds delta, pi the live policy.
 
@@ -164,7 +178,7 @@ def second_moment_mask(tau: types.Positive = 0.04):
     return _marked("moment_kept", pick, fixed_proximal=True)
 
 
-@_weighs(PROXIMAL)
+@_weighs(GAP)
 def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
     """Drop tokens where the larger Bernoulli KL between proximal and behaviour exceeds ``bound`` (KPop)."""
     behaviour = jnp.where(r.mask > 0, ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp"), 0.0)
@@ -172,7 +186,7 @@ def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
     return jnp.where(jnp.maximum(ops.bernoulli_kl(q, b), ops.bernoulli_kl(b, q)) > bound, 0.0, 1.0)
 
 
-@_weighs(PROXIMAL)
+@_weighs(GAP)
 def row_tv_mask(loss, r, s, bound: types.Positive = 0.1):
     """Drop tokens that have moved in the direction of A, in rows whose mean |exp(x) - 1| exceeds ``bound``.
 

@@ -141,7 +141,7 @@ def collective_vote(r, models: types.Count):
     return _agreement(r, over(largest(votes, r, model), ops.segment_total(valid, model)), answer)
 
 
-@sets(needs=GROUP)
+@sets(needs=GROUP | types.Needs(behaviour=True))
 def confidence_penalty(r):
     """Charge wrong rows their confidence c = exp(mean_t log pi_b): r - (1 - r) c / (D - c) / G. LENS (2510.08696).
 

@@ -67,7 +67,7 @@ def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2
     return value, {"clipped": outside.astype(value.dtype)}
 
 
-@surrogate(types.Needs(proximal=True))
+@surrogate(types.Needs(proximal=True, behaviour=True))
 def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     """Clip the ratio around where the update started: [c - epsilon, c + epsilon], c = exp(proximal - behaviour).
 
