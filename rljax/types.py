@@ -219,7 +219,7 @@ class Transform:
 
     ``init()`` gives the piece's state; ``observe(state, metrics)`` moves it once after each step.
     ``seam`` is the module that holds the piece, ``spec`` the call that made it with every default
-    filled in; both are written by ``transforms.piece``.
+    filled in; both are written by ``transforms.define``.
     """
 
     apply: Callable[..., Any]

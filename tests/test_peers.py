@@ -42,8 +42,11 @@ def algorithm(text):
 
 
 def records(inputs):
-    given = {field: None if name is None else A[name] for field, name in {**FIELDS, **inputs}.items()}
-    return rljax.rollout_from_arrays(**given, parts=PARTS)
+    names = {**FIELDS, **inputs}
+    if names["proximal_logp"] is None:  # on-policy: the ratio must not fall back on the sampler
+        names["behaviour_logp"] = None
+    fields = {field: None if name is None else A[name] for field, name in names.items()}
+    return rljax.rollout_from_arrays(**fields, parts=PARTS)
 
 
 def ours(kind, text, inputs):

@@ -27,17 +27,22 @@ FAMILIES = ("policy_gradient", "clipped", "critic", "regression", "stale", "guid
 for _family in FAMILIES:
     importlib.import_module(f"rljax.algorithms.{_family}")
 
-__all__ = ["FAMILIES", "TABLE", "compose", "describe", "example", "recipe", "seams", "when"]
+__all__ = ["FAMILIES", "TABLE", "compose", "describe", "example", "recipe", "when"]
 
 
-def __getattr__(name: str) -> Callable[..., types.Algorithm]:
+_MODULES = ("arrays", "interpreter", "records", "seams")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"rljax.algorithms.{name}")
     if name not in TABLE:
         raise AttributeError(f"module 'rljax.algorithms' has no attribute {name!r}")
     return TABLE[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *TABLE})
+    return sorted({*globals(), *TABLE, *_MODULES})
 
 
 def example(name: str) -> types.Algorithm:

@@ -137,6 +137,17 @@ def valid_rows(rollout: types.Rollout) -> Array:
     return jnp.ones_like(reward(rollout)) if rollout.valid is None else rollout.valid
 
 
+def trained_tokens(rollout: types.Rollout) -> Array:
+    """Return [B, T], 1 on tokens that count: mask 1, in a valid row."""
+    return rollout.mask * valid_rows(rollout)[:, None]
+
+
+def with_advantage(rollout: types.Rollout, advantage: Array) -> types.Rollout:
+    """Write an advantage, [B] or [B, T]; tokens that do not count get 0, whatever stands there."""
+    counted, a = trained_tokens(rollout), advantage if advantage.ndim == 2 else advantage[:, None]
+    return rollout.replace(advantage=jnp.where(counted > 0, a * counted, 0.0))
+
+
 def reward(rollout: types.Rollout) -> Array:
     """Return the row's reward, [B]; ValueError where arrays in hand came without one."""
     return given(rollout.reward, "the rollout has no reward")

@@ -6,49 +6,18 @@ coefficient may be a number, a schedule or an adaptive controller; the reference
 the common reduction.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops
-from rljax.transforms import reduce as reductions
+from rljax import types
+from rljax.transforms import define, ops
 from rljax.transforms import weight as weights
 
 Reduction = types.PrepareTransform | None
 Correction = Literal["on_policy", "proximal", "behaviour"]
-
-
-def _penalty(
-    name: str,
-    needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs(),
-    statistics: Callable[[Mapping[str, Any]], tuple[types.PrepareTransform, ...]] = lambda arguments: (),
-):
-    """Make a piece of ``function(rollout, scores, *arguments)``: the term to add under ``name``, and its metric.
-
-    Penalties of one name and reduction add up. The arguments ``coefficient``, ``only`` and ``reduce`` are seen to here;
-    ``needs`` and ``statistics`` may depend on the arguments.
-    """
-
-    def lift(function, a) -> types.LossTransform:
-        key = name if a["reduce"] is None else f"{name}/{a['reduce'].spec}"
-
-        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-            charged, metric = function(rollout, scores)
-            if a.get("only") is not None:
-                charged = jnp.where(transforms.PREDICATES[a["only"]](rollout), charged, 0.0)
-            charged = a["coefficient"] * charged
-            value = loss.terms[key] + charged if key in loss.terms else charged
-            told = {name: jax.lax.stop_gradient(metric)}
-            return loss.replace(terms={**loss.terms, key: value}, metrics={**loss.metrics, **told})
-
-        own = () if a["reduce"] is None else (reductions.named(key, a["reduce"]),)
-        asked = (needs if isinstance(needs, types.Needs) else needs(a)) | transforms.predicate_needs(a.get("only"))
-        return transforms.stateless(types.LossTransform, apply, needs=asked, statistics=(*statistics(a), *own))
-
-    return transforms.formula(lift, 2)
 
 
 def _live(s: types.Scores):
@@ -58,13 +27,13 @@ def _live(s: types.Scores):
 def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
     """Return log pi - log of the other policy, 0 on masked tokens; unfiltered against the reference."""
     if against == "reference":
-        live, other = _live(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
+        live, anchor = _live(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
     elif against == "behaviour":
-        live, other = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
+        live, anchor = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
     else:
-        live, other = s.logp, ops.proximal_logp(r, s)
+        live, anchor = s.logp, ops.proximal_logp(r, s)
     live = ops.given(live, "penalty: the scores have no logp")
-    return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(other), 0.0)
+    return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(anchor), 0.0)
 
 
 def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
@@ -73,8 +42,9 @@ def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
     )
 
 
-@_penalty("kl", lambda a: _against(a["against"], a["correction"]))
+@define.penalty(needs=lambda a: _against(a["against"], a["correction"]))
 def kl(
+    loss,
     r,
     s,
     estimator: types.Estimator = "k3",
@@ -93,7 +63,7 @@ def kl(
     """
     value = ops.kl_estimate(estimator, _log_ratio(r, s, against))
     if correction is None:
-        return value, value
+        return value
     live = jnp.where(r.mask > 0, _live(s), 0.0)
     d = live - jax.lax.stop_gradient(live) if correction == "on_policy" else _log_ratio(r, s, correction)
     return value * jnp.exp(d), value
@@ -103,8 +73,9 @@ def _exact(a: Mapping[str, Any]) -> str:
     return f"alpha_{a['alpha']:g}" if a["divergence"] == "alpha" else a["divergence"]
 
 
-@_penalty("kl", lambda a: types.Needs(divergence=frozenset({_exact(a)})))
+@define.penalty(name="kl", needs=lambda a: types.Needs(divergence=frozenset({_exact(a)})))
 def exact_kl(
+    loss,
     r,
     s,
     divergence: Literal["reverse_kl", "forward_kl", "js", "hellinger", "total_variation", "alpha"] = "reverse_kl",
@@ -121,11 +92,12 @@ def exact_kl(
     """
     name = _exact({"divergence": divergence, "alpha": alpha})
     value = ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
-    return value, value
+    return value
 
 
-@_penalty("kl", _against("reference", "proximal"))
+@define.penalty(name="kl", needs=_against("reference", "proximal"))
 def convex_kl(
+    loss,
     r,
     s,
     estimator: types.Estimator = "k3",
@@ -142,17 +114,19 @@ def convex_kl(
 
 
 def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
-    def pick(r: types.Rollout, s: types.Scores) -> types.Rollout:
+    def pick(r: types.Rollout, s: types.Scores) -> types.Array:
         covariance, count = weights.covariances(r, s)
         order = jnp.argsort(jnp.argsort(-jnp.where(r.mask > 0, covariance, -jnp.inf).reshape(-1)))
         chosen = order.reshape(r.mask.shape) < weights.at_least_one(a["share"] * count)
-        return r.replace(extra={**r.extra, "charged": jnp.where(chosen, r.mask, 0.0)})
+        return jnp.where(chosen, r.mask, 0.0)
 
-    return (transforms.stateless(types.PrepareTransform, pick, needs=types.Needs(live=True)),)
+    return (define.statistic("charged", pick, types.Needs(live=True)),)
 
 
-@_penalty("covariance_kl", _against("proximal"), _most_covariant)
-def covariance_kl(r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None):
+@define.penalty(needs=_against("proximal"), statistics=_most_covariant)
+def covariance_kl(
+    loss, r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None
+):
     """Charge |logp - proximal| to the ``share`` of tokens with the highest covariance of A and logp; at least one.
 
     Source: KL-Cov (arXiv 2505.22617, eq. 12), beside ``surrogate.unclipped``.
@@ -161,18 +135,19 @@ def covariance_kl(r, s, share: types.Fraction = 2e-4, coefficient: types.NonNega
     return value * r.extra["charged"], value
 
 
-@_penalty("squared_log_ratio", _against("behaviour"))
-def squared_log_ratio(r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
+@define.penalty(needs=_against("behaviour"))
+def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
     """Hold the policy to the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
 
     Twice ``kl("k2", against="behaviour")``.
     """
     value = _log_ratio(r, s, "behaviour") ** 2
-    return value, value
+    return value
 
 
-@_penalty("f_divergence", _against("reference"))
+@define.penalty(needs=_against("reference"))
 def f_divergence(
+    loss,
     r,
     s,
     divergence: Literal["forward_kl", "js", "alpha"] = "forward_kl",
@@ -195,19 +170,23 @@ def f_divergence(
         value = u * log_u - (u + 1.0) * jnp.log(0.5 * (u + 1.0))
     else:
         value = (jnp.exp((1.0 - alpha) * log_u) - (1.0 - alpha) * u - alpha) / (alpha * (alpha - 1.0))
-    return value, value
+    return value
 
 
-@_penalty("live_entropy", types.Needs(entropy=True))
-def entropy(r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None):
+@define.penalty(name="live_entropy", needs=types.Needs(entropy=True))
+def entropy(
+    loss, r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None
+):
     """Reward randomness: -coefficient H, the full-vocabulary entropy in nats."""
     value = ops.given(s.entropy, "penalty.entropy: the scores have no entropy")
     return -value, value
 
 
-@_penalty("nll")
-def nll(r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None):
+@define.penalty
+def nll(
+    loss, r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None
+):
     """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118)."""
     live = ops.given(s.logp, "penalty.nll: the scores have no logp")
     value = -jnp.where(r.mask > 0, live, 0.0)
-    return value, value
+    return value

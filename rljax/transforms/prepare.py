@@ -4,41 +4,20 @@ What drops a token from every term changes the mask here; a weight (``transforms
 policy term only.
 """
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 
 
-def statistic(function: Callable[[types.Rollout], types.Rollout], needs: types.Needs = types.Needs()):
-    """Lift a function of the rows alone."""
-    return transforms.stateless(types.PrepareTransform, lambda r, scores: function(r), needs=needs)
-
-
-def _drops(needs: types.Needs = types.Needs()):
-    """Make a piece of ``function(rollout, *arguments)``: where the mask stays, or a pair of a new rollout and that."""
-
-    def lift(function, arguments) -> types.PrepareTransform:
-        def apply(r: types.Rollout) -> types.Rollout:
-            found = function(r)
-            r, where = found if isinstance(found, tuple) else (r, found)
-            return r.replace(mask=jnp.where(where, r.mask, 0.0))
-
-        return statistic(apply, needs | transforms.predicate_needs(arguments.get("predicate")))
-
-    return transforms.formula(lift, 1)
-
-
-@_drops()
-def keep(r, predicate: types.Predicate):
+@define.prepare
+def keep(r, s, predicate: types.Predicate):
     """Drop what does not satisfy ``predicate`` (``transforms.where``) from every term and every denominator."""
     return transforms.PREDICATES[predicate](r)
 
 
-@_drops()
-def drop_truncated(r, key: types.Segment | None = None):
+@define.prepare
+def drop_truncated(r, s, key: types.Segment | None = None):
     """Drop the rows that ran into the length limit (the overlong filter of DAPO, arXiv 2503.14476).
 
     ``key`` "episode" drops every row of a rollout of which one was cut (SUPO, arXiv 2510.06727).
@@ -48,21 +27,22 @@ def drop_truncated(r, key: types.Segment | None = None):
     return (cut if key is None else ops.segment_total(cut, ops.segments(r, key)))[:, None] == 0
 
 
-@_drops(types.Needs(siblings=True))
-def drop_flat_groups(r):
+@define.prepare(needs=types.Needs(siblings=True))
+def drop_flat_groups(r, s):
     """Drop groups whose rewards do not differ, from denominators too: the loss's side of dynamic sampling."""
     return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r))[:, None] > 1e-6
 
 
-@_drops(types.Needs(extra=frozenset({"used"})))
-def drop_used(r):
+@define.prepare(needs=types.Needs(extra=frozenset({"used"})))
+def drop_used(r, s):
     """Drop tokens that an earlier step has trained on, extra["used"] 1 (T-PPO, arXiv 2506.15050)."""
     return ops.extra(r, "used") == 0
 
 
-@_drops(types.Needs(fixed_proximal=True, behaviour=True))
+@define.prepare(needs=types.Needs(fixed_proximal=True, behaviour=True))
 def reject(
     r,
+    s,
     estimator: types.Estimator = "k3",
     low: float = float("-inf"),
     high: float = 0.5,
@@ -89,19 +69,15 @@ def divergence_within(r: types.Rollout, proximal, estimator: str, low, high, lev
     return (k >= low) & (k <= high) & (r.mask > 0)
 
 
-@transforms.piece
-def solve_rate():
+@define.prepare
+def solve_rate(r, s):
     """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct (``ops.correct``)."""
-
-    def apply(r: types.Rollout) -> types.Rollout:
-        rate = ops.segment_mean(ops.correct(r).astype(r.mask.dtype), r.group, ops.valid_rows(r))
-        return r.replace(extra={**r.extra, "solve_rate": rate})
-
-    return statistic(apply)
+    rate = ops.segment_mean(ops.correct(r).astype(r.mask.dtype), r.group, ops.valid_rows(r))
+    return r.replace(extra={**r.extra, "solve_rate": rate})
 
 
-@_drops(types.Needs(siblings=True))
-def best_and_worst(r):
+@define.prepare(needs=types.Needs(siblings=True))
+def best_and_worst(r, s):
     """Make a pair of each group's best and worst row (the first among equals) and drop all others.
 
     Writes extra["preference"] [B], 1 and -1, and extra["margin"] [B], the difference of their rewards. Groups whose

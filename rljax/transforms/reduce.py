@@ -4,36 +4,12 @@ loss = sum over terms, rows and tokens of term * coefficient. A coefficient is 0
 invalid rows; a term uses the common one unless a penalty names its own.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
-
-
-def _coefficient(rule: Callable[[types.Rollout, types.Array], types.Array], arguments) -> types.PrepareTransform:
-    def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-        del scores
-        mask = rollout.mask * ops.valid_rows(rollout)[:, None]
-        return rollout.replace(coefficient={**rollout.coefficient, "common": rule(rollout, mask)})
-
-    needs = transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
-    return transforms.stateless(types.PrepareTransform, apply, needs=needs)
-
-
-_reduction = transforms.formula(_coefficient, 2)  # a piece is a function of (rollout, mask of what counts), arguments
-
-
-def named(name: str, reduction: types.PrepareTransform) -> types.PrepareTransform:
-    """Return ``reduction`` writing the coefficient of the term ``name`` instead of the common one."""
-
-    def apply(rollout, scores, state, key):
-        out, state = reduction.apply(rollout, scores, state, key)
-        return rollout.replace(coefficient={**rollout.coefficient, name: out.coefficient["common"]}), state
-
-    return types.PrepareTransform(apply, reduction.init, reduction.observe, reduction.needs, "reduce", reduction.spec)
+from rljax.transforms import define, ops
 
 
 def _trained_rows(mask):
@@ -54,7 +30,7 @@ def _tokens_of(ids, mask):
     return jnp.maximum(ops.segment_total(jnp.sum(mask, axis=1), ids), 1.0)[:, None]
 
 
-@_reduction
+@define.reduce
 def mean_over_tokens(r, mask, only: types.Predicate | None = None):
     """Average over all tokens of the minibatch: m_t / sum m (DAPO, arXiv 2503.14476, section 3.3).
 
@@ -63,14 +39,14 @@ def mean_over_tokens(r, mask, only: types.Predicate | None = None):
     return _share(mask if only is None else jnp.where(transforms.PREDICATES[only](r), mask, 0.0))
 
 
-@_reduction
+@define.reduce
 def mean_over_tokens_by(r, mask, predicate: types.Predicate):
     """Average over the tokens that satisfy ``predicate``, and over those that do not, and add (OREAL, 2502.06781)."""
     where = transforms.PREDICATES[predicate](r)
     return _share(jnp.where(where, mask, 0.0)) + _share(jnp.where(where, 0.0, mask))
 
 
-@_reduction
+@define.reduce
 def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip"):
     """Average over rows of token means: m_t / (|y_i| n) (GRPO, arXiv 2402.03300, eq. 3).
 
@@ -81,7 +57,7 @@ def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip"):
     return mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1.0) / rows
 
 
-@_reduction
+@define.reduce
 def mean_over_rows_of_sums(r, mask):
     """Average over rows of token sums: m_t / n, the gradient of the expected return of a row.
 
@@ -90,7 +66,7 @@ def mean_over_rows_of_sums(r, mask):
     return mask / _trained_rows(mask)
 
 
-@_reduction
+@define.reduce
 def fixed_length(r, mask, length: types.Positive | None = None):
     """Divide by a constant length: m_t / (n length) (Dr. GRPO, arXiv 2503.20783, section 3.2).
 
@@ -99,13 +75,13 @@ def fixed_length(r, mask, length: types.Positive | None = None):
     return mask / _trained_rows(mask) / (mask.shape[1] if length is None else length)
 
 
-@_reduction
+@define.reduce
 def sum_over_tokens(r, mask, divisor: types.Positive = 1.0):
     """Add all tokens up and divide by a constant: m_t / divisor."""
     return mask / divisor
 
 
-@_reduction
+@define.reduce
 def mean_over_prompts(r, mask):
     """Average over prompts of the token mean over all rows of the prompt (SkyRL, ScaleRL).
 
@@ -118,7 +94,7 @@ def _rollouts(r: types.Rollout):
     return ops.given(r.episode, "reduce: the rollout record has no episode ids")
 
 
-@_reduction
+@define.reduce
 def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes"):
     """Average over rollouts of the token mean over all their rows (Delethink, arXiv 2510.06557).
 
@@ -129,7 +105,7 @@ def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes")
     return mask / _tokens_of(_rollouts(r), mask) / number
 
 
-@_reduction
+@define.reduce
 def mean_over_turns(r, mask):
     """Average over tokens of a turn, then turns of a rollout, then rollouts (WebAgent-R1, arXiv 2505.16421).
 
@@ -140,7 +116,7 @@ def mean_over_turns(r, mask):
     return mask / tokens / _tokens_of(_rollouts(r), mask / tokens) / _distinct(_rollouts(r), mask)
 
 
-@_reduction
+@define.reduce
 def mean_over_first_tokens(r, mask):
     """Average over rows of their first token alone: what a value of the prompt is fitted by."""
     return ops.first_token(mask) / _trained_rows(mask)

@@ -5,31 +5,13 @@ algorithm's, so it is checkpointed and restored.
 """
 
 import functools
-import inspect
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import optax
 
-from rljax import transforms, types
-
-
-def _controller(constructor: Callable[..., types.Controller]) -> Callable[..., types.Controller]:
-    signature = inspect.signature(constructor)
-
-    @functools.wraps(constructor)
-    def build(*args: Any, **kwargs: Any) -> types.Controller:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        built = constructor(*bound.args, **bound.kwargs)
-        return types.Controller(
-            built.init, built.value, built.update, transforms.call(constructor.__name__, bound.arguments)
-        )
-
-    build.is_piece = True  # type: ignore[attr-defined]
-    return build
+from rljax import types
+from rljax.transforms import define
 
 
 def _counted(schedule: optax.Schedule) -> types.Controller:
@@ -40,13 +22,13 @@ def _counted(schedule: optax.Schedule) -> types.Controller:
     )
 
 
-@_controller
+@define.schedule
 def linear(start: float, end: float, steps: types.Count) -> types.Controller:
     """Go from ``start`` to ``end`` over ``steps`` steps, then stay."""
     return _counted(optax.linear_schedule(start, end, steps))
 
 
-@_controller
+@define.schedule
 def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
     """Go from ``start`` to ``end`` along half a cosine over ``steps`` steps, then stay."""
 
@@ -57,13 +39,13 @@ def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
     return _counted(value)
 
 
-@_controller
+@define.schedule
 def exponential(start: types.Positive, end: types.Positive, steps: types.Count) -> types.Controller:
     """Go from ``start`` to ``end`` by a constant factor each step over ``steps`` steps, then stay."""
     return _counted(lambda count: start * (end / start) ** jnp.clip(count / steps, 0.0, 1.0))
 
 
-@_controller
+@define.schedule
 def staircase(
     initial: float, change: float, every: types.Count, start: int = 0, low: float = -math.inf, high: float = math.inf
 ) -> types.Controller:
@@ -79,13 +61,13 @@ def staircase(
     return _counted(value)
 
 
-@_controller
+@define.schedule
 def decay(initial: float, factor: types.Positive, every: types.Count = 1, low: float = 0.0) -> types.Controller:
     """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low)."""
     return _counted(lambda count: jnp.maximum(initial * factor ** jnp.floor(jnp.asarray(count) / every), low))
 
 
-@_controller
+@define.schedule
 def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
     """Hold each value from its step on: ((0, 1.0), (100, 0.5)) is 1 up to step 99 and 0.5 from then on."""
 
@@ -96,7 +78,7 @@ def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
     return _counted(value)
 
 
-@_controller
+@define.schedule
 def adaptive_kl(
     initial: types.Positive, target: types.Positive, horizon: types.Positive = 10_000.0
 ) -> types.Controller:
@@ -115,7 +97,7 @@ def adaptive_kl(
     return types.Controller(lambda: start(jnp.result_type(float)), lambda beta: beta, update)
 
 
-@_controller
+@define.schedule
 def adaptive_entropy(
     target: types.Positive, initial: types.NonNegative = 0.01, step: types.Positive = 0.005
 ) -> types.Controller:

@@ -3,23 +3,23 @@
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops
+from rljax import types
+from rljax.transforms import define, ops
 
 
-@transforms.piece
+@define.source
 def task():
     """Sample the current policy on the task's prompts."""
     return types.Source()
 
 
-@transforms.piece
+@define.source
 def demonstrations():
     """Take the task's own demonstrations instead of samples of the policy."""
     return types.Source(origin="demonstrations")
 
 
-@transforms.piece
+@define.source
 def guided(demonstrations: types.Count = 1):
     """Put the task's demonstrations into the group, in place of the last samples of each prompt.
 
@@ -33,7 +33,7 @@ def _take(rollout: types.Rollout, rows: jax.Array) -> types.Rollout:
     return jax.tree.map(lambda x: x[rows], rollout)
 
 
-@transforms.piece
+@define.source
 def dynamic(oversample: types.Count = 2):
     """Sample ``oversample`` times the prompts and prefer groups whose rewards differ.
 
@@ -54,7 +54,7 @@ def dynamic(oversample: types.Count = 2):
     return types.Source(oversample=oversample, select=select)
 
 
-@transforms.piece
+@define.source
 def replay(share: types.Fraction = 0.25):
     """Replace the last ``share`` of the groups by rows of the step before (off-policy by one version).
 
@@ -84,7 +84,7 @@ def replay(share: types.Fraction = 0.25):
     return types.Source(init=init, select=select, off_policy=True)
 
 
-@transforms.piece
+@define.source
 def partial(segment: types.Count = 64, oversample: types.Count = 2):
     """Add at most ``segment`` tokens a step to ``oversample`` times the prompts' rows; train on groups that ended.
 

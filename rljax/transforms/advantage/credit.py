@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 from rljax.transforms.advantage import normalise
 
 Piece = types.RolloutTransform
@@ -23,7 +23,7 @@ def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Nu
     return advantage, value + (advantage if value_lam is None else ops.gae(paid, value, r.mask, gamma, value_lam))
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0, value_lam: types.Fraction | None = None):
     """Use generalised advantage estimates of the critic's values; write the critic's target too.
 
@@ -33,14 +33,14 @@ def gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0, value_lam: ty
     return _estimates(r, gamma, lam, value_lam)
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def length_adaptive_gae(r, alpha: types.Positive = 0.05, gamma: types.Fraction = 1.0, value_lam: types.Fraction = 1.0):
     """Do ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118)."""
     lam = jnp.clip(1.0 - 1.0 / (alpha * jnp.maximum(ops.length(r), 1.0)), 0.0, 1.0)
     return _estimates(r, gamma, lam, value_lam)
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     """Do ``gae``, but on rows cut by the length limit the last value stands after the cut. T-PPO (arXiv 2506.15050)."""
     finish = ops.given(r.finish, "truncated_gae: the rollout has no finish")[:, None]
@@ -63,7 +63,7 @@ def _turns(r: types.Rollout):
     return reward, value, first, lambda x: ops.segment_total(x * first, ids)
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     """Do ``gae`` with one step a turn: its reward is all its tokens are paid, its value that of its first token.
 
@@ -74,7 +74,7 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     return spread(advantage), spread(advantage + value)
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def step_value_difference(r, cost: types.Number = 0.05):
     """Judge a turn by the values around it and by what came of it: A = V(next) - V - cost + r + return from it on.
 
@@ -91,7 +91,7 @@ def _text(mask):
     return jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] > 0
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def prefix_tree(r):
     """Add temporal differences on the tree of the group's shared prefixes: A_t = r - mean + V(s_{t+1}) - V(s_t).
 
@@ -114,7 +114,7 @@ def prefix_tree(r):
     return (reward - root)[:, None] + rise.T
 
 
-@normalise.sets(normalise.reads(extra="node", siblings=True))
+@define.advantage(needs=define.reads(extra=("node",), siblings=True))
 def branch_tree(r):
     """Credit a node of a branching rollout by its rise: A = (V - V_root + V - V_parent) / sqrt(leaves).
 
@@ -142,13 +142,13 @@ def _on_tokens(ids, mask):
     return ids if ids.ndim == 2 else jnp.broadcast_to(ids[:, None], mask.shape)
 
 
-@normalise.sets(lambda a: normalise.asks(a["key"]))
+@define.advantage(needs=lambda a: normalise.keyed(a["key"]))
 def center_distinct(r, key: types.Segments = "agent"):
     """Subtract the mean of the distinct advantages of what shares ``key``, each counted once. MARS (2025).
 
     Values within 1e-6 are one. Differs from ``center_by`` per token in that a turn's length does not weigh.
     """
-    a, counted = normalise.current(r), normalise.trained(r) > 0
+    a, counted = normalise.current(r), ops.trained_tokens(r) > 0
     among = ops.dense(_on_tokens(ops.segments(r, key), r.mask), jnp.where(counted, 1, 0))
     flat, ids = jnp.where(counted, a, 0.0).reshape(-1), among.reshape(-1)
     order = jnp.lexsort((flat, ids))
@@ -162,11 +162,11 @@ def _step_rewards(r: types.Rollout, key, unit, ddof=1):
     """Return (the steps' rewards, centred over the steps that share ``key``, and their spread), [B, T]."""
     ids, among = _steps(ops.segments(r, unit)), _on_tokens(ops.segments(r, key), r.mask)
     paid = ops.given(r.token_reward, "advantage: the rollout has no token_reward") * r.mask
-    reward, once = ops.segment_total(paid, ids), ops.segment_first(ids, normalise.trained(r))
+    reward, once = ops.segment_total(paid, ids), ops.segment_first(ids, ops.trained_tokens(r))
     return reward - ops.segment_mean(reward, among, once), ops.segment_std(reward, among, once, ddof)
 
 
-@normalise.sets(lambda a: PAID | normalise.asks(a["key"]) | normalise.asks(a["unit"]))
+@define.advantage(needs=lambda a: PAID | normalise.keyed(a["key"]) | normalise.keyed(a["unit"]))
 def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"):
     """Subtract from a step's reward the mean over the steps that share ``key``; the step's tokens share the result.
 
@@ -176,7 +176,7 @@ def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"
     return _step_rewards(r, key, unit)[0]
 
 
-@normalise.sets(lambda a: PAID | normalise.asks(a["key"]) | normalise.asks(a["unit"]))
+@define.advantage(needs=lambda a: PAID | normalise.keyed(a["key"]) | normalise.keyed(a["unit"]))
 def zscore_steps(
     r, key: types.Segments = "group", unit: Step = "turn", epsilon: types.NonNegative = 1e-6, ddof: int = 1
 ):
@@ -185,7 +185,7 @@ def zscore_steps(
     return normalise.over(centred, std + epsilon)
 
 
-@transforms.piece
+@define.constructor("advantage")
 def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Number = 1.0):
     """Add an advantage of the episode and one of its steps: A = episode A_first + step A_second.
 
@@ -203,19 +203,15 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
     return dataclasses.replace(transforms.chain(first, second), apply=apply)
 
 
-@transforms.piece
+@define.constructor("advantage")
 def convex(first: Piece, second: Piece, share: types.Fraction):
     """Do ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034)."""
     return mix(first, second, 1.0 - share, share)
 
 
-@transforms.piece
-def partition_target(beta: types.Positive):
+@define.advantage(needs=types.Needs(reference=True, value=True))
+def partition_target(r, beta: types.Positive):
     """Write the critic's target as log Z(x): mean_t (beta A + log ref - log pi); A stays. FlowRL (arXiv 2509.15207)."""
-
-    def apply(r: types.Rollout) -> types.Rollout:
-        reference = ops.given(r.ref_logp, "partition_target: the rollout has no ref_logp")
-        own = ops.given(r.raw_logp, "partition_target: the rollout has no raw_logp")
-        return r.replace(returns=ops.row_mean(beta * normalise.current(r) + reference - own, r.mask) * r.mask)
-
-    return transforms.stateless(Piece, apply, needs=types.Needs(reference=True, value=True))
+    reference = ops.given(r.ref_logp, "partition_target: the rollout has no ref_logp")
+    sampled = ops.given(r.raw_logp, "partition_target: the rollout has no raw_logp")
+    return r.replace(returns=ops.row_mean(beta * normalise.current(r) + reference - sampled, r.mask) * r.mask)

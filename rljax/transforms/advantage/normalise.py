@@ -1,12 +1,9 @@
 """Centre and scale: two general functions, their presets, and other scales; what all pieces of the seam share."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 
 SIBLINGS = types.Needs(siblings=True)
 
@@ -14,39 +11,6 @@ SIBLINGS = types.Needs(siblings=True)
 def current(r: types.Rollout):
     """Return [B, T], the advantage so far; the reward-to-go where there is none."""
     return ops.reward_to_go(ops.token_rewards(r), r.mask) if r.advantage is None else r.advantage
-
-
-def trained(r: types.Rollout):
-    """Return [B, T], 1 on tokens that count: mask 1, in a valid row."""
-    return r.mask * ops.valid_rows(r)[:, None]
-
-
-def write(r: types.Rollout, advantage) -> types.Rollout:
-    """Write an advantage, [B] or [B, T]; tokens that do not count get 0, whatever stands there."""
-    counted, a = trained(r), advantage if advantage.ndim == 2 else advantage[:, None]
-    return r.replace(advantage=jnp.where(counted > 0, a * counted, 0.0))
-
-
-def sets(needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs()):
-    """Make a piece of ``function(rollout, *arguments)``, the new advantage; the piece takes the arguments alone.
-
-    The function may return (advantage, the critic's target), ``needs`` be a function of the arguments by name.
-    """
-
-    def lift(function, arguments) -> types.RolloutTransform:
-        def apply(r: types.Rollout) -> types.Rollout:
-            out = function(r)
-            return write(r, out[0]).replace(returns=out[1] * r.mask) if isinstance(out, tuple) else write(r, out)
-
-        asked = needs if isinstance(needs, types.Needs) else needs(arguments)
-        return transforms.stateless(types.RolloutTransform, apply, needs=asked)
-
-    return transforms.formula(lift, 1)
-
-
-def reads(part: str = "", extra: str = "", **needs) -> types.Needs:
-    """Return the needs of a piece that reads a part or an extra."""
-    return types.Needs(parts=frozenset({part} - {""}), extra=frozenset({extra} - {""}), **needs)
 
 
 def over(a, scale):
@@ -59,13 +23,13 @@ def flat(r: types.Rollout):
     return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r)) <= 1e-6
 
 
-def asks(key: types.Segments, per: types.Unit = "token", only: types.Predicate | None = None) -> types.Needs:
-    """Return what a statistic needs."""
+def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
+    """Return the needs of a statistic of what shares ``key``."""
     names = {key} if isinstance(key, str) else {*key}
     if per != "token" and names & {"turn", "tag"}:
         raise ValueError(f"key={key!r}: turns and tags are keys of tokens, so per='token'")
     siblings = per != "token" and "group" in names
-    return types.Needs(siblings=siblings, extra=frozenset({"tag"} & names)) | transforms.predicate_needs(only)
+    return types.Needs(siblings=siblings, extra=frozenset({"tag"} & names))
 
 
 def _moments(
@@ -79,7 +43,7 @@ def _moments(
     ids, valid = ops.segments(r, key), ops.valid_rows(r)[:, None]
     chosen = valid > 0 if only is None else transforms.PREDICATES[only](r)
     if per == "token":
-        x, weight = current(r), jnp.where(chosen, trained(r), 0.0)
+        x, weight = current(r), jnp.where(chosen, ops.trained_tokens(r), 0.0)
     else:
         x, weight = ops.row_reward(r)[:, None], jnp.where(jnp.any(chosen, axis=1, keepdims=True), valid, 0.0)
     if per == "episode":
@@ -95,7 +59,7 @@ def _moments(
     return mean, jnp.where(count > ddof, jnp.sqrt(square / jnp.maximum(count - ddof, 1e-6)), 0.0)
 
 
-@sets(lambda a: asks(a["key"], a["per"], a["only"]))
+@define.advantage(needs=lambda a: keyed(a["key"], a["per"]))
 def center_by(r, key: types.Segments = "group", per: types.Unit = "row", only: types.Predicate | None = None):
     """Subtract the mean of what shares ``key``: A - mean.
 
@@ -106,7 +70,7 @@ def center_by(r, key: types.Segments = "group", per: types.Unit = "row", only: t
     return current(r) - _moments(r, key, per, only)[0]
 
 
-@sets(lambda a: asks(a["key"], a["per"], a["only"]))
+@define.advantage(needs=lambda a: keyed(a["key"], a["per"]))
 def scale_by(
     r,
     key: types.Segments = "group",
@@ -122,35 +86,35 @@ def scale_by(
     return over(current(r), _moments(r, key, per, only, ddof)[1] + epsilon)
 
 
-@transforms.piece
-def center_by_group():
+@define.advantage(needs=SIBLINGS)
+def center_by_group(r):
     """Subtract the group's mean reward: A = r - mean(group). Dr. GRPO (arXiv 2503.20783, eq. 3). Sums to 0."""
-    return center_by("group")
+    return current(r) - _moments(r)[0]
 
 
-@transforms.piece
-def scale_by_group(epsilon: types.NonNegative = 1e-6, ddof: int = 1):
+@define.advantage(needs=SIBLINGS)
+def scale_by_group(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1):
     """Divide by the standard deviation of the group's rewards: A / (std + epsilon).
 
     With ``center_by_group`` before it, GRPO's advantage (arXiv 2402.03300, section 4.1.2). ``ddof`` 1 is what
     most systems use; 0 makes mean |A| = 2 sqrt(p (1 - p)) for 0/1 rewards.
     """
-    return scale_by("group", epsilon, ddof)
+    return over(current(r), _moments(r, "group", ddof=ddof)[1] + epsilon)
 
 
-@transforms.piece
-def scale_by_batch(epsilon: types.NonNegative = 1e-4, ddof: int = 1):
+@define.advantage
+def scale_by_batch(r, epsilon: types.NonNegative = 1e-4, ddof: int = 1):
     """Divide by the standard deviation of all the batch's rewards (Lite PPO, arXiv 2508.08221)."""
-    return scale_by("batch", epsilon, ddof)
+    return over(current(r), _moments(r, "batch", ddof=ddof)[1] + epsilon)
 
 
-@transforms.piece
+@define.constructor("advantage")
 def zscore_by_group(epsilon: types.NonNegative = 1e-6, ddof: int = 1):
     """Standardise in the group: ``center_by_group``, then ``scale_by_group`` (arXiv 2402.03300)."""
     return transforms.chain(center_by("group"), scale_by("group", epsilon, ddof))
 
 
-@sets(lambda a: asks(a["key"]))
+@define.advantage(needs=lambda a: keyed(a["key"]))
 def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch"):
     """Standardise over all tokens that share ``key``: (A - mean) / sqrt(var + epsilon), var with ddof 1.
 
@@ -160,24 +124,24 @@ def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch"):
     return over(current(r) - mean, jnp.sqrt(std**2 + epsilon))
 
 
-@sets()
+@define.advantage
 def standardise_rows(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1):
     """Standardise the rows' mean advantages over the batch: (mean_t A - mean) / (std + epsilon) on a row's tokens.
 
     Source: SPO (arXiv 2509.13232). Unlike ``whiten`` it counts rows: those with a trained token.
     """
-    row, weight = ops.row_mean(current(r), r.mask), jnp.max(trained(r), axis=1, keepdims=True)
+    row, weight = ops.row_mean(current(r), r.mask), jnp.max(ops.trained_tokens(r), axis=1, keepdims=True)
     return over(row - ops.masked_mean(row, weight), ops.masked_std(row, weight, ddof) + epsilon)
 
 
-@sets(SIBLINGS)
+@define.advantage(needs=SIBLINGS)
 def scale_by_group_mean(r, epsilon: types.NonNegative = 0.0):
     """Divide by the group's mean reward: A / (mean + epsilon), 0 where mean <= 0. MaxRL (arXiv 2602.02710)."""
     mean = _moments(r)[0]
     return jnp.where(mean > 0, over(current(r), mean + epsilon), 0.0)
 
 
-@sets(SIBLINGS)
+@define.advantage(needs=SIBLINGS)
 def scale_by_task(r, epsilon: types.NonNegative = 1e-6):
     """Divide by a domain's spread: A / (s + epsilon), s^2 its groups' mean variance (ddof 1). GoLongRL (2025)."""
     domain, valid = ops.given(r.domain, "scale_by_task: the rollout has no domain"), ops.valid_rows(r)
@@ -186,7 +150,7 @@ def scale_by_task(r, epsilon: types.NonNegative = 1e-6):
     return over(current(r), jnp.sqrt(ops.segment_mean(variance, domain, once))[:, None] + epsilon)
 
 
-@sets(SIBLINGS)
+@define.advantage(needs=SIBLINGS)
 def scale_by_informative_share(r, floor: types.Fraction = 0.5):
     """Divide by the share of groups that have spread: A / max(share, floor). GPG (arXiv 2504.02546)."""
     once = ops.segment_first(r.group, ops.valid_rows(r))
@@ -194,7 +158,7 @@ def scale_by_informative_share(r, floor: types.Fraction = 0.5):
     return over(current(r), jnp.maximum(share, floor))
 
 
-@sets(SIBLINGS)
+@define.advantage(needs=SIBLINGS)
 def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.NonNegative = 1e-6):
     """Divide by the group's std + epsilon; without a positive reward, times ``all_wrong``. LENS (arXiv 2510.08696)."""
     best, _, _ = ops.segment_top(r.reward, r.group, ops.valid_rows(r))
@@ -202,26 +166,26 @@ def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.No
     return jnp.where(best[:, None] > 0, scaled, all_wrong * current(r))
 
 
-@sets()
+@define.advantage
 def drop_outliers(r, sigmas: types.NonNegative = 3.0):
     """Zero what lies far out in the batch: |A - mean| > sigmas std over tokens. R1-Reward (arXiv 2505.02835)."""
     mean, std = _moments(r, "batch", "token")
     return jnp.where(jnp.abs(current(r) - mean) > sigmas * std, 0.0, current(r))
 
 
-@sets()
+@define.advantage
 def clamp(r, limit: types.Positive):
     """Hold the advantage within [-limit, limit] (MARS, 2025)."""
     return jnp.clip(current(r), -limit, limit)
 
 
-@sets()
+@define.advantage
 def binarise(r, threshold: types.Number = 0.0):
     """Keep what is better than ``threshold``, at one weight: 1[A > threshold]. Filtered behaviour cloning."""
     return jnp.where(current(r) > threshold, jnp.ones_like(r.mask), 0.0)
 
 
-@sets()
+@define.advantage
 def positive_part(r):
     """Keep what is better than its baseline: max(A, 0). A-LoL (arXiv 2305.14718)."""
     return jnp.maximum(current(r), 0.0)

@@ -1,32 +1,14 @@
-"""Surrogates of single tokens. A piece is a function of (loss, rollout, scores) and its arguments."""
+"""Surrogates of single tokens."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops, prepare
+from rljax import types
+from rljax.transforms import define, ops, prepare
 
 sg = jax.lax.stop_gradient
-
-
-def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
-    """Add ``term(loss, rollout, scores)`` [B, T], or a pair of it and its metrics, to the policy term."""
-
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        found = term(loss, rollout, scores)
-        value, metrics = found if isinstance(found, tuple) else (found, {})
-        value = loss.terms["policy"] + value if "policy" in loss.terms else value
-        return loss.replace(terms={**loss.terms, "policy": value}, metrics={**loss.metrics, **sg(metrics)})
-
-    return transforms.stateless(types.LossTransform, apply, needs=needs, statistics=statistics)
-
-
-def surrogate(needs: types.Needs = types.Needs(), statistics=()):
-    """Make a piece of ``term(loss, rollout, scores, *arguments)``; see ``policy`` and ``transforms.formula``."""
-    return transforms.formula(lambda term, arguments: policy(term, needs, statistics), 3)
 
 
 def advantage(r: types.Rollout):
@@ -39,19 +21,19 @@ def log_ratio(loss: types.Loss):
     return ops.given(loss.log_ratio, "surrogate: no ratio; put a ratio piece before it, such as ratio.token()")
 
 
-@surrogate()
+@define.surrogate
 def reinforce(loss, r, s):
     """Follow the score function: -A logp (Williams 1992). The reference for all the others."""
     return -advantage(r) * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def unclipped(loss, r, s):
     """Weigh by the plain ratio: -A rho. On-policy its gradient is ``reinforce``'s."""
     return -advantage(r) * jnp.exp(log_ratio(loss))
 
 
-@surrogate()
+@define.surrogate
 def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2, dual: types.Positive | None = None):
     """Take the larger loss of -A rho and -A rho', where rho' is rho held to [1 - low, 1 + high].
 
@@ -67,7 +49,7 @@ def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2
     return value, {"clipped": outside.astype(value.dtype)}
 
 
-@surrogate(types.Needs(proximal=True, behaviour=True))
+@define.surrogate(needs=types.Needs(proximal=True, behaviour=True))
 def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     """Clip the ratio around where the update started: [c - epsilon, c + epsilon], c = exp(proximal - behaviour).
 
@@ -79,7 +61,7 @@ def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     return jnp.maximum(-a * rho, -a * jnp.clip(rho, centre - epsilon, centre + epsilon))
 
 
-@surrogate()
+@define.surrogate
 def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: types.Number = 4.0):
     """Weigh REINFORCE by a clipped constant: -sg(clip(rho, 1 - low, 1 + high)) A logp.
 
@@ -89,7 +71,7 @@ def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: 
     return -sg(jnp.clip(jnp.exp(log_ratio(loss)), 1.0 - low, 1.0 + high)) * advantage(r) * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
     """Weigh REINFORCE by sg(rho) inside (1 - low, 1 + high), by 0 outside (SkyRL).
 
@@ -99,7 +81,7 @@ def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonN
     return -jnp.where((rho > 1.0 - low) & (rho < 1.0 + high), rho, 0.0) * advantage(r) * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positive = 1.05):
     """Pass the ratio through a sigmoid: -A (4 / tau) sigmoid(tau (rho - 1)), tau by the sign of A.
 
@@ -113,7 +95,7 @@ def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positi
 Pair = tuple[float, float]
 
 
-@surrogate()
+@define.surrogate
 def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0, 2.0)):
     """Weigh REINFORCE by sg(W^k exp(lambda (1 - W))), W the ratio: largest at W = k / lambda, 1 at W = 1.
 
@@ -124,7 +106,7 @@ def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0,
     return -jnp.exp(k * d - lam * jnp.expm1(d)) * a * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def divergence_mask(
     loss,
     r,
@@ -140,14 +122,14 @@ def divergence_mask(
     ("tv") or by the Bernoulli KL(pi_b || pi) of the token ("kl"). Source: DPPO (arXiv 2602.04879).
     """
     a, d, live = advantage(r), sg(log_ratio(loss)), sg(ops.live_logp(r, s))
-    now, before = jnp.exp(live), jnp.exp(live - d)
-    moved = jnp.abs(now - before) if measure == "tv" else ops.bernoulli_kl(before, now)
-    drop = jnp.where(a > 0, (now > before) & (moved > high), (now < before) & (moved > low))
+    p, p_anchor = jnp.exp(live), jnp.exp(live - d)
+    moved = jnp.abs(p - p_anchor) if measure == "tv" else ops.bernoulli_kl(p_anchor, p)
+    drop = jnp.where(a > 0, (p > p_anchor) & (moved > high), (p < p_anchor) & (moved > low))
     weight = jnp.where(drop, 0.0, jnp.minimum(jnp.exp(d), cap))
     return -weight * a * ops.live_logp(r, s), {"clipped": drop.astype(a.dtype)}
 
 
-@surrogate()
+@define.surrogate
 def quadratic(loss, r, s, beta: types.Positive):
     """Hold each token on a leash: -(A logp - beta / 2 (log rho)^2).
 
@@ -156,7 +138,7 @@ def quadratic(loss, r, s, beta: types.Positive):
     return -advantage(r) * ops.live_logp(r, s) + 0.5 * beta * log_ratio(loss) ** 2
 
 
-@surrogate(statistics=(prepare.solve_rate(),))
+@define.surrogate(statistics=(prepare.solve_rate(),))
 def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure", floor: types.Positive = 1.0):
     """Fit right rows, and wrong ones through the policy they imply: -log R and -log((1 - p R) / (1 - p)).
 
@@ -170,27 +152,23 @@ def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure",
     return weight * jnp.where(ops.correct(r)[:, None], -d, -jnp.log(implied))
 
 
-@surrogate()
+@define.surrogate
 def likelihood(loss, r, s):
     """Fit the rows as they are: -logp. The surrogate of supervised fine-tuning; reads no advantage."""
     return -ops.live_logp(r, s)
 
 
-@transforms.piece
-def value_error(clip: types.Positive | None = 0.2):
+@define.surrogate(needs=types.Needs(value=True), term="value")
+def value_error(loss, r, s, clip: types.Positive | None = 0.2):
     """Regress the critic: max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2.
 
     Source: the PPO implementation of value clipping (arXiv 2005.12729, section 3); ``clip`` None is plain squared
     error. ``returns`` and V_old are constants.
     """
-
-    def apply(loss: types.Loss, r: types.Rollout, s: types.Scores) -> types.Loss:
-        if s.value is None or r.returns is None or r.value is None:
-            raise ValueError("surrogate.value_error: needs scores.value, rollout.value and rollout.returns")
-        error = (s.value - r.returns) ** 2
-        if clip is not None:
-            near = r.value + jnp.clip(s.value - r.value, -clip, clip)
-            error = jnp.maximum(error, (near - r.returns) ** 2)
-        return loss.replace(terms={**loss.terms, "value": 0.5 * error})
-
-    return transforms.stateless(types.LossTransform, apply, needs=types.Needs(value=True))
+    if s.value is None or r.returns is None or r.value is None:
+        raise ValueError("surrogate.value_error: needs scores.value, rollout.value and rollout.returns")
+    error = (s.value - r.returns) ** 2
+    if clip is not None:
+        near = r.value + jnp.clip(s.value - r.value, -clip, clip)
+        error = jnp.maximum(error, (near - r.returns) ** 2)
+    return 0.5 * error
