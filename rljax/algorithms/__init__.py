@@ -16,7 +16,6 @@ public systems set them.
 
 import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from rljax import transforms, types

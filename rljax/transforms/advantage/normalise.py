@@ -18,9 +18,21 @@ def over(a, scale):
     return a / jnp.where(scale > 0, scale, 1.0)
 
 
+FLAT = 1e-6  # standard deviations of equal rewards are at most this: their mean may differ in the last bit
+
+
+def scaled(a, std, epsilon):
+    """Return a / (std + epsilon), and ``a`` where the statistic has no spread.
+
+    What is scaled may differ although what the statistic counts does not: rows that ``only`` leaves out, rows of one
+    rollout, tokens of one row. Dividing by epsilon alone would make it dominate the batch.
+    """
+    return jnp.where(std > FLAT, over(a, std + epsilon), a)
+
+
 def flat(r: types.Rollout):
     """Return [B], whether the row's group has no spread."""
-    return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r)) <= 1e-6
+    return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r)) <= FLAT
 
 
 def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
@@ -79,11 +91,11 @@ def scale_by(
     per: types.Unit = "row",
     only: types.Predicate | None = None,
 ):
-    """Divide by the standard deviation of what shares ``key``: A / (std + epsilon). See ``center_by``.
+    """Divide by the standard deviation of what shares ``key``: A / (std + epsilon), A where std is 0.
 
-    What ``only`` leaves out of a statistic without spread comes out of the order of 1 / epsilon.
+    ``per`` and ``only`` as in ``center_by``.
     """
-    return over(current(r), _moments(r, key, per, only, ddof)[1] + epsilon)
+    return scaled(current(r), _moments(r, key, per, only, ddof)[1], epsilon)
 
 
 @define.advantage(needs=SIBLINGS)
@@ -99,13 +111,13 @@ def scale_by_group(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1):
     With ``center_by_group`` before it, GRPO's advantage (arXiv 2402.03300, section 4.1.2). ``ddof`` 1 is what
     most systems use; 0 makes mean |A| = 2 sqrt(p (1 - p)) for 0/1 rewards.
     """
-    return over(current(r), _moments(r, "group", ddof=ddof)[1] + epsilon)
+    return scaled(current(r), _moments(r, "group", ddof=ddof)[1], epsilon)
 
 
 @define.advantage
 def scale_by_batch(r, epsilon: types.NonNegative = 1e-4, ddof: int = 1):
     """Divide by the standard deviation of all the batch's rewards (Lite PPO, arXiv 2508.08221)."""
-    return over(current(r), _moments(r, "batch", ddof=ddof)[1] + epsilon)
+    return scaled(current(r), _moments(r, "batch", ddof=ddof)[1], epsilon)
 
 
 @define.constructor("advantage")
@@ -147,7 +159,7 @@ def scale_by_task(r, epsilon: types.NonNegative = 1e-6):
     domain, valid = ops.given(r.domain, "scale_by_task: the rollout has no domain"), ops.valid_rows(r)
     variance = ops.segment_std(ops.row_reward(r), r.group, valid, 1) ** 2
     once = ops.segment_first(r.group, jnp.where(ops.segment_total(valid, r.group) > 1, valid, 0.0))
-    return over(current(r), jnp.sqrt(ops.segment_mean(variance, domain, once))[:, None] + epsilon)
+    return scaled(current(r), jnp.sqrt(ops.segment_mean(variance, domain, once))[:, None], epsilon)
 
 
 @define.advantage(needs=SIBLINGS)
@@ -162,8 +174,8 @@ def scale_by_informative_share(r, floor: types.Fraction = 0.5):
 def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.NonNegative = 1e-6):
     """Divide by the group's std + epsilon; without a positive reward, times ``all_wrong``. LENS (arXiv 2510.08696)."""
     best, _, _ = ops.segment_top(r.reward, r.group, ops.valid_rows(r))
-    scaled = over(current(r), _moments(r, ddof=1)[1] + epsilon)
-    return jnp.where(best[:, None] > 0, scaled, all_wrong * current(r))
+    by_spread = scaled(current(r), _moments(r, ddof=1)[1], epsilon)
+    return jnp.where(best[:, None] > 0, by_spread, all_wrong * current(r))
 
 
 @define.advantage
