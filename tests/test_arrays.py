@@ -416,3 +416,18 @@ def test_two_recipes_differ_seam_by_seam(capsys):
 def test_a_mistake_is_one_line_and_exit_2():
     done = subprocess.run([sys.executable, "-m", "rljax", "algorithms", "gspoo"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Did you mean 'gspo'" in done.stderr
+
+
+def test_importing_rljax_is_enough():
+    code = (
+        "import rljax\n"
+        "rljax.transforms.advantage.whiten, rljax.transforms.penalty.kl, rljax.transforms.define.surrogate\n"
+        "rljax.transforms.reduce.mean_over_rows, rljax.transforms.ops.gae, rljax.transforms.schedule.linear\n"
+        "rljax.algorithms.clipped.grpo, rljax.algorithms.grpo, rljax.algorithms.arrays, rljax.algorithms.seams\n"
+        "rljax.config.schema.default, rljax.transform, rljax.penalty_terms\n"
+        "try: rljax.transforms.piece\n"
+        "except AttributeError as error: assert 'it is now rljax.transforms.define.constructor' in str(error)\n"
+        "else: raise AssertionError\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -67,7 +67,7 @@ BAD = [
     ({"seam__penalty": "kl('k9')"}, r"estimator must be one of 'k1', 'k2', 'k3', 'abs', 'k1\+'"),
     ({"seam__penalty": "kl(reduce=3)"}, "reduce must be a PrepareTransform or None"),
     ({"seam__penalty": "kl(coefficient=linear(0.1, 0.0, 0))"}, r"linear\(steps=0\): steps must be a number in \[1"),
-    ({"seam__source": "replay(share=linear(0.1, 0.2, 5))"}, r"config\.seam\.source: .*share cannot move"),
+    ({"seam__source": "replay(share=linear(0.1, 0.2, 5))"}, r"config\.seam\.source: .*share cannot be a schedule"),
     (
         {"seam__reward": "overlong(8)"},
         r"overlong\(limit, cache, factor, beyond\): missing a required argument: 'cache'",

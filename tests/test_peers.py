@@ -129,8 +129,8 @@ def test_equals_what_the_systems_gave(kind, text, inputs):
             expected = RELATIONS[case["relation"]](case, got) if "relation" in case else got
             assert expected
             for key, x in expected.items():
-                theirs = np.array([*map(float, case[key])]) if key == "mask" else np.asarray(case[key])
-                np.testing.assert_allclose(x * case.get("times", 1.0), theirs, rtol=1e-6, atol=1e-6, err_msg=name)
+                y = np.array([*map(float, case[key])]) if key == "mask" else np.asarray(case[key])
+                np.testing.assert_allclose(x * case.get("times", 1.0), y, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 def test_what_differs_says_why_and_no_case_is_vacuous():

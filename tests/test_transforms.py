@@ -114,8 +114,8 @@ def test_a_chain_is_of_one_kind():
 
 
 def test_a_chain_of_loss_pieces_gathers_what_they_prepare():
-    own = penalty.entropy(reduce=reduce.sum_over_tokens())
-    chain = transforms.chain(weight.fresh(), own, penalty.kl())
+    summed = penalty.entropy(reduce=reduce.sum_over_tokens())
+    chain = transforms.chain(weight.fresh(), summed, penalty.kl())
     assert [p.seam for p in chain.statistics] == ["", "reduce"]
 
 
@@ -151,9 +151,9 @@ def test_where_gives_each_token_the_terms_of_its_branch(predicate, chosen):
     )
     c = np.asarray(chosen)
     out = apply(transforms.where(predicate, writes(3.0, policy=2, kl=5), writes(None, policy=7)), types.Loss(), r, None)
-    for found in (out.terms, out.metrics):
-        np.testing.assert_array_equal(found["policy"], np.where(c, 2, 7))
-        np.testing.assert_array_equal(found["kl"], np.where(c, 5, 0))
+    for arrays in (out.terms, out.metrics):
+        np.testing.assert_array_equal(arrays["policy"], np.where(c, 2, 7))
+        np.testing.assert_array_equal(arrays["kl"], np.where(c, 5, 0))
     np.testing.assert_array_equal(out.log_ratio, np.where(c, 3.0, 0.0))
 
 
@@ -262,7 +262,7 @@ def test_every_piece_of_an_algorithm_is_observed_once_a_step():
 
 
 def test_a_number_of_a_source_cannot_move():
-    with pytest.raises(ValueError, match="replay: share cannot move"):
+    with pytest.raises(ValueError, match="replay: share cannot be a schedule"):
         source.replay(UP)
 
 
@@ -636,10 +636,10 @@ def test_pieces_promote_no_types_silently(seam):
         for name in transforms.pieces(seam):
             (piece,) = seams._edit(seam, f"{name}({batch.ARGUMENTS.get(name, '')})", ())
             if isinstance(piece, types.LossTransform):
-                asked = transforms.chain(*piece.statistics, kind=types.PrepareTransform)
-                prepared = apply(asked, rollout, scores)
+                statistics = transforms.chain(*piece.statistics, kind=types.PrepareTransform)
+                prepared = apply(statistics, rollout, scores)
                 out = jax.eval_shape(lambda p=piece, r=prepared: apply(p, before, r, scores))
             else:
                 out = jax.eval_shape(lambda p=piece: apply(p, *records[seam]))
-            found = {x.dtype for x in jax.tree.leaves(out)}
-            assert found <= {jnp.dtype("float32"), jnp.dtype("int32")}, name
+            dtypes = {x.dtype for x in jax.tree.leaves(out)}
+            assert dtypes <= {jnp.dtype("float32"), jnp.dtype("int32")}, name

@@ -1,4 +1,4 @@
-"""The algorithm a config describes: a recipe of the table, and what the seams' fields change in it."""
+"""The algorithm that a config describes: a recipe of the table, edited by the fields of the seams."""
 
 import dataclasses
 import functools

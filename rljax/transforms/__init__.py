@@ -10,7 +10,7 @@ Every objective is a composition of small pure pieces, each at its seam:
     ratio       loss      (loss, rollout, scores, state, key) -> loss       any micro-batch, differentiable
     surrogate   loss      the same: writes the policy term
     weight      loss      the same: multiplies the terms so far, hence the policy term only
-    penalty     loss      the same: adds terms of its own (KL, entropy)
+    penalty     loss      the same: adds further terms (KL, entropy)
     reduce      prepare   writes the constant coefficient of every token
     after       after     (reference, params, metrics, state, key) -> (reference, state)
 
@@ -18,7 +18,8 @@ The loss is the sum over terms and tokens of term * coefficient, where the coeff
 on the whole minibatch before it was split: micro-batches and devices only add.
 
 ``define`` has one decorator for each seam, with which pieces are written. ``chain`` runs pieces of one kind in order,
-``where`` branches. A ``Controller`` (a schedule, an adaptive coefficient) may stand wherever a piece takes a number.
+``where`` branches. A ``Controller`` (a schedule, an adaptive coefficient) may be used wherever a piece takes a
+number.
 """
 
 import dataclasses
@@ -58,7 +59,7 @@ def __dir__() -> list[str]:
 
 
 def describe(value: Any) -> str:
-    """Write an argument as it would stand in a config: pieces and controllers by their own call."""
+    """Return an argument as a config would write it: pieces and controllers by their call."""
     spec = getattr(value, "spec", None)
     if isinstance(spec, str) and spec:
         return spec
@@ -68,7 +69,7 @@ def describe(value: Any) -> str:
 
 
 def call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Write a call with its arguments by keyword, as the config's parser reads it."""
+    """Return a call with its arguments by keyword, as the config's parser reads it."""
     return f"{name}({', '.join(f'{k}={describe(v)}' for k, v in arguments.items())})"
 
 
@@ -123,11 +124,11 @@ PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
     "kept": lambda r: ops.part(r, "kept")[:, None] > 0,
     "first_turn": lambda r: ops.given(r.turn, "first_turn: the rollout has no turn") == 0,
 }
-"""[B, 1] or [B, T], where a row or a token satisfies what the name says."""
+"""By name, a function of the rollout: bool [B, 1] or [B, T], where a row or a token satisfies the predicate."""
 
 
 def predicate_needs(*names: types.Predicate | None) -> types.Needs:
-    """Return what predicates ask for: the part "kept", or a source that gives rows the policy did not sample."""
+    """Return the needs of predicates: the part "kept", or a source of rows that the policy did not sample."""
     parts = frozenset({"kept"} & set(names))
     return types.Needs(parts=parts, off_policy=bool({"on_policy", "off_policy"} & set(names)))
 

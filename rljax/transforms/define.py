@@ -65,8 +65,8 @@ def reads(*parts: str, extra: tuple[str, ...] = (), siblings: bool = False) -> t
 def constructor(seam: str) -> Callable[[Function], Function]:
     """Return a decorator for a function of the arguments that returns a transform of ``seam``.
 
-    It records the call with every default filled in, and lets a ``types.Controller`` stand wherever the function takes
-    a number.
+    It records the call with every default filled in, and accepts a ``types.Controller`` wherever the function takes a
+    number.
 
     Raises:
       ValueError: an unknown seam.
@@ -117,10 +117,12 @@ def _steered(function: Function, arguments: Arguments, moving: Mapping[str, type
 
     built = at({k: c.init() for k, c in moving.items()})
     if not isinstance(built, types.Transform):
-        raise ValueError(f"{function.__name__}: {', '.join(moving)} cannot move; only arguments of transforms can")
+        raise ValueError(
+            f"{function.__name__}: {', '.join(moving)} cannot be a schedule; only numbers of transforms can"
+        )
     steered = steer(lambda p: p)
     if isinstance(built, types.LossTransform):
-        # the statistics read the same numbers, from a state of their own
+        # the statistics read the same numbers, from a separate state
         statistics = tuple(steer(lambda p, i=i: p.statistics[i]) for i in range(len(built.statistics)))
         steered = dataclasses.replace(steered, statistics=statistics)
     return steered
@@ -272,7 +274,7 @@ def ratio(function: Function | None = None, *, needs: Needs = _NOTHING, statisti
     def lift(function: Function, arguments: Arguments) -> types.LossTransform:
         def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
             log_ratio, proximal = _pair(function(loss, rollout, scores), loss.proximal_logp)
-            log_ratio = log_ratio * jnp.ones_like(rollout.mask)  # a row's ratio stands on each of its tokens
+            log_ratio = log_ratio * jnp.ones_like(rollout.mask)  # a row's ratio applies to each of its tokens
             log_ratio = jnp.where(rollout.mask > 0, log_ratio, 0.0)
             fixed = jax.lax.stop_gradient(log_ratio)
             metrics = {"ratio": jnp.exp(fixed), "proximal_kl": jnp.expm1(fixed) - fixed}

@@ -1,9 +1,8 @@
-"""Penalties: add named terms of their own beside the policy term.
+"""Penalties: add named terms beside the policy term.
 
-``KL.md`` beside this file measures the bias and the variance of every KL here, of value and of gradient. A
-coefficient may be a number, a schedule or an adaptive controller; the reference may be frozen, or moved by
-``transforms.after``. ``only`` names the rows or tokens that are charged (``transforms.where``); ``reduce`` None is
-the common reduction.
+``KL.md`` in this folder has the bias and the variance of every KL here, of its value and of its gradient. A coefficient
+may be a number, a schedule or an adaptive controller; the reference may be frozen, or updated by ``transforms.after``.
+``only`` names the rows or tokens that are charged (``transforms.where``); ``reduce`` None is the common reduction.
 """
 
 from collections.abc import Mapping
@@ -54,7 +53,7 @@ def kl(
     correction: Correction | None = None,
     only: types.Predicate | None = None,
 ):
-    """Penalise divergence, estimated on the sampled tokens: coefficient k(d), d = logp - ref_logp, unfiltered.
+    """Penalize divergence, estimated on the sampled tokens: coefficient k(d), d = logp - ref_logp, unfiltered.
 
     ``ops.kl_estimate`` has the estimators; in the loss, k1 has no expected gradient, k2 and the straight-through "k1+"
     and "k3+" that of reverse KL, k3 that of forward KL. ``correction`` multiplies by a differentiated ratio: to the
@@ -84,7 +83,7 @@ def exact_kl(
     reduce: Reduction = None,
     only: types.Predicate | None = None,
 ):
-    """Penalise an exact divergence from the reference, summed over the vocabulary at each state: no variance.
+    """Penalize an exact divergence from the reference, summed over the vocabulary at each state: no variance.
 
     reverse_kl = sum pi log(pi / ref), forward_kl = sum ref log(ref / pi), js their mean about the mixture, hellinger =
     1 - sum sqrt(pi ref), total_variation = sum |pi - ref| / 2, alpha = (1 - sum pi^a ref^(1-a)) / (a (1 - a)), which
@@ -105,7 +104,7 @@ def convex_kl(
     share: types.Fraction = 1.0,
     reduce: Reduction = None,
 ):
-    """Penalise share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
+    """Penalize share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
 
     Source: KL-Convex of ReMix (arXiv 2507.06892), whose share falls from 1 to 0.5.
     """
@@ -137,7 +136,7 @@ def covariance_kl(
 
 @define.penalty(needs=_against("behaviour"))
 def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
-    """Hold the policy to the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
+    """Penalize the distance from the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
 
     Twice ``kl("k2", against="behaviour")``.
     """
@@ -157,10 +156,10 @@ def f_divergence(
     reduce: Reduction = None,
     only: types.Predicate | None = None,
 ):
-    """Penalise f(u), u = pi / ref on rows the reference wrote: a divergence that keeps what the reference knew.
+    """Penalize f(u), u = pi / ref on rows the reference wrote: a divergence that preserves what the reference knows.
 
     forward_kl: u - 1 - log u; js: u log u - (u + 1) log((u + 1) / 2); alpha: (u^(1-a) - (1 - a) u - a) / (a (a - 1)).
-    f(1) = 0. log u is held to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
+    f(1) = 0. log u is clamped to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
     """
     log_u = jnp.clip(_log_ratio(r, s, "reference"), -limit, limit)
     u = jnp.exp(log_u)
@@ -177,7 +176,7 @@ def f_divergence(
 def entropy(
     loss, r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None
 ):
-    """Reward randomness: -coefficient H, the full-vocabulary entropy in nats."""
+    """Reward entropy: -coefficient H, the full-vocabulary entropy in nats."""
     value = ops.given(s.entropy, "penalty.entropy: the scores have no entropy")
     return -value, value
 

@@ -1,8 +1,10 @@
 """Prepare transforms: on the whole minibatch, under stop-gradient, before it is split.
 
-What drops a token from every term changes the mask here; a weight (``transforms.weight``) touches the
-policy term only.
+A piece that drops a token from every term changes the mask; a weight (``transforms.weight``) changes the policy term
+only.
 """
+
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -50,15 +52,29 @@ def reject(
 ):
     """Keep what has low <= k(log pi_b - log proximal) <= high, k a token's divergence, or its row's.
 
-    Takes the token out of KL, entropy and every denominator too, as verl's decoupled mode does;
-    ``weight.reject`` leaves those alone. Levels: "token", "row_sum", "row_mean", "row_max".
+    The token also leaves KL, entropy and every denominator, as in verl's decoupled mode; ``weight.reject`` does not
+    change those. Levels: "token", "row_sum", "row_mean", "row_max".
     """
     inside = divergence_within(r, r.proximal_logp, estimator, low, high, level)
     return r.replace(extra={**r.extra, "rejected": jnp.where(inside, 0.0, r.mask)}), inside
 
 
-def divergence_within(r: types.Rollout, proximal, estimator: str, low, high, level: str):
-    """Return bool [B, T], where the divergence of the sampler from ``proximal`` [B, T] is in [low, high]."""
+def divergence_within(
+    r: types.Rollout, proximal: types.Array | None, estimator: str, low: Any, high: Any, level: str
+) -> types.Array:
+    """Return where the divergence of the sampler from the proximal policy is within bounds.
+
+    Args:
+      r: the rows, with ``behaviour_logp``.
+      proximal: ``[B, T]``, log-probs of the proximal policy.
+      estimator: a name of ``ops.kl_estimate``.
+      low: the lower bound, nats.
+      high: the upper bound, nats.
+      level: "token", or how a row's tokens are combined: "row_sum", "row_mean" or "row_max".
+
+    Returns:
+      Bool, ``[B, T]``; False on masked tokens.
+    """
     behaviour = ops.given(r.behaviour_logp, "reject: the rollout has no behaviour_logp")
     proximal = ops.given(proximal, "reject: the rollout has no proximal_logp")
     k = ops.kl_estimate(estimator, jnp.where(r.mask > 0, behaviour - proximal, 0.0))
@@ -78,7 +94,7 @@ def solve_rate(r, s):
 
 @define.prepare(needs=types.Needs(siblings=True))
 def best_and_worst(r, s):
-    """Make a pair of each group's best and worst row (the first among equals) and drop all others.
+    """Pair each group's best and worst row (the first among equals) and drop all others.
 
     Writes extra["preference"] [B], 1 and -1, and extra["margin"] [B], the difference of their rewards. Groups whose
     rewards do not differ have no pair.

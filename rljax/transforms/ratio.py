@@ -1,10 +1,10 @@
 """Ratios: write ``Loss.log_ratio``, the log of the importance ratio each surrogate uses.
 
 log rho = logp - anchor, the anchor under stop-gradient: "proximal", the policy at the start of the update;
-"behaviour", what the sampler assigned, by the version that wrote each token; "reference"; or "one", a row taken to
-be certain. With a single gradient step the proximal policy is the live one, and no extra pass is made. A ratio
-under truncated sampling is one of log-probs renormalised over the kept support (``Rollout.action.kept``), save
-against the reference, which is unfiltered.
+"behaviour", what the sampler assigned, under the version that wrote each token; "reference"; or "one", probability 1.
+With a single gradient step the proximal policy is the current one, and no extra pass is made. Under truncated sampling
+the log-probs are renormalized over the kept support (``Rollout.action.kept``), except against the reference, which is
+unfiltered.
 """
 
 import jax
@@ -14,8 +14,20 @@ from rljax import types
 from rljax.transforms import define, ops
 
 
-def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor):
-    """Return logp - anchor, 0 on masked tokens, [B, T]; the anchor is a constant."""
+def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor) -> types.Array:
+    """Return logp - anchor; the anchor is a constant.
+
+    Args:
+      rollout: the rows.
+      scores: with ``logp`` ``[B, T]``.
+      anchor: whose log-probs are subtracted; see the module.
+
+    Returns:
+      ``[B, T]`` nats, 0 on masked tokens.
+
+    Raises:
+      ValueError: a log-prob is absent.
+    """
     logp = ops.given(scores.logp, "ratio: the scores have no logp")
     if anchor == "reference" and scores.raw_logp is not None:
         logp = scores.raw_logp
@@ -37,9 +49,9 @@ def _anchored(arguments) -> types.Needs:
 
 @define.ratio(needs=_anchored)
 def token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
-    """Use each token's own ratio: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
+    """Use the ratio of each token: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
 
-    ``limit`` holds log rho to [-limit, limit], without gradient outside; many systems take 20, others none.
+    ``limit`` clamps log rho to [-limit, limit], without gradient outside; many systems use 20, others none.
     """
     d = difference(r, s, anchor)
     return d if limit is None else jnp.clip(d, -limit, limit)
@@ -56,7 +68,7 @@ def sequence(loss, r, s, anchor: types.Anchor = "proximal"):
 
 @define.ratio(needs=_anchored)
 def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
-    """Use the row's geometric mean in value, the token's own log-prob in gradient: sg(s) exp(logp - sg(logp)).
+    """Use the row's geometric mean in value, the token's log-prob in gradient: sg(s) exp(logp - sg(logp)).
 
     Source: GSPO-token (arXiv 2507.18071, eq. 14). Value of ``sequence``; the same gradient under a row mean when the
     advantage is constant over the row. ``limit`` is an upper bound on log s.
@@ -69,7 +81,7 @@ def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.P
 
 @define.ratio(needs=_anchored)
 def product(loss, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, high: float = 20.0):
-    """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm held to [low, high].
+    """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm clamped to [low, high].
 
     Unbiased where not clamped, and of high variance. Differs from ``sequence`` by the sum in place of the mean.
     """
@@ -78,7 +90,7 @@ def product(loss, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, h
 
 @define.ratio
 def on_policy(loss, r, s):
-    """Declare every token the policy's own: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
+    """Treat every token as on-policy: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
 
     Source: UloRL's pseudo-on-policy ratio (arXiv 2507.19766) for rows stitched from several versions.
     """
@@ -106,7 +118,7 @@ def interpolated(loss, r, s):
 
 @define.ratio(needs=_anchored)
 def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"):
-    """Bend the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
+    """Reshape the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
 
     Source: LUFFY's policy shaping (arXiv 2504.14945, eq. 9), where anchor "one" makes rho = pi; with anchor
     "behaviour", the soft limit of Guide (arXiv 2506.13923) on rows sampled in another context.

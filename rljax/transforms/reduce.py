@@ -1,7 +1,7 @@
 """Reductions: the constant coefficient of every token, computed on the whole minibatch.
 
 loss = sum over terms, rows and tokens of term * coefficient. A coefficient is 0 on masked tokens and on
-invalid rows; a term uses the common one unless a penalty names its own.
+invalid rows; a term uses the common one unless its penalty names another.
 """
 
 from typing import Literal
@@ -77,7 +77,7 @@ def fixed_length(r, mask, length: types.Positive | None = None):
 
 @define.reduce
 def sum_over_tokens(r, mask, divisor: types.Positive = 1.0):
-    """Add all tokens up and divide by a constant: m_t / divisor."""
+    """Sum all tokens and divide by a constant: m_t / divisor."""
     return mask / divisor
 
 
@@ -90,33 +90,33 @@ def mean_over_prompts(r, mask):
     return mask / _tokens_of(r.group, mask) / _distinct(r.group, mask)
 
 
-def _rollouts(r: types.Rollout):
-    return ops.given(r.episode, "reduce: the rollout record has no episode ids")
+def _episodes(r: types.Rollout):
+    return ops.given(r.episode, "reduce: the rollout has no episode")
 
 
 @define.reduce
 def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes"):
-    """Average over rollouts of the token mean over all their rows (Delethink, arXiv 2510.06557).
+    """Average over episodes of the token mean over all their rows (Delethink, arXiv 2510.06557).
 
-    ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that a
-    rollout of many rows weighs less. One row a rollout is ``mean_over_rows``.
+    ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that an
+    episode of many rows weighs less. With one row an episode it is ``mean_over_rows``.
     """
-    number = _distinct(_rollouts(r), mask) if count == "episodes" else _trained_rows(mask)
-    return mask / _tokens_of(_rollouts(r), mask) / number
+    number = _distinct(_episodes(r), mask) if count == "episodes" else _trained_rows(mask)
+    return mask / _tokens_of(_episodes(r), mask) / number
 
 
 @define.reduce
 def mean_over_turns(r, mask):
-    """Average over tokens of a turn, then turns of a rollout, then rollouts (WebAgent-R1, arXiv 2505.16421).
+    """Average over tokens of a turn, then turns of an episode, then episodes (WebAgent-R1, arXiv 2505.16421).
 
-    One turn and one row a rollout is ``mean_over_rows``.
+    With one turn and one row an episode it is ``mean_over_rows``.
     """
     tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, ("episode", "turn"))), 1.0)
-    # each token is 1 / tokens of a turn: their sum over the rollout is its number of turns
-    return mask / tokens / _tokens_of(_rollouts(r), mask / tokens) / _distinct(_rollouts(r), mask)
+    # each token is 1 / tokens of a turn: their sum over the episode is its number of turns
+    return mask / tokens / _tokens_of(_episodes(r), mask / tokens) / _distinct(_episodes(r), mask)
 
 
 @define.reduce
 def mean_over_first_tokens(r, mask):
-    """Average over rows of their first token alone: what a value of the prompt is fitted by."""
+    """Average over rows of their first token alone, as for a value of the prompt."""
     return ops.first_token(mask) / _trained_rows(mask)

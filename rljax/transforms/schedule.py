@@ -1,6 +1,6 @@
-"""Numbers that move: they may stand wherever a piece takes a number.
+"""Schedules and adaptive coefficients: they may be used wherever a piece takes a number.
 
-A schedule counts the steps of its phase; an adaptive coefficient follows a metric. Their state is the
+A schedule counts the steps of its phase; an adaptive coefficient follows a metric. Their state is part of the
 algorithm's, so it is checkpointed and restored.
 """
 
@@ -49,7 +49,7 @@ def exponential(start: types.Positive, end: types.Positive, steps: types.Count) 
 def staircase(
     initial: float, change: float, every: types.Count, start: int = 0, low: float = -math.inf, high: float = math.inf
 ) -> types.Controller:
-    """Add ``change`` at the steps start + 1, start + 1 + every, ..., held to [low, high].
+    """Add ``change`` at the steps start + 1, start + 1 + every, ..., clamped to [low, high].
 
     value = clip(initial + change ceil(max(step - start, 0) / every), low, high).
     """
@@ -69,7 +69,7 @@ def decay(initial: float, factor: types.Positive, every: types.Count = 1, low: f
 
 @define.schedule
 def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
-    """Hold each value from its step on: ((0, 1.0), (100, 0.5)) is 1 up to step 99 and 0.5 from then on."""
+    """Use each value from its step on: ((0, 1.0), (100, 0.5)) is 1 up to step 99 and 0.5 from then on."""
 
     def value(count):
         steps, numbers = (jnp.asarray(x) for x in zip(*values, strict=True))

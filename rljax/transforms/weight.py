@@ -1,6 +1,6 @@
-"""Weights: constants that multiply the policy term, and only it, since they stand before the penalties.
+"""Weights: constants that multiply the policy term, and only it, since they come before the penalties.
 
-Denominators count what a weight of 0 drops; ``transforms.prepare`` has pieces that take it out of them. "Proximal"
+Denominators count what a weight of 0 drops; pieces of ``transforms.prepare`` remove it from them too. "Proximal"
 is the policy at the start of the update (or what ``ratio.interpolated`` puts in its place), "behaviour" what the
 sampler assigned: x = log proximal - log behaviour.
 """
@@ -211,17 +211,17 @@ def _drawn(a) -> tuple[types.PrepareTransform, ...]:
 
 @define.weight(statistics=_drawn)
 def covariance_mask(loss, r, s, share: types.Fraction = 2e-4, bounds: tuple[float, float] = (1.0, 5.0)):
-    """Drop a random ``share`` of the minibatch's tokens, chosen where the covariance lies within ``bounds``.
+    """Drop a random ``share`` of the minibatch's tokens, among those whose covariance is within ``bounds``.
 
-    cov = (A - mean A)(logp - mean logp); at least one token is drawn, and one that the clip has already stopped is
-    left alone. Source: Clip-Cov (arXiv 2505.22617).
+    cov = (A - mean A)(logp - mean logp); at least one token is drawn, and one that is clipped already is
+    unchanged. Source: Clip-Cov (arXiv 2505.22617).
     """
     unclipped = 1.0 - loss.metrics.get("clipped", jnp.zeros_like(r.mask))
     return 1.0 - r.extra["covariant"] * unclipped
 
 
 def at_least_one(count):
-    """Return a number of tokens: ``count`` rounded down, and no less than 1."""
+    """Return a number of tokens: ``count`` rounded down, and at least 1."""
     return jnp.maximum(jnp.floor(count), 1.0).astype(jnp.int32)
 
 
@@ -253,7 +253,7 @@ def by_sign(
     negative: types.NonNegative = 1.0,
     of: Literal["advantage", "reward"] = "advantage",
 ):
-    """Multiply the loss of positive tokens by ``positive``, of the others by ``negative``; schedules may stand there.
+    """Multiply the loss of positive tokens by ``positive``, of the others by ``negative``; both may be schedules.
 
     The sign is that of the token's advantage or of the row's reward. They agree for 0/1 rewards under a group
     baseline, and differ with shaped rewards (a right row below its group's mean is negative), with critics, and
@@ -310,7 +310,7 @@ def exploration_focus(loss, r, s, power: types.NonNegative = 0.5):
 
 @define.weight
 def probability(loss, r, s):
-    """Weigh tokens by the policy's own probability pi. Source: dynamic fine-tuning (arXiv 2508.05629)."""
+    """Weigh tokens by the policy's probability pi. Source: dynamic fine-tuning (arXiv 2508.05629)."""
     return jnp.exp(ops.live_logp(r, s))
 
 

@@ -1,4 +1,4 @@
-"""Baselines other than a mean: of other rows, of parts, of tokens, remembered ones."""
+"""Baselines other than a mean: from other rows, parts and tokens, and running ones."""
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ def leave_one_out(r):
 def part_baseline(r, name: str):
     """Subtract a number the verifier gives with each row: A_t = G_t - part.
 
-    The greedy completion's reward (ReMax, arXiv 2310.10505), the prompt's optimal value (A*-PO, arXiv 2505.20686), or
-    the reference's value of it (A-LoL, arXiv 2305.14718).
+    For example the greedy completion's reward (ReMax, arXiv 2310.10505), the prompt's optimal value (A*-PO, arXiv
+    2505.20686), or the reference's value of it (A-LoL, arXiv 2305.14718).
     """
     return _against(r, ops.part(r, name))
 
@@ -110,7 +110,7 @@ def value_tracker(
     high: types.Fraction = 0.96,
     count: types.Positive = 8.0,
 ):
-    """Subtract a remembered success rate of the prompt: A = r - a / (a + b), then a <- k a + r, b <- k b + 1 - r.
+    """Subtract a running success rate of the prompt: A = r - a / (a + b), then a <- k a + r, b <- k b + 1 - r.
 
     k = clip(2^(-drift / half_life), low, high), the part "drift" being the mean |change of log-prob| of the prompt's
     last row, in nats. Starts at ``count`` samples, half of them right; rewards in [0, 1]; rows of one prompt add up

@@ -17,7 +17,7 @@ PAID = types.Needs(token_reward=True)
 
 
 def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0):
-    """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is paid beside the rewards."""
+    """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is added to the rewards."""
     value, paid = ops.given(r.value, "advantage: the rollout has no value"), ops.token_rewards(r) + bootstrap
     advantage = ops.gae(paid, value, r.mask, gamma, lam)
     return advantage, value + (advantage if value_lam is None else ops.gae(paid, value, r.mask, gamma, value_lam))
@@ -35,14 +35,14 @@ def gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0, value_lam: ty
 
 @define.advantage(needs=VALUE)
 def length_adaptive_gae(r, alpha: types.Positive = 0.05, gamma: types.Fraction = 1.0, value_lam: types.Fraction = 1.0):
-    """Do ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118)."""
+    """Compute ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118)."""
     lam = jnp.clip(1.0 - 1.0 / (alpha * jnp.maximum(ops.length(r), 1.0)), 0.0, 1.0)
     return _estimates(r, gamma, lam, value_lam)
 
 
 @define.advantage(needs=VALUE)
 def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
-    """Do ``gae``, but on rows cut by the length limit the last value stands after the cut. T-PPO (arXiv 2506.15050)."""
+    """Compute ``gae``, with the last value after the cut on rows cut by the length limit. T-PPO (arXiv 2506.15050)."""
     finish = ops.given(r.finish, "truncated_gae: the rollout has no finish")[:, None]
     value = ops.given(r.value, "truncated_gae: the rollout has no value")
     cut = jnp.where(finish == types.Finish.LENGTH, gamma * value * ops.last_token(r.mask), 0.0)
@@ -50,7 +50,7 @@ def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
 
 
 def _steps(ids):
-    """Tell rows apart in ``ids``, [B, T]."""
+    """Return ids [B, T] that differ between rows."""
     return ops.dense(jnp.broadcast_to(jnp.arange(ids.shape[0], dtype=ids.dtype)[:, None], ids.shape), ids)
 
 
@@ -65,7 +65,7 @@ def _turns(r: types.Rollout):
 
 @define.advantage(needs=VALUE)
 def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
-    """Do ``gae`` with one step a turn: its reward is all its tokens are paid, its value that of its first token.
+    """Compute ``gae`` with one step a turn: its reward is the sum over its tokens, its value that of its first token.
 
     A turn's tokens share advantage and target. Source: ERA, AReaL. One turn is a bandit, A = R - V_0.
     """
@@ -76,7 +76,7 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
 
 @define.advantage(needs=VALUE)
 def step_value_difference(r, cost: types.Number = 0.05):
-    """Judge a turn by the values around it and by what came of it: A = V(next) - V - cost + r + return from it on.
+    """Judge a turn by the values around it and by its return: A = V(next) - V - cost + r + return from it on.
 
     Undiscounted; V after the last turn is 0; the return is the critic's target. Source: DigiRL (arXiv 2406.11896).
     Differs from ``turn_gae`` with lambda 0 by the cost and the return.
@@ -87,7 +87,7 @@ def step_value_difference(r, cost: types.Number = 0.05):
 
 
 def _text(mask):
-    """Return [B, T], whether the row still runs: up to its last trained token, what it was told among them."""
+    """Return [B, T], whether the token stands at or before the row's last trained one; tool output counts."""
     return jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] > 0
 
 
@@ -205,7 +205,7 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
 
 @define.constructor("advantage")
 def convex(first: Piece, second: Piece, share: types.Fraction):
-    """Do ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034)."""
+    """Apply ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034)."""
     return mix(first, second, 1.0 - share, share)
 
 

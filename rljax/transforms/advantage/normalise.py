@@ -1,4 +1,4 @@
-"""Centre and scale: two general functions, their presets, and other scales; what all pieces of the seam share."""
+"""Center and scale: two general pieces, their presets, other scales, and what the pieces of the seam share."""
 
 import jax.numpy as jnp
 
@@ -75,9 +75,9 @@ def _moments(
 def center_by(r, key: types.Segments = "group", per: types.Unit = "row", only: types.Predicate | None = None):
     """Subtract the mean of what shares ``key``: A - mean.
 
-    The mean is of the rows' total reward, each row counted once (``per`` "row") or each rollout, by the mean of its
-    rows ("episode"); or of the advantage so far over trained tokens ("token"). ``only`` says what enters the mean,
-    which is then subtracted everywhere.
+    The mean is over the total reward of rows (``per`` "row"), over the episodes' mean total reward ("episode"), or over
+    the advantage so far of trained tokens ("token"). Only what satisfies the predicate ``only`` enters the mean, which
+    is then subtracted everywhere.
     """
     return current(r) - _moments(r, key, per, only)[0]
 
@@ -122,13 +122,13 @@ def scale_by_batch(r, epsilon: types.NonNegative = 1e-4, ddof: int = 1):
 
 @define.constructor("advantage")
 def zscore_by_group(epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Standardise in the group: ``center_by_group``, then ``scale_by_group`` (arXiv 2402.03300)."""
+    """Standardize in the group: ``center_by_group``, then ``scale_by_group`` (arXiv 2402.03300)."""
     return transforms.chain(center_by("group"), scale_by("group", epsilon, ddof))
 
 
 @define.advantage(needs=lambda a: keyed(a["key"]))
 def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch"):
-    """Standardise over all tokens that share ``key``: (A - mean) / sqrt(var + epsilon), var with ddof 1.
+    """Standardize over all tokens that share ``key``: (A - mean) / sqrt(var + epsilon), var with ddof 1.
 
     Long rows weigh more. Source: PPO practice; REINFORCE++ (arXiv 2501.03262).
     """
@@ -138,7 +138,7 @@ def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch"):
 
 @define.advantage
 def standardise_rows(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Standardise the rows' mean advantages over the batch: (mean_t A - mean) / (std + epsilon) on a row's tokens.
+    """Standardize the rows' mean advantages over the batch: (mean_t A - mean) / (std + epsilon) on a row's tokens.
 
     Source: SPO (arXiv 2509.13232). Unlike ``whiten`` it counts rows: those with a trained token.
     """
@@ -180,20 +180,20 @@ def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.No
 
 @define.advantage
 def drop_outliers(r, sigmas: types.NonNegative = 3.0):
-    """Zero what lies far out in the batch: |A - mean| > sigmas std over tokens. R1-Reward (arXiv 2505.02835)."""
+    """Set outliers of the batch to 0: |A - mean| > sigmas std over tokens. R1-Reward (arXiv 2505.02835)."""
     mean, std = _moments(r, "batch", "token")
     return jnp.where(jnp.abs(current(r) - mean) > sigmas * std, 0.0, current(r))
 
 
 @define.advantage
 def clamp(r, limit: types.Positive):
-    """Hold the advantage within [-limit, limit] (MARS, 2025)."""
+    """Clamp the advantage to [-limit, limit] (MARS, 2025)."""
     return jnp.clip(current(r), -limit, limit)
 
 
 @define.advantage
 def binarise(r, threshold: types.Number = 0.0):
-    """Keep what is better than ``threshold``, at one weight: 1[A > threshold]. Filtered behaviour cloning."""
+    """Keep what is better than ``threshold``, with weight 1: 1[A > threshold]. Filtered behaviour cloning."""
     return jnp.where(current(r) > threshold, jnp.ones_like(r.mask), 0.0)
 
 

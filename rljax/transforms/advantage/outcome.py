@@ -1,4 +1,4 @@
-"""Advantages made of outcomes: returns, signs, pass@k, ranks, what a row or a stretch of it was worth."""
+"""Advantages computed from outcomes: returns, signs, pass@k, ranks, and the worth of rows and parts of rows."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from rljax.transforms.advantage import normalise
 
 @define.advantage
 def returns(r, gamma: types.Fraction = 1.0):
-    """Use the return itself: A_t = sum over s >= t of gamma^(s-t) r_s (Williams 1992). Masked tokens carry it on."""
+    """Use the return itself: A_t = sum over s >= t of gamma^(s-t) r_s (Williams 1992). Masked tokens are skipped."""
     return ops.reward_to_go(ops.token_rewards(r), r.mask, gamma)
 
 
@@ -29,7 +29,7 @@ def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0)
 def zero_variance(r, alpha: types.NonNegative = 0.1):
     """Give groups without spread alpha H_t where right (r > 0), -alpha (max_t H - H_t) where wrong.
 
-    H at sampling, nats. Source: RL-ZVP (arXiv 2509.21880). Leaves groups with spread alone.
+    H at sampling, nats. Source: RL-ZVP (arXiv 2509.21880). Groups with spread are unchanged.
     """
     entropy = ops.given(r.entropy, "zero_variance: the rollout has no entropy")
     most = jnp.max(jnp.where(r.mask > 0, entropy, 0.0), axis=1, keepdims=True)
@@ -45,7 +45,7 @@ def _choices(n, m, k):
 
 @define.advantage(needs=normalise.SIBLINGS)
 def pass_at_k(r, k: types.Count):
-    """Pay the group for the best of ``k``, in closed form. N rows, c of them right (r > 0).
+    """Reward the group for the best of ``k``, in closed form. N rows, c of them right (r > 0).
 
     R = 1 - C(N-c, k) / C(N, k); A is 1 - R where right, 1 - R - C(N-c-1, k-1) / C(N-1, k-1) where wrong, both divided
     by sqrt(R (1 - R)) + 1e-6. Source: Pass@k Training (arXiv 2508.10751). k = 1 is ``zscore_by_group`` with ddof 0.
@@ -84,7 +84,7 @@ def reward_on_reference_answer(r):
 
 @define.advantage(needs=types.Needs(reference=True))
 def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05):
-    """Charge the divergence still to come to the advantage: A_t -= coefficient sum over s >= t of k(log pi - log ref).
+    """Subtract the divergence still to come: A_t -= coefficient sum over s >= t of k(log pi - log ref).
 
     At sampling, unfiltered. Source: OpenRLHF, AReaL. Unlike ``reward.kl`` no group statistic sees it.
     """
@@ -95,14 +95,14 @@ def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegati
 
 @define.advantage(needs=types.Needs(reference=True))
 def distillation(r):
-    """Take the reference for a teacher: A_t = log ref - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780)."""
+    """Use the reference as the teacher: A_t = log ref - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780)."""
     teacher = ops.given(r.ref_logp, "distillation: the rollout has no ref_logp")
     return teacher - ops.given(r.raw_logp, "distillation: the rollout has no raw_logp")
 
 
 @define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))
 def budget_relative(r):
-    """Credit stretch s of a thought with the rewards at the S budgets still ahead, against row and group.
+    """Credit segment s of a thought with the rewards at the S budgets still ahead, against row and group.
 
     F_s = sum over j >= s of P r_j, P = 1/S; A_s = F_s - (s/S) prev_s (S-s)/S - ((S-s)/S) mean_group F_s, where prev_s
     is the mean of r_j, j < s, weighed by 2^j. extra["cut_reward"] [B, S] holds r, extra["segment"] [B, T] holds s

@@ -19,10 +19,10 @@ def _cosine(x):
 
 @define.reward
 def overlong(r, limit: types.Count, cache: types.Count, factor: types.NonNegative = 1.0, beyond: Beyond = "hold"):
-    """Punish length softly: add min(-(len - (limit - cache)) / cache * factor, 0). DAPO (arXiv 2503.14476, eq. 13).
+    """Penalize length softly: add min(-(len - (limit - cache)) / cache * factor, 0). DAPO (arXiv 2503.14476, eq. 13).
 
-    ``limit`` and ``cache`` in tokens. Beyond the limit "hold" stays at -factor, "grow" goes on (verl, AReaL, NeMo-RL),
-    "zero" makes the row's reward 0 (SkyRL).
+    ``limit`` and ``cache`` in tokens. Beyond the limit "hold" stays at -factor, "grow" continues (verl, AReaL,
+    NeMo-RL), "zero" sets the row's reward to 0 (SkyRL).
     """
     excess = (ops.length(r) - (limit - cache)) / cache
     added = -factor * jnp.clip(excess, 0.0, None if beyond == "grow" else 1.0)
@@ -49,7 +49,7 @@ def solve_rate_length(r, share: types.Fraction = 0.2, alpha: types.Fraction = 0.
     """
     valid = ops.valid_rows(r)
     right = jnp.where(r.reward > 0, valid, 0.0)
-    leads = ops.segment_first(r.group, valid)  # one row stands for each group
+    leads = ops.segment_first(r.group, valid)  # one row represents each group
     order = jnp.lexsort((-ops.segment_mean(right, r.group, valid), -leads))
     ahead = ops.segment_total(jnp.argsort(order).astype(leads.dtype) * leads, r.group)
     best = ahead < share * jnp.sum(leads) * (1 - 1e-6)  # 0.2 of 5 groups is 1, however it is rounded
@@ -92,8 +92,8 @@ def tag_cosine(r):
 def mode_balance(r, limit: types.Fraction = 0.5, balance: types.NonNegative = 2.0):
     """Pay thinking (part "think" 1) 1 or 0, no thinking 2 or -1, less clip(balance (share - limit), 0, 1).
 
-    The share is that of the row's own mode in the batch. AutoThink (arXiv 2505.10832), stage 1; ``limit`` 1 takes
-    nothing away: stages 2 and 3.
+    The share is that of the row's mode in the batch. AutoThink (arXiv 2505.10832), stage 1; ``limit`` 1 subtracts
+    nothing: stages 2 and 3.
     """
     think, valid = ops.part(r, "think") > 0, ops.valid_rows(r)
     thinking = jnp.sum(jnp.where(think, valid, 0.0)) / jnp.maximum(jnp.sum(valid), 1.0)

@@ -48,7 +48,7 @@ def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseab
 
 @define.reward
 def unparseable(r, value: types.Number = -0.5):
-    """Set the reward of rows whose answer could not be read to ``value``; the others keep theirs."""
+    """Set the reward of rows whose answer could not be read to ``value``; other rows are unchanged."""
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, value, r.reward)
 
 
@@ -83,7 +83,7 @@ def decoupled(r, weights: tuple[tuple[str, float], ...], epsilon: types.NonNegat
 
 @define.reward(needs=lambda a: define.reads(a["part"]))
 def exponential_distance(r, part: str, alpha: types.NonNegative):
-    """Pay closeness: exp(-alpha |part|), the part a distance in its own unit. Source: Time-R1 (2025)."""
+    """Pay closeness: exp(-alpha |part|), the part a distance in any unit. Source: Time-R1 (2025)."""
     return jnp.exp(-alpha * jnp.abs(ops.part(r, part)))
 
 
@@ -105,7 +105,7 @@ def majority_vote(r):
 def collective_vote(r, models: types.Count):
     """Pay agreement with argmax_a sum_m SC_m n_m(a), n_m(a) the votes of model m in the group. RLCCF (2025).
 
-    SC_m is the share of model m's rows that agree with its own majority; a row's model is its agent modulo
+    SC_m is the share of model m's rows that agree with its majority; a row's model is its agent modulo
     ``models``. One model is ``majority_vote``.
     """
     valid, answer = ops.valid_rows(r), ops.part(r, "answer").astype(r.group.dtype)
@@ -165,7 +165,7 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
 
 @define.reward(needs=define.reads("votes", siblings=True))
 def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
-    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (own votes - the civilians' mean), by group.
+    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by group.
 
     Psi = votes on the spy (agent 0) - mean votes on civilians, the part "votes"; 0 where either is missing. Votes on
     k spies are averaged and civilians get k beta Psi / n, so that the sum is 0. Vision-Zero (arXiv 2509.25541).
@@ -183,7 +183,7 @@ def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.
     """Charge each token its divergence from the reference: r_t -= coefficient k(log pi_b - log pi_ref).
 
     Unfiltered log-probs at sampling. Only "k1" gives the gradient of reverse KL. Source: Ziegler et al.
-    (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which stands in the loss and is differentiated.
+    (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which is part of the loss and is differentiated.
     """
     if r.raw_logp is None or r.ref_logp is None:
         raise ValueError("reward.kl: the rollout has no raw_logp or no ref_logp")

@@ -1,4 +1,4 @@
-"""Rewards of steps and turns: what stands in ``token_reward``. The row's own reward stays as it is."""
+"""Rewards of steps and turns: pieces that write ``token_reward`` and mostly leave the row's reward unchanged."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def turns(r: types.Rollout):
 
 @define.reward(needs=PAID)
 def clip_process(r, eta: types.Number):
-    """Leave a step nothing to gain: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
+    """Clip the rewards of steps at 0: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
 
     A step ends where extra["step_end"] is 1, or without it at trained tokens whose token reward is not 0.
     """
@@ -38,9 +38,9 @@ def clip_process(r, eta: types.Number):
 
 @define.reward(needs=PAID)
 def delta_process(r):
-    """Pay a step r_k - r_{k+1}; the last keeps its own. Effective RL reward (arXiv 2410.15115).
+    """Pay a step r_k - r_{k+1}; the last step keeps its reward. Effective RL reward (arXiv 2410.15115).
 
-    Undiscounted returns are then the steps' own rewards, and repeating a good step adds nothing. Steps as in
+    Undiscounted returns are then the steps' rewards, and repeating a good step adds nothing. Steps as in
     ``clip_process``.
     """
     return -ops.gae(jnp.zeros_like(r.mask), _paid(r), _steps(r), 1.0, 0.0)  # one-step differences, the sign turned

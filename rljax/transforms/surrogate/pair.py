@@ -1,6 +1,6 @@
-"""Surrogates of pairs: ``prepare.best_and_worst`` says which two rows of a group are one.
+"""Surrogates of pairs: ``prepare.best_and_worst`` chooses the two rows of a group.
 
-Both rows hold the pair's loss, so that ``reduce.mean_over_rows`` is the mean over pairs.
+Both rows have the pair's loss, so that ``reduce.mean_over_rows`` is the mean over pairs.
 """
 
 import jax
@@ -52,7 +52,7 @@ def preference(
 
 @define.surrogate(needs=PAIR | types.Needs(reference=True))
 def squared_preference(loss, r, s, beta: types.Positive = 0.1, per_token: bool = False):
-    """Hold the margin at 1 / (2 beta): (h - 1 / (2 beta))^2, h as in ``preference``.
+    """Regress the margin onto 1 / (2 beta): (h - 1 / (2 beta))^2, h as in ``preference``.
 
     Source: IPO (arXiv 2310.12036, eq. 17); ``per_token`` averages log-ratios over tokens, as TRL and AReaL do.
     """
@@ -62,7 +62,7 @@ def squared_preference(loss, r, s, beta: types.Positive = 0.1, per_token: bool =
 
 @define.surrogate(needs=types.Needs(siblings=True))
 def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
-    """Clip both rows' ratios by themselves, with advantages +-(r_w - r_l) / 2; the pair's loss is their sum.
+    """Clip the ratios of both rows separately, with advantages +-(r_w - r_l) / 2; the pair's loss is their sum.
 
     Source: P3O (arXiv 2310.00212), V1. At ratio 1 its gradient is -(r_w - r_l) grad(logp_w - logp_l) / 2.
     """
@@ -76,7 +76,7 @@ def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegat
 def reward_difference(loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None):
     """Regress the difference of log-ratios onto that of rewards: (r_w - r_l - beta (Delta_w - Delta_l))^2.
 
-    Delta = sum_t log(pi / ref), held to [-limit, limit] where given. Source: PRDP (arXiv 2402.08714, eq. 7).
+    Delta = sum_t log(pi / ref), clamped to [-limit, limit] if ``limit`` is set. Source: PRDP (arXiv 2402.08714, eq. 7).
     """
     delta = ops.row_sum(row.to_reference(r, s), r.mask)
     delta = delta if limit is None else jnp.clip(delta, -limit, limit)

@@ -1,4 +1,4 @@
-"""Surrogates of whole rows: the loss of a row stands on each of its tokens."""
+"""Surrogates of whole rows: the loss of a row is written on each of its tokens."""
 
 from typing import Literal
 
@@ -28,8 +28,8 @@ def geometric_mean(loss, r, s, epsilon: types.NonNegative = 0.4):
     """
     d, a = token.log_ratio(loss), _row_advantage(r)
     sign = jnp.sign(a)
-    held = sign * jnp.minimum(sign * d, sign * jnp.clip(d, -epsilon, epsilon))
-    return _on_tokens(-a * jnp.exp(ops.row_mean(held, r.mask)), r)
+    clipped = sign * jnp.minimum(sign * d, sign * jnp.clip(d, -epsilon, epsilon))
+    return _on_tokens(-a * jnp.exp(ops.row_mean(clipped, r.mask)), r)
 
 
 @define.surrogate

@@ -23,7 +23,7 @@ def log_ratio(loss: types.Loss):
 
 @define.surrogate
 def reinforce(loss, r, s):
-    """Follow the score function: -A logp (Williams 1992). The reference for all the others."""
+    """Follow the score function: -A logp (Williams 1992). The baseline of comparison for the others."""
     return -advantage(r) * ops.live_logp(r, s)
 
 
@@ -35,7 +35,7 @@ def unclipped(loss, r, s):
 
 @define.surrogate
 def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2, dual: types.Positive | None = None):
-    """Take the larger loss of -A rho and -A rho', where rho' is rho held to [1 - low, 1 + high].
+    """Return the larger loss of -A rho and -A rho', where rho' is rho clamped to [1 - low, 1 + high].
 
     Tokens beyond the bound in the direction of A have no gradient. ``dual`` > 1 bounds the loss of negative
     advantages by -dual A (arXiv 1912.09729, eq. 5); None leaves it out. Source: PPO (arXiv 1707.06347, eq. 7);
@@ -131,7 +131,7 @@ def divergence_mask(
 
 @define.surrogate
 def quadratic(loss, r, s, beta: types.Positive):
-    """Hold each token on a leash: -(A logp - beta / 2 (log rho)^2).
+    """Penalize the squared log-ratio of each token: -(A logp - beta / 2 (log rho)^2).
 
     Source: Direct Reward Optimisation (arXiv 2405.19107). At rho = 1 the gradient is ``reinforce``'s.
     """
@@ -142,7 +142,7 @@ def quadratic(loss, r, s, beta: types.Positive):
 def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure", floor: types.Positive = 1.0):
     """Fit right rows, and wrong ones through the policy they imply: -log R and -log((1 - p R) / (1 - p)).
 
-    R the ratio, p the group's success rate held to [0.02, 0.98]. ``floor`` bounds the second argument from below,
+    R the ratio, p the group's success rate clamped to [0.02, 0.98]. ``floor`` bounds the second argument from below,
     straight-through: its gradient stays. Source: NFT (arXiv 2505.18116, eq. 8-10).
     """
     d, p = log_ratio(loss), jnp.clip(r.extra["solve_rate"], 0.02, 0.98)[:, None]
