@@ -59,6 +59,14 @@ def kl(
     and "k3+" that of reverse KL, k3 that of forward KL. ``correction`` multiplies by a differentiated ratio: to the
     policy itself ("on_policy", value 1), to the proximal one or to the sampler; then k1 and k3, and no others, have
     the gradient of reverse KL (DeepSeek-V3.2, arXiv 2512.02556, eq. 7). Source: GRPO (arXiv 2402.03300, eq. 4) for k3.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      reduce: reduction of this term; None: the common one.
+      against: the policy that the divergence is from.
+      correction: the anchor of the ratio that multiplies the estimate; None: no ratio.
+      only: the predicate of the rows or tokens that are charged; None: all.
     """
     value = ops.kl_estimate(estimator, _log_ratio(r, s, against))
     if correction is None:
@@ -88,6 +96,13 @@ def exact_kl(
     reverse_kl = sum pi log(pi / ref), forward_kl = sum ref log(ref / pi), js their mean about the mixture, hellinger =
     1 - sum sqrt(pi ref), total_variation = sum |pi - ref| / 2, alpha = (1 - sum pi^a ref^(1-a)) / (a (1 - a)), which
     goes to reverse KL as a goes to 1 and to forward KL as a goes to 0. The metric is also called ``kl``.
+
+    Args:
+      divergence: the divergence.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      alpha: a of the alpha divergence; read only there.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
     """
     name = _exact({"divergence": divergence, "alpha": alpha})
     value = ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
@@ -107,6 +122,12 @@ def convex_kl(
     """Penalize share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
 
     Source: KL-Convex of ReMix (arXiv 2507.06892), whose share falls from 1 to 0.5.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      share: share of the reference.
+      reduce: reduction of this term; None: the common one.
     """
     base, recent = (ops.kl_estimate(estimator, _log_ratio(r, s, of)) for of in ("reference", "proximal"))
     return share * base + (1.0 - share) * recent, base
@@ -129,6 +150,11 @@ def covariance_kl(
     """Charge |logp - proximal| to the ``share`` of tokens with the highest covariance of A and logp; at least one.
 
     Source: KL-Cov (arXiv 2505.22617, eq. 12), beside ``surrogate.unclipped``.
+
+    Args:
+      share: share of the minibatch's tokens that is charged.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      reduce: reduction of this term; None: the common one.
     """
     value = ops.kl_estimate("abs", _log_ratio(r, s, "proximal"))
     return value * r.extra["charged"], value
@@ -160,6 +186,14 @@ def f_divergence(
 
     forward_kl: u - 1 - log u; js: u log u - (u + 1) log((u + 1) / 2); alpha: (u^(1-a) - (1 - a) u - a) / (a (a - 1)).
     f(1) = 0. log u is clamped to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
+
+    Args:
+      divergence: the function f.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      alpha: a of the alpha divergence; read only there.
+      limit: bound of |log u|.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
     """
     log_u = jnp.clip(_log_ratio(r, s, "reference"), -limit, limit)
     u = jnp.exp(log_u)
@@ -176,7 +210,13 @@ def f_divergence(
 def entropy(
     loss, r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None
 ):
-    """Reward entropy: -coefficient H, the full-vocabulary entropy in nats."""
+    """Reward entropy: -coefficient H, the full-vocabulary entropy in nats.
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
+    """
     value = ops.given(s.entropy, "penalty.entropy: the scores have no entropy")
     return -value, value
 
@@ -185,7 +225,13 @@ def entropy(
 def nll(
     loss, r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None
 ):
-    """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118)."""
+    """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118).
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      only: the predicate of the rows or tokens that are charged; None: all.
+      reduce: reduction of this term; None: the common one.
+    """
     live = ops.given(s.logp, "penalty.nll: the scores have no logp")
     value = -jnp.where(r.mask > 0, live, 0.0)
     return value

@@ -54,6 +54,12 @@ def reject(
 
     The token also leaves KL, entropy and every denominator, as in verl's decoupled mode; ``weight.reject`` does not
     change those. Levels: "token", "row_sum", "row_mean", "row_max".
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      low: lower bound, nats.
+      high: upper bound, nats.
+      level: "token", or how a row's tokens are combined.
     """
     inside = divergence_within(r, r.proximal_logp, estimator, low, high, level)
     return r.replace(extra={**r.extra, "rejected": jnp.where(inside, 0.0, r.mask)}), inside

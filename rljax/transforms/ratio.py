@@ -84,6 +84,11 @@ def product(loss, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, h
     """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm clamped to [low, high].
 
     Unbiased where not clamped, and of high variance. Differs from ``sequence`` by the sum in place of the mean.
+
+    Args:
+      anchor: whose log-probs are the denominator.
+      low: lower bound of the log-ratio, nats.
+      high: upper bound of the log-ratio, nats.
     """
     return jnp.clip(ops.row_sum(difference(r, s, anchor), r.mask), low, high)
 

@@ -24,13 +24,25 @@ def _counted(schedule: optax.Schedule) -> types.Controller:
 
 @define.schedule
 def linear(start: float, end: float, steps: types.Count) -> types.Controller:
-    """Go from ``start`` to ``end`` over ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` over ``steps`` steps, then stay.
+
+    Args:
+      start: first value.
+      end: last value.
+      steps: steps of the phase from first to last.
+    """
     return _counted(optax.linear_schedule(start, end, steps))
 
 
 @define.schedule
 def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
-    """Go from ``start`` to ``end`` along half a cosine over ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` along half a cosine over ``steps`` steps, then stay.
+
+    Args:
+      start: first value.
+      end: last value.
+      steps: steps of the phase from first to last.
+    """
 
     def value(count):
         share = jnp.clip(count / steps, 0.0, 1.0)
@@ -41,7 +53,13 @@ def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
 
 @define.schedule
 def exponential(start: types.Positive, end: types.Positive, steps: types.Count) -> types.Controller:
-    """Go from ``start`` to ``end`` by a constant factor each step over ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` by a constant factor each step over ``steps`` steps, then stay.
+
+    Args:
+      start: first value.
+      end: last value.
+      steps: steps of the phase from first to last.
+    """
     return _counted(lambda count: start * (end / start) ** jnp.clip(count / steps, 0.0, 1.0))
 
 
@@ -52,6 +70,14 @@ def staircase(
     """Add ``change`` at the steps start + 1, start + 1 + every, ..., clamped to [low, high].
 
     value = clip(initial + change ceil(max(step - start, 0) / every), low, high).
+
+    Args:
+      initial: first value.
+      change: added at each stair.
+      every: steps of a stair.
+      start: last step with the first value.
+      low: lower bound.
+      high: upper bound.
     """
 
     def value(count):
@@ -63,7 +89,14 @@ def staircase(
 
 @define.schedule
 def decay(initial: float, factor: types.Positive, every: types.Count = 1, low: float = 0.0) -> types.Controller:
-    """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low)."""
+    """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low).
+
+    Args:
+      initial: first value.
+      factor: multiplies the value.
+      every: steps between two multiplications.
+      low: lower bound.
+    """
     return _counted(lambda count: jnp.maximum(initial * factor ** jnp.floor(jnp.asarray(count) / every), low))
 
 
@@ -87,6 +120,11 @@ def adaptive_kl(
     beta <- beta (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon), n = rows of the step
     (Ziegler et al., Fine-Tuning Language Models from Human Preferences, arXiv 1909.08593, section 2.2).
     Reads the metrics ``kl`` (nats a token) and ``valid_rows``.
+
+    Args:
+      initial: first coefficient.
+      target: divergence to reach, nats a token.
+      horizon: rows over which the coefficient adapts.
     """
 
     def update(beta, metrics):
@@ -104,6 +142,11 @@ def adaptive_entropy(
     """Steer an entropy coefficient: + step after a step with entropy <= target, - step after others; 0 above target.
 
     Skywork-OR1 (arXiv 2505.22312). Reads the metric ``live_entropy`` (nats a token), which ``penalty.entropy`` writes.
+
+    Args:
+      target: entropy to keep, nats a token.
+      initial: first coefficient.
+      step: change of the coefficient after a step.
     """
 
     def update(state, metrics):

@@ -65,6 +65,11 @@ def truncated_importance(
 
     Truncated importance sampling as in verl, slime, open-instruct (cap 2). 1 where they agree. ``level`` "product" is
     the row's unbiased weight, "geometric" its mean.
+
+    Args:
+      cap: upper bound of the weight.
+      floor: lower bound of the weight.
+      level: "token", "product" or "geometric".
     """
     return jnp.clip(_importance(_gap(loss, r, s), r.mask, level), floor, cap)
 
@@ -73,7 +78,13 @@ def truncated_importance(
 def masked_importance(
     loss, r, s, low: types.NonNegative = 0.0, high: types.Positive = 5.0, level: types.Level = "token"
 ):
-    """Use w = exp(x) where low <= w <= high, else 0: IcePop (arXiv 2510.18855) with (0.5, 5)."""
+    """Use w = exp(x) where low <= w <= high, else 0: IcePop (arXiv 2510.18855) with (0.5, 5).
+
+    Args:
+      low: smallest weight that is kept.
+      high: largest weight that is kept.
+      level: "token", "product" or "geometric".
+    """
     w = _importance(_gap(loss, r, s), r.mask, level)
     return jnp.where((w >= low) & (w <= high), w, 0.0)
 
@@ -113,6 +124,12 @@ def reject(
     """Keep the policy term where low <= k(-x) <= high, of the token or its row; see ``prepare.reject``.
 
     Denominators count the rejected, as in AReaL and slime.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      low: lower bound, nats.
+      high: upper bound, nats.
+      level: "token", or how a row's tokens are combined.
     """
     within = prepare.divergence_within(r, _proximal(loss, r, s), estimator, low, high, level)
     return within.astype(r.mask.dtype)
@@ -259,6 +276,11 @@ def by_sign(
     baseline, and differ with shaped rewards (a right row below its group's mean is negative), with critics, and
     where the baseline is 0: then a reward of 0 is "not positive" though its advantage is 0. Source: the sample weights
     of arXiv 2506.01347's release (reward), OREAL (arXiv 2502.06781, reward).
+
+    Args:
+      positive: factor of positive tokens.
+      negative: factor of the others.
+      of: whose sign: the token's advantage or the row's reward.
     """
     return jnp.where(transforms.PREDICATES["positive" if of == "advantage" else "correct"](r), positive, negative)
 

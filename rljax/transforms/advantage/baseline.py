@@ -115,6 +115,13 @@ def value_tracker(
     k = clip(2^(-drift / half_life), low, high), the part "drift" being the mean |change of log-prob| of the prompt's
     last row, in nats. Starts at ``count`` samples, half of them right; rewards in [0, 1]; rows of one prompt add up
     and fade by their mean k. Source: SPO (arXiv 2509.13232).
+
+    Args:
+      prompts: number of prompts; ``index`` is less than that.
+      half_life: drift, in nats, that halves the weight of earlier rows.
+      low: lower bound of k.
+      high: upper bound of k.
+      count: samples that the first estimate counts for.
     """
 
     def apply(r: types.Rollout, state, key):

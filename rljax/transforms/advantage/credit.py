@@ -29,13 +29,24 @@ def gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0, value_lam: ty
 
     A_t = delta_t + gamma lam A_{t+1}, returns = A + V (arXiv 1506.02438, eq. 16). With both 1, A_t = R - V_t.
     ``value_lam`` is the lambda of the returns (VC-PPO, arXiv 2503.01491); None: ``lam``.
+
+    Args:
+      gamma: discount of a step.
+      lam: lambda of the advantage.
+      value_lam: lambda of the critic's target; None: ``lam``.
     """
     return _estimates(r, gamma, lam, value_lam)
 
 
 @define.advantage(needs=VALUE)
 def length_adaptive_gae(r, alpha: types.Positive = 0.05, gamma: types.Fraction = 1.0, value_lam: types.Fraction = 1.0):
-    """Compute ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118)."""
+    """Compute ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118).
+
+    Args:
+      alpha: how fast lambda approaches 1 with the row's length in tokens.
+      gamma: discount of a step.
+      value_lam: lambda of the critic's target.
+    """
     lam = jnp.clip(1.0 - 1.0 / (alpha * jnp.maximum(ops.length(r), 1.0)), 0.0, 1.0)
     return _estimates(r, gamma, lam, value_lam)
 
@@ -180,7 +191,14 @@ def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"
 def zscore_steps(
     r, key: types.Segments = "group", unit: Step = "turn", epsilon: types.NonNegative = 1e-6, ddof: int = 1
 ):
-    """Divide ``center_steps`` by the steps' spread: (r - mean) / (std + epsilon). iStar (arXiv 2509.19199)."""
+    """Divide ``center_steps`` by the steps' spread: (r - mean) / (std + epsilon). iStar (arXiv 2509.19199).
+
+    Args:
+      key: ids of the steps that share a mean: one name or several.
+      unit: what makes a step of the tokens of a row.
+      epsilon: added to the standard deviation.
+      ddof: subtracted from the count in the variance.
+    """
     centred, std = _step_rewards(r, key, unit, ddof)
     return normalise.over(centred, std + epsilon)
 
@@ -191,6 +209,12 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
 
     ``first`` sees the rows' reward alone, ``second`` token rewards too; both start from no advantage. Source: UI-S1
     (arXiv 2509.11543), RLVMR (arXiv 2507.22844).
+
+    Args:
+      first: advantage piece of the episode.
+      second: advantage piece of the steps.
+      episode: weight of the first.
+      step: weight of the second.
     """
 
     def apply(r: types.Rollout, state, key):
@@ -205,7 +229,13 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
 
 @define.constructor("advantage")
 def convex(first: Piece, second: Piece, share: types.Fraction):
-    """Apply ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034)."""
+    """Apply ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034).
+
+    Args:
+      first: advantage piece of the episode.
+      second: advantage piece of the steps.
+      share: weight of the second.
+    """
     return mix(first, second, 1.0 - share, share)
 
 

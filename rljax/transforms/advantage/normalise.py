@@ -78,6 +78,11 @@ def center_by(r, key: types.Segments = "group", per: types.Unit = "row", only: t
     The mean is over the total reward of rows (``per`` "row"), over the episodes' mean total reward ("episode"), or over
     the advantage so far of trained tokens ("token"). Only what satisfies the predicate ``only`` enters the mean, which
     is then subtracted everywhere.
+
+    Args:
+      key: ids whose equality makes a segment: one name or several.
+      per: what is counted once.
+      only: the predicate of what enters the mean; None: everything.
     """
     return current(r) - _moments(r, key, per, only)[0]
 
@@ -94,6 +99,13 @@ def scale_by(
     """Divide by the standard deviation of what shares ``key``: A / (std + epsilon), A where std is 0.
 
     ``per`` and ``only`` as in ``center_by``.
+
+    Args:
+      key: ids whose equality makes a segment: one name or several.
+      epsilon: added to the standard deviation.
+      ddof: subtracted from the count in the variance.
+      per: what is counted once.
+      only: the predicate of what enters the deviation; None: everything.
     """
     return scaled(current(r), _moments(r, key, per, only, ddof)[1], epsilon)
 

@@ -23,6 +23,12 @@ def overlong(r, limit: types.Count, cache: types.Count, factor: types.NonNegativ
 
     ``limit`` and ``cache`` in tokens. Beyond the limit "hold" stays at -factor, "grow" continues (verl, AReaL,
     NeMo-RL), "zero" sets the row's reward to 0 (SkyRL).
+
+    Args:
+      limit: tokens of the longest row.
+      cache: tokens over which the penalty grows.
+      factor: penalty at the limit.
+      beyond: what happens beyond the limit.
     """
     excess = (ops.length(r) - (limit - cache)) / cache
     added = -factor * jnp.clip(excess, 0.0, None if beyond == "grow" else 1.0)
@@ -63,6 +69,11 @@ def cosine_length(r, limit: types.Positive, correct: shaping.Pair = (0.5, 1.0), 
 
     Short right answers get most, short wrong ones least. ``limit`` in tokens; longer rows count as that long.
     Demystifying Long Chain-of-Thought (arXiv 2502.03373).
+
+    Args:
+      limit: tokens; longer rows count as that long.
+      correct: (low, high) of right rows.
+      wrong: (low, high) of wrong rows.
     """
     short = _cosine(jnp.minimum(ops.length(r), limit) / limit)
     paid = correct[0] + (correct[1] - correct[0]) * short
@@ -113,7 +124,13 @@ def length_zscore(r, alpha: types.NonNegative = 0.05, beta: types.NonNegative = 
 
 @define.reward
 def budget_triangle(r, budget: types.Positive, correct: types.Number = 1.0, length: types.Number = 0.5):
-    """Pay correct r + length max(0, 1 - |len - budget| / budget), in tokens. Train Long, Think Short (2508.08940)."""
+    """Pay correct r + length max(0, 1 - |len - budget| / budget), in tokens. Train Long, Think Short (2508.08940).
+
+    Args:
+      budget: target length in tokens.
+      correct: weight of the reward.
+      length: weight of the length.
+    """
     return correct * r.reward + length * jnp.maximum(1 - jnp.abs(ops.length(r) - budget) / budget, 0.0)
 
 
@@ -152,6 +169,11 @@ def repetition(r, penalty: types.Number = -1.0, ngram: types.Count = 3, only: ty
     """Add penalty (1 - distinct / all) over the n-grams of trained tokens. Long Chain-of-Thought (arXiv 2502.03373).
 
     ``only``: of the tokens that satisfy a predicate, such as those of "wrong" rows. 0 where there is no n-gram.
+
+    Args:
+      penalty: added to a row that only repeats.
+      ngram: tokens of an n-gram.
+      only: the predicate of the tokens that count; None: all.
     """
     mask = r.mask if only is None else jnp.where(transforms.PREDICATES[only](r), r.mask, 0.0)
     token, count = _at_the_right(r, mask)

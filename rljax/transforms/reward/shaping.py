@@ -34,13 +34,25 @@ def zscore(x, r: types.Rollout, weight, ddof: int, epsilon=0.0):
 
 @define.reward
 def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Positive = float("inf")):
-    """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit)."""
+    """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit).
+
+    Args:
+      scale: factor.
+      bias: added before the factor.
+      limit: bound of the result's absolute value.
+    """
     return jnp.clip((r.reward + bias) * scale, -limit, limit)
 
 
 @define.reward
 def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseable: types.Number | None = None):
-    """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1)."""
+    """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1).
+
+    Args:
+      correct: reward of a correct row.
+      wrong: reward of a wrong row, a timeout or a crash.
+      unparseable: reward of an unreadable answer; None: ``wrong``.
+    """
     verdict, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
     failed = jnp.where(verdict == types.Outcome.UNPARSEABLE, unread, wrong)
     return jnp.where(verdict == types.Outcome.CORRECT, correct, failed)
@@ -64,7 +76,13 @@ def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),)):
 
 @define.reward(needs=lambda a: define.reads(a["part"]))
 def require(r, part: str, threshold: types.Number = 0.5, otherwise: types.Number = 0.0):
-    """Keep the reward where part >= threshold, else pay ``otherwise``; several are a cascade. Cf. ``gated``: tokens."""
+    """Keep the reward where part >= threshold, else pay ``otherwise``; several are a cascade. Cf. ``gated``: tokens.
+
+    Args:
+      part: name of the part.
+      threshold: smallest value that keeps the reward.
+      otherwise: reward of the other rows.
+    """
     return jnp.where(ops.part(r, part) >= threshold, r.reward, otherwise)
 
 
@@ -76,7 +94,13 @@ def mix_part(r, name: str, alpha: types.Fraction):
 
 @define.reward(needs=lambda a: define.reads(*_names(a["weights"]), siblings=True))
 def decoupled(r, weights: tuple[tuple[str, float], ...], epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Pay z-scores of parts in the group: sum_k w_k (part_k - mean_k) / (std_k + epsilon). GDPO (arXiv 2601.05242)."""
+    """Pay z-scores of parts in the group: sum_k w_k (part_k - mean_k) / (std_k + epsilon). GDPO (arXiv 2601.05242).
+
+    Args:
+      weights: (name of a part, weight) pairs.
+      epsilon: added to the standard deviation.
+      ddof: subtracted from the count in the variance.
+    """
     scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
     return sum(scores, jnp.zeros_like(r.reward))
 
@@ -146,6 +170,11 @@ def student_likelihood(r, solution: Pair = (1.0, 0.01), thought: Pair = (3.0, 0.
     s = log pi_student on solution tokens, (a, b) = ``solution``; d = log pi - log pi_student on the other trained
     tokens, (c, e) = ``thought``. extra["student_logp"]; extra["solution"] 1 on solution tokens. Unparseable rows get
     ``malformed``.
+
+    Args:
+      solution: (a, b), weights of the student's log-probs.
+      thought: (c, e), weights of the gap to the student.
+      malformed: reward of unparseable rows.
     """
     student, chosen = ops.extra(r, "student_logp"), ops.extra(r, "solution") > 0
     solved, thinking = jnp.where(chosen, r.mask, 0.0), jnp.where(chosen, 0.0, r.mask)

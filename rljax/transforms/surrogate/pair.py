@@ -41,6 +41,12 @@ def preference(
 
     h = sum_w log(pi / ref) - sum_l log(pi / ref), means in place of sums with ``per_token``. Source: DPO (arXiv
     2305.18290, eq. 7). With ``next_value`` (Step-APO), x = beta h - V(s'_w) + V(s'_l) from the part "next_value".
+
+    Args:
+      beta: scale of the log-ratios.
+      smoothing: label smoothing s, the probability that the preference is wrong.
+      per_token: average log-ratios over tokens instead of summing them.
+      next_value: subtract the margin of the part "next_value".
     """
     delta = (ops.row_mean if per_token else ops.row_sum)(row.to_reference(r, s), r.mask)
     x = beta * _margin(delta, r)

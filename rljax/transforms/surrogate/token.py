@@ -40,6 +40,11 @@ def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2
     Tokens beyond the bound in the direction of A have no gradient. ``dual`` > 1 bounds the loss of negative
     advantages by -dual A (arXiv 1912.09729, eq. 5); None leaves it out. Source: PPO (arXiv 1707.06347, eq. 7);
     separate bounds: DAPO (arXiv 2503.14476, eq. 10).
+
+    Args:
+      low: distance of the lower bound from 1.
+      high: distance of the upper bound from 1.
+      dual: bound of the loss of negative advantages, in units of -A; None: no bound.
     """
     a, rho = advantage(r), jnp.exp(log_ratio(loss))
     value = jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
@@ -120,6 +125,12 @@ def divergence_mask(
 
     Drop A > 0 where pi > pi_b by more than ``high``, A < 0 where pi < pi_b by more than ``low``; moved by pi - pi_b
     ("tv") or by the Bernoulli KL(pi_b || pi) of the token ("kl"). Source: DPPO (arXiv 2602.04879).
+
+    Args:
+      measure: "tv", the change of the token's probability, or "kl", its Bernoulli KL in nats.
+      low: largest move where A < 0.
+      high: largest move where A > 0.
+      cap: upper bound of the ratio.
     """
     a, d, live = advantage(r), sg(log_ratio(loss)), sg(ops.live_logp(r, s))
     p, p_anchor = jnp.exp(live), jnp.exp(live - d)
