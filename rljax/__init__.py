@@ -27,9 +27,11 @@ _NAMES = {
     "make_program": "run.programs:build",
     "make_step": "training.steps:make_step",
     "objective": "algorithms.arrays:objective",
+    "penalty_terms": "algorithms.arrays:penalty_terms",
     "phase": "config.schema:phase",
     "rollout_from_arrays": "algorithms.arrays:rollout_from_arrays",
     "train": "run.loop:train",
+    "transform": "algorithms.arrays:transform",
 }
 _MODULES = {
     **{name: name for name in ("algorithms", "config", "environments", "models", "sampling", "transforms", "types")},

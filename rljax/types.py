@@ -1,14 +1,14 @@
-"""Records and kinds: everything the mathematics passes around, on one page.
+"""Records and kinds: all types of the mathematics, on one page.
 
 Dimension key, used in every shape comment of this project:
 
     P  prompts in a batch             G  samples of one prompt
-    B  rows (P * G, unless said)      T  completion tokens
+    B  rows (P * G by default)        T  completion tokens
     L  prompt tokens (left-padded)    S  positions, L + T
     V  vocabulary                     D  width
     H  heads      K  head size        N  layers
 
-All logarithms are natural; every loss is minimised; a mask is 1 where something counts.
+All logarithms are natural; every loss is minimized; a mask is 1 where something counts.
 Temperature is never ``T``.
 """
 
@@ -28,7 +28,7 @@ Metrics = Mapping[str, Array]
 
 
 class Outcome(enum.IntEnum):
-    """What the verifier found. A crashed or timed-out verifier is not a zero: the row is invalid."""
+    """The verifier's verdict. After a crash or a timeout the row is invalid, not wrong."""
 
     WRONG = 0
     CORRECT = 1
@@ -42,11 +42,11 @@ class Finish(enum.IntEnum):
 
     LENGTH = 0
     STOP = 1
-    UNFINISHED = 2  # it has not: the row is carried over to the next step
+    UNFINISHED = 2  # it has not ended: the row is carried over to the next step
 
 
 class Context(flax.struct.PyTreeNode):
-    """What stands before the completion, left-padded. Opaque to the mathematics."""
+    """The prompt, left-padded. Opaque to the mathematics."""
 
     token: Array  # [B, L] int32, the prompt the row was sampled under
     mask: Array  # [B, L] float32, 1 on real prompt tokens
@@ -61,7 +61,7 @@ class Context(flax.struct.PyTreeNode):
 
 
 class Action(flax.struct.PyTreeNode):
-    """What was emitted, right-padded. Opaque to the mathematics; tokens today."""
+    """The completion, right-padded. Opaque to the mathematics."""
 
     token: Array  # [B, T] int32
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, bit v % 32 of word v // 32: was v in the sampled support
@@ -70,7 +70,7 @@ class Action(flax.struct.PyTreeNode):
 class Rollout(flax.struct.PyTreeNode):
     """A batch of rows with everything known about them before the loss. Carries no gradient.
 
-    Only ``mask``, ``reward`` and ``group`` are always there; an absent field is None.
+    Only ``mask``, ``reward`` and ``group`` are always present; an absent field is None.
     """
 
     # per token
@@ -113,7 +113,7 @@ class Rollout(flax.struct.PyTreeNode):
 
 
 class Scores(flax.struct.PyTreeNode):
-    """What the model says of the rows, differentiable. ``Needs`` names what is filled beyond ``logp``."""
+    """The model's scores of the rows, differentiable. ``Needs`` names the fields that are computed beyond ``logp``."""
 
     logp: Array | None = None  # [B, T] under the distribution sampled (tempered; filtered when re-scored so)
     raw_logp: Array | None = None  # [B, T] tempered, unfiltered; None where it equals logp
@@ -126,7 +126,7 @@ class Scores(flax.struct.PyTreeNode):
 
 
 class Loss(flax.struct.PyTreeNode):
-    """What a loss chain builds up: named per-token terms, not yet reduced."""
+    """What a loss chain computes: named per-token terms, not yet reduced."""
 
     log_ratio: Array | None = None  # [B, T], written by the ratio seam
     proximal_logp: Array | None = None  # [B, T], where the ratio seam puts another in place of the rollout's
@@ -151,28 +151,28 @@ class Verdict(flax.struct.PyTreeNode):
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """All that a run is, beside its config and the root key made of its seed. All of it is checkpointed."""
+    """The state of a run, besides its config and the root key derived from its seed. All of it is checkpointed."""
 
     step: Array  # int32, updates finished
     cursor: Array  # [tasks of the run] int32, training prompts used so far of each task: the run's position
     params: dict[str, Tree]  # by module: "policy", "value", "reward"
     opt_state: tuple[Tree, ...]  # one for each objective
     algorithm: Tree  # states of the algorithm's pieces
-    reference: Tree | None  # where one is needed: of the policy's parameters, the trained part
+    reference: Tree | None  # the trained part of the reference policy's parameters, if an algorithm needs one
     pool: Tree  # the source's rows in flight
     skipped: Array  # int32, non-finite updates skipped since the last finite one
     skipped_total: Array  # int32
 
 
-# --- what a piece asks for ---------------------------------------------------------------------
+# --- what a piece needs ------------------------------------------------------------------------
 
 Whole = Literal["row", "episode", "group"]
-_WHOLE: dict[Whole, int] = {"row": 0, "episode": 1, "group": 2}  # each holds the one before
+_WHOLE: dict[Whole, int] = {"row": 0, "episode": 1, "group": 2}  # each contains the one before
 
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a piece asks of the machinery. Needs of a chain are the union of its pieces'."""
+    """What a piece needs from the machinery. The needs of a chain are the union of those of its pieces."""
 
     entropy: bool = False
     square_prob: bool = False
@@ -185,6 +185,7 @@ class Needs:
     token_reward: bool = False  # Rollout.token_reward, paid by the source
     off_policy: bool = False  # rows that the policy did not sample, Rollout.on_policy 0
     reference: bool = False  # Rollout.ref_logp
+    behaviour: bool = False  # Rollout.behaviour_logp
     proximal: bool = False  # Rollout.proximal_logp when there is more than one gradient step
     fixed_proximal: bool = False  # Rollout.proximal_logp always: a statistic of the whole minibatch reads it
     live: bool = False  # a prepare transform reads scores of the whole minibatch
@@ -211,23 +212,23 @@ def _no_state() -> State:
     return ()
 
 
-def _unmoved(state: State, metrics: Metrics) -> State:
+def _unchanged(state: State, metrics: Metrics) -> State:
     del metrics
     return state
 
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """What the kinds share. Not a kind itself: build one of the four below.
+    """What the kinds share. Not a kind itself: use one of the four below.
 
-    ``init()`` gives the piece's state; ``observe(state, metrics)`` moves it once after each step.
-    ``seam`` is the module that holds the piece, ``spec`` the call that made it with every default
-    filled in; both are written by ``transforms.piece``.
+    ``init()`` returns the piece's state; ``observe(state, metrics)`` updates it once after each step.
+    ``seam`` is the module that holds the piece, ``spec`` the call that built it with every default
+    filled in; both are written by ``transforms.define``.
     """
 
     apply: Callable[..., Any]
     init: Callable[[], State] = _no_state
-    observe: Callable[[State, Metrics], State] = _unmoved
+    observe: Callable[[State, Metrics], State] = _unchanged
     needs: Needs = Needs()
     seam: str = ""
     spec: str = ""
@@ -250,8 +251,8 @@ class PrepareTransform(Transform):
 class LossTransform(Transform):
     """On any micro-batch: ``apply(loss, rollout, scores, state, key) -> loss``.
 
-    ``statistics`` run with the objective's own prepare transforms: statistics the piece needs of the
-    whole minibatch, or the reduction of a term that does not use the common one.
+    ``statistics`` run with the objective's prepare transforms: statistics of the whole minibatch that the piece reads,
+    or the reduction of a term that does not use the common one.
     """
 
     statistics: tuple[PrepareTransform, ...] = ()
@@ -264,9 +265,9 @@ class AfterTransform(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Controller:
-    """A number that moves: a schedule, or a coefficient steered by a metric.
+    """A schedule, or a coefficient that follows a metric.
 
-    May stand wherever a piece takes a number. ``value(state)`` is read at every use;
+    It may be used wherever a piece takes a number. ``value(state)`` is read at every use;
     ``update(state, metrics)`` runs once after each step.
     """
 
@@ -310,7 +311,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """One loss on one module. None means: the run's own setting (``config.learner``)."""
+    """One loss on one module. None means the run's setting (``config.learner``)."""
 
     loss: tuple[LossTransform, ...]
     reduce: PrepareTransform

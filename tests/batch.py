@@ -1,4 +1,4 @@
-"""The batch that every recipe is tested on: all fields a recipe may read, made of one seed."""
+"""The batch that every recipe is tested on: all fields that a recipe may read, from one seed."""
 
 import functools
 
@@ -17,7 +17,7 @@ PAID_AT_TOKENS = (
     *("mars", "score", "score_initial", "ui_s1", "rlvmr", "istar", "tango"),
 )
 
-# recipes whose rows hold the reward of their rollout
+# recipes whose rows have the reward of their episode
 PAID_BY_ROLLOUT = ("delethink", "mem_searcher", "supo", "webagent_r1", "agent_lightning")
 
 
@@ -26,7 +26,7 @@ def kind(name):
     return name in PAID_AT_TOKENS, name in PAID_BY_ROLLOUT
 
 
-# what a config must say of the pieces that have arguments without defaults, by name
+# by name, what a config must write for pieces with arguments that have no default
 ARGUMENTS = {
     "budget_triangle": "4.0",
     "by_part": "'rate'",
@@ -39,6 +39,7 @@ ARGUMENTS = {
     "decoupled": "(('format', 1.0), ('iou', 0.5))",
     "exponential_distance": "'iou', 1.0",
     "gated": "1.0",
+    "given": "'token_score'",
     "keep": "'correct'",
     "mean_over_tokens_by": "'correct'",
     "mix": "returns(), center_steps()",

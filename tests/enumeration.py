@@ -133,9 +133,9 @@ def ascent(names, d, calls=CALLS, pi=PI):
 
     with jax.enable_x64(True):  # many recipes in one program
         program = jax.jit(run)
-        found = program(*batch.records(d, jnp.float64))
+        gradients = program(*batch.records(d, jnp.float64))
     out, group = {}, (P[LEFT] * P[RIGHT])[:, None, None]
-    for name, g in found.items():
+    for name, g in gradients.items():
         weight, per_row = np.zeros((27, 3)), np.asarray(g).reshape(729, 2, 3) * group / 2
         np.add.at(weight, LEFT, per_row[:, 0])
         np.add.at(weight, RIGHT, per_row[:, 1])

@@ -23,6 +23,8 @@ PIECES = {name: build(*CALLS.get(name, ())) for name, build in transforms.pieces
     "by_rollout": adv.center_by("group", per="episode"),
     "by_token": adv.center_by(("domain", "turn"), per="token"),
     "by_first_turn": adv.scale_by("batch", 0.0, only="first_turn"),
+    "by_on_policy": adv.scale_by("group", only="on_policy"),
+    "by_rollout_spread": adv.scale_by("group", per="episode"),
     "by_tag": adv.center_steps(("group", "tag"), "tag"),
     "whiten_by_role": adv.whiten(0.0, ("domain", "agent")),
 }
@@ -88,14 +90,21 @@ def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
         r.replace(valid=r.valid.at[1:].set(0)),
         r.replace(group=jnp.arange(batch.B)),
         r.replace(value=r.value * 0, raw_logp=r.raw_logp * 0, ref_logp=r.ref_logp * 0, square_prob=r.mask),
+        # the rows that a statistic counts have no spread, the others differ from them
+        r.replace(reward=1.0 - r.on_policy, token_reward=r.mask * 0),
+        # rollouts of a group are worth the same, their rows are not
+        r.replace(reward=jnp.tile(array([1.0, -1.0]), 6), episode=array(np.arange(12) // 2), token_reward=r.mask * 0),
+        # rows of a group are worth the same, their tokens are not
+        r.replace(reward=r.reward * 0, token_reward=r.mask - 2 * ops.last_token(r.mask)),
     ):
-        assert all(np.isfinite(x).all() for x in jax.tree.leaves(out(extreme)))
+        leaves = jax.tree.leaves(out(extreme))
+        assert all(np.isfinite(x).all() for x in leaves) and max(np.abs(x).max() for x in leaves) < 1e3
     with jax.enable_x64(True):
         shape = jax.eval_shape(lambda r: run(r, piece), batch.records(d, jnp.float64)[0])
         assert {x.dtype for x in (shape.advantage, shape.returns) if x is not None} == {jnp.dtype("float64")}
 
 
-def test_numbers_may_be_traced_and_needs_and_errors_are_told():
+def test_numbers_may_be_traced_and_needs_and_errors_are_right():
     r = ones([1, 0, 0, 1, 0], turn=[[0]] * 5, token_reward=[[0.5], [1.5], [2.0], [0.0], [1.0]])
     for build in (lambda x: adv.scale_by("group", x), adv.log_partition_baseline, lambda x: adv.convex(*STEPS, x)):
         close(jax.jit(lambda x, build=build: run(r, build(x)).advantage)(0.5), get(r, build(0.5)))
@@ -113,11 +122,11 @@ def test_numbers_may_be_traced_and_needs_and_errors_are_told():
 
 
 def test_the_two_functions_and_what_they_count():
-    own, on_policy = np.array([4, 0, 2, 0, 9]), [1.0, 1, 1, 0, 1]
-    r = ones(own, [0, 0, 0, 0, 1], episode=[7, 7, 8, 9, 5], agent=[0, 0, 1, 1, 0], on_policy=on_policy)
+    reward, on_policy = np.array([4, 0, 2, 0, 9]), [1.0, 1, 1, 0, 1]
+    r = ones(reward, [0, 0, 0, 0, 1], episode=[7, 7, 8, 9, 5], agent=[0, 0, 1, 1, 0], on_policy=on_policy)
     close(row(r, adv.center_by()), [2.5, -1.5, 0.5, -1.5, 0])
-    close(row(r, adv.center_by(per="episode"))[:4], own[:4] - 4 / 3)  # rollouts of 2, 2 and 0
-    close(row(r, adv.scale_by(epsilon=0.0, per="episode"))[:4], own[:4] / np.std([2, 2, 0], ddof=1))
+    close(row(r, adv.center_by(per="episode"))[:4], reward[:4] - 4 / 3)  # rollouts of 2, 2 and 0
+    close(row(r, adv.scale_by(epsilon=0.0, per="episode"))[:4], reward[:4] / np.std([2, 2, 0], ddof=1))
     close(row(r, adv.center_by(("group", "agent"))), [2, -2, 1, -1, 0])
     only = adv.center_by(only="on_policy"), adv.scale_by(only="on_policy", ddof=0)
     close(row(r, *only)[:4], np.array([2, -2, 0, -2]) / np.std([4, 0, 2]))

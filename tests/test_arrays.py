@@ -1,18 +1,21 @@
 """Losses of arrays in hand: rollout_from_arrays, objective, advantages, and the command that prints the table."""
 
+import re
 import subprocess
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rljax
-from rljax import algorithms
+from rljax import algorithms, transforms, types
 from rljax.algorithms import __main__ as command
 from rljax.algorithms import interpreter, seams
-from tests import batch
+from rljax.language import foreign
+from tests import batch, jaxprs
 
 MASK = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
 REWARD, GROUP = [1, 0, 0, 1], [7, 7, 3, 3]
@@ -95,9 +98,9 @@ def test_a_key_decides_what_is_drawn():
     [
         ({"ref_logp": np.zeros((4, 2))}, r"ref_logp has shape \(4, 2\): expected \(4, 3\)"),
         ({"valid": np.zeros((4, 3))}, r"valid has shape \(4, 3\): expected \(4,\)"),
-        ({"parts": {"format": [1, 2]}}, r"format has shape \(2,\): expected \(4,\)"),
+        ({"parts": {"format": [1, 2]}}, r"parts\['format'\] has shape \(2,\): expected \(4,\)"),
         ({"extra": {"node": np.zeros((3, 3))}}, r"extra\['node'\] has shape \(3, 3\): expected 4 rows"),
-        ({"ref_logprob": np.zeros((4, 3))}, r"'ref_logprob' is no field of a rollout\. Did you mean 'ref_logp'"),
+        ({"ref_logprob": np.zeros((4, 3))}, r"unknown field 'ref_logprob'\. Did you mean 'ref_logp'"),
     ],
 )
 def test_a_wrong_array_is_named(fields, message):
@@ -132,6 +135,256 @@ def test_presets_fill_in_and_give_way():
             build(call)
 
 
+# --- which log-probs a ratio reads --------------------------------------------------------------
+
+LOGPS = ("behaviour_logp", "proximal_logp")
+KEY = jax.random.key(0)
+
+
+def zeros(tree):
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
+
+
+def pieces_with_inputs(algorithm, rows, scores):
+    """Yield a function of a rollout for every piece that ``objective`` runs; zeros stand for what comes before it."""
+    state = interpreter.init(algorithm)
+    for p, inner in zip(algorithm.transforms, state["transforms"], strict=True):
+        yield rows, lambda r, p=p, inner=inner: p.apply(r, inner, KEY)[0]
+        rows = zeros(jax.eval_shape(lambda r, p=p, inner=inner: p.apply(r, inner, KEY)[0], rows))
+    for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
+        statistics = [q for p in o.loss for q in p.statistics]
+        for p in (*o.prepare, *statistics, o.reduce):
+            yield rows, lambda r, p=p: p.apply(r, scores, p.init(), KEY)[0]
+        minibatch = jax.eval_shape(lambda r, o=o, s=inner: interpreter.prepare_minibatch(o, r, scores, s, KEY)[0], rows)
+        minibatch, loss = zeros(minibatch), types.Loss()
+        for p in o.loss:
+            apply = lambda r, p=p, loss=loss: p.apply(loss, r, scores, p.init(), KEY)  # noqa: E731
+            yield minibatch, apply
+            loss = zeros(jax.eval_shape(apply, minibatch))
+
+
+def what_pieces_read(algorithm, rows, scores):
+    """Return, for each piece, which of the two log-probs its trace reads."""
+
+    def changed(out):
+        return out.replace(behaviour_logp=None, proximal_logp=None) if isinstance(out, types.Rollout) else out
+
+    for record, apply in pieces_with_inputs(algorithm, rows, scores):
+        arrays = {name: getattr(record, name) for name in LOGPS}
+        yield jaxprs.reads(lambda *, f=apply, r=record, **a: changed(f(r.replace(**a))), **arrays)
+
+
+@pytest.mark.parametrize("family", algorithms.FAMILIES)
+def test_the_proximal_policy_is_the_sampler_only_where_no_piece_compares_them(family):
+    names = [n for n, f in algorithms.TABLE.items() if f.__module__ == f"rljax.algorithms.{family}"]
+    assert names
+    for name in names:
+        algorithm = algorithms.example(name)
+        rows, scores = batch.records(batch.arrays(0, name))
+        parts = dict.fromkeys(interpreter.needs(algorithm).parts, rows.reward)
+        rows = rows.replace(parts={**parts, **rows.parts})
+        read = list(what_pieces_read(algorithm, rows, scores))
+        only = rows.replace(proximal_logp=None)
+
+        def loss(behaviour_logp, rows=only, algorithm=algorithm, scores=scores):
+            return rljax.objective(algorithm, rows.replace(behaviour_logp=behaviour_logp), scores)[0]
+
+        needs = interpreter.needs(algorithm)
+        assert needs.behaviour == any("behaviour_logp" in r for r in read), name
+        # a proximal policy that a ratio puts in the place of the rollout's is not read from the rollout
+        if "interpolated()" not in algorithms.describe(algorithm):
+            assert (needs.proximal or needs.fixed_proximal) == any("proximal_logp" in r for r in read), name
+        if set(LOGPS) in read:
+            with pytest.raises(ValueError, match="no proximal_logp"):
+                jax.eval_shape(loss, only.behaviour_logp)
+        elif set(LOGPS) & set().union(*read) and "interpolated()" not in algorithms.describe(algorithm):
+            assert jaxprs.reads(loss, behaviour_logp=only.behaviour_logp) == {"behaviour_logp"}, name
+
+
+def test_a_ratio_to_the_sampler_is_not_one():
+    logp = np.full((4, 3), -1.0)
+    scores = rljax.Scores(logp=jnp.full((4, 3), -0.9))
+    for call in ("grpo(kl=0.0)", "deepseek_v32(kl=0.0)"):
+        for r in (rollout(behaviour_logp=logp), rollout(behaviour_logp=logp, proximal_logp=logp)):
+            _, metrics = rljax.objective(call, r, scores)
+            np.testing.assert_allclose(metrics["ratio"], np.exp(0.1), rtol=1e-6)
+    _, metrics = rljax.objective("grpo(kl=0.0)", rollout(), scores)
+    np.testing.assert_allclose(metrics["ratio"], 1.0)  # without either, the current policy sampled the rows
+
+
+# --- rows with an advantage ---------------------------------------------------------------------
+
+
+def test_a_given_advantage_is_used_as_it_is():
+    a = np.array([[3.0, -2.0, 0.0], [1.0, 1.0, 5.0], [-1.0, 0.0, 0.0], [0.5, 0.25, 0.0]])
+    r = rollout(advantage=a)
+    scores = rljax.Scores(logp=jnp.zeros((4, 3)))
+    gradient = jax.grad(lambda x: rljax.objective("dapo(overlong=(2, 1))", r, scores.replace(logp=x))[0])(scores.logp)
+    np.testing.assert_allclose(gradient, -a * MASK / MASK.sum(), rtol=1e-6)  # ratio 1, mean over tokens
+    for call in (rljax.advantages, rljax.transform):
+        with pytest.raises(ValueError, match="already has an advantage"):
+            call("grpo()", r)
+    with pytest.raises(ValueError, match=r"seam\['advantage'\] has no effect"):
+        rljax.objective("grpo(kl=0.0)", r, scores, seam={"advantage": "+ whiten()"})
+
+
+@pytest.mark.parametrize("call", ["grpo()", "dapo(overlong=(4, 2))", "ppo()", "ui_s1()", "best_minus_second()"])
+def test_transformed_rows_have_the_same_loss(call):
+    rows, scores = batch.records(batch.arrays(0, call.partition("(")[0]))
+    both = [rljax.objective(call, r, scores)[0] for r in (rows, rljax.transform(call, rows))]
+    np.testing.assert_array_equal(*both)
+
+
+def test_transform_returns_rewards_advantages_and_returns():
+    rows, _ = batch.records(batch.arrays())
+    out = rljax.transform("ppo()", rows, seam={"reward": "affine(2.0)"})  # in place of the KL
+    np.testing.assert_array_equal(out.reward, 2 * rows.reward)
+    np.testing.assert_array_equal(out.advantage, rljax.advantages("ppo(kl=0.0)", rows.replace(reward=2 * rows.reward)))
+    assert out.returns.shape == rows.mask.shape
+    with pytest.raises(ValueError, match=r"seam\['penalty'\] has no effect here. Valid: advantage, reward"):
+        rljax.transform("ppo()", rows, seam={"penalty": "none"})
+
+
+def test_the_reward_may_be_left_out_beside_an_advantage():
+    scores = rljax.Scores(logp=jnp.zeros((4, 3)))
+    fields = {"mask": MASK, "group": GROUP}
+    r = rljax.rollout_from_arrays(**fields, advantage=MASK)
+    np.testing.assert_array_equal(
+        rljax.objective("grpo(kl=0.0)", r, scores)[0],
+        rljax.objective("grpo(kl=0.0)", rollout(advantage=MASK), scores)[0],
+    )
+    with pytest.raises(ValueError, match="reward is missing"):
+        rljax.rollout_from_arrays(**fields)
+    for seam in ({"prepare": "drop_flat_groups()"}, {"prepare": "keep('correct')"}, {"weight": "by_difficulty()"}):
+        with pytest.raises(ValueError, match="the rollout has no reward"):
+            rljax.objective("grpo(kl=0.0)", r, scores, seam=seam)
+
+
+# --- ids, shapes, seams, weights, penalties -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "group", [[0.1, 0.1, 0.2, 0.2], ["b", "b", "a", "a"], [2**32 + 1, 2**32 + 1, 1, 1], [7.0] * 2 + [3.0] * 2]
+)
+def test_rows_of_a_group_are_those_with_equal_ids(group):
+    r = rljax.rollout_from_arrays(mask=MASK, reward=REWARD, group=group, episode=group)
+    assert r.group.dtype == r.episode.dtype == jnp.int32
+    np.testing.assert_array_equal(rljax.advantages("grpo()", r), rljax.advantages("grpo()", rollout()))
+
+
+def test_whole_ids_keep_their_value_and_traced_ones_are_int32():
+    np.testing.assert_array_equal(rollout(agent=np.array([2.0, 0.0, 1.0, 2.0])).agent, [2, 0, 1, 2])
+
+    def total(group):
+        return rljax.advantages("grpo()", rljax.rollout_from_arrays(mask=MASK, reward=REWARD, group=group))
+
+    chex.assert_trees_all_equal(jax.jit(total)(np.array(GROUP)), total(GROUP))
+    with pytest.raises(ValueError, match="group is traced with type float32: expected int32"):
+        jax.jit(total)(np.array(GROUP, np.float32))
+    for name, x in (
+        ("group", [0.0, np.nan, 1, 1]),
+        ("turn", MASK * 0.5),
+        ("version", MASK * 2.0**40),
+        ("value", MASK.astype(str)),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} has"):
+            rljax.rollout_from_arrays(**{"mask": MASK, "reward": REWARD, "group": GROUP, name: x})
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ({"logp": np.zeros((4, 1))}, r"scores\.logp has shape \(4, 1\): expected \(4, 3\)"),
+        ({"logp": np.zeros(())}, r"scores\.logp has shape \(\)"),
+        ({"entropy": np.zeros(3)}, r"scores\.entropy has shape \(3,\)"),
+        ({"value": np.zeros((1, 3))}, r"scores\.value has shape"),
+        ({"divergence": {"js": np.zeros(4)}}, r"scores\.divergence\['js'\] has shape"),
+        ({"reward": np.zeros((4, 1))}, r"scores\.reward has shape \(4, 1\): expected \(4,\)"),
+        ({"logp": np.zeros((4, 3), int)}, r"scores\.logp has type int.*: expected floats"),
+    ],
+)
+def test_scores_are_those_of_the_rows(scores, message):
+    with pytest.raises(ValueError, match=message):
+        rljax.objective("grpo(kl=0.0)", rollout(), rljax.Scores(**{"logp": np.zeros((4, 3)), **scores}))
+
+
+def test_a_record_built_by_hand_is_checked_too():
+    r = rollout()
+    for field, x in {"group": r.mask[:, 0], "advantage": r.reward, "valid": r.mask}.items():
+        with pytest.raises(ValueError, match=f"{field} has"):
+            rljax.objective("grpo(kl=0.0)", r.replace(**{field: x}), rljax.Scores(logp=r.mask))
+
+
+def test_weights_computed_elsewhere_multiply_the_policy_term():
+    w = np.array([[0.5, 2.0, np.nan], [1.0, 0.0, 3.0], [4.0, np.inf, np.nan], [1.0, 1.5, np.nan]])
+    logp = jnp.full((4, 3), -1.0)
+
+    def gradient(call, extra, **options):
+        r = rollout(ref_logp=np.full((4, 3), -1.2), extra=extra)
+        return jax.grad(lambda x: rljax.objective(call, r, rljax.Scores(logp=x), **options)[0])(logp)
+
+    for given, per_token in ((w, w), (w[:, 0], w[:, :1])):
+        got = gradient("grpo(kl=0.0)", {"mine": given}, seam={"weight": "given('mine')"})
+        np.testing.assert_allclose(got, np.where(MASK > 0, gradient("grpo(kl=0.0)", {}) * per_token, 0.0), rtol=1e-6)
+    # the KL is not weighed
+    charged = gradient("grpo(kl=0.1)", {"mine": np.zeros(4)}, seam={"weight": "given('mine')"})
+    np.testing.assert_allclose(charged, gradient("grpo(kl=0.1)", {}) - gradient("grpo(kl=0.0)", {}), atol=1e-7)
+    for seam, message in (
+        ({"weight": "kl('k3')"}, r"seam\.weight: unknown name 'kl'"),
+        ({"source": "dynamic()"}, r"seam\['source'\] has no effect here"),
+        ({"weights": "fresh()"}, r"seam\['weights'\] has no effect here. Did you mean 'weight'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rljax.objective("grpo(kl=0.0)", rollout(), rljax.Scores(logp=logp), seam=seam)
+
+
+def test_penalties_are_returned_per_token():
+    r = rollout(ref_logp=np.full((4, 3), -1.2))
+    scores = rljax.Scores(logp=jnp.full((4, 3), -1.0), entropy=jnp.full((4, 3), 0.7))
+    terms = rljax.penalty_terms("kl('k2', 0.5) | kl('k2', 0.25) | entropy(0.1)", r, scores)
+    np.testing.assert_allclose(terms["kl"], 0.75 * 0.5 * 0.2**2 * MASK, rtol=1e-5)  # k2 = d^2 / 2, d = 0.2
+    np.testing.assert_allclose(terms["live_entropy"], -0.07 * MASK, rtol=1e-6)
+    _, metrics = rljax.objective(
+        "reinforce()", r, scores, seam={"penalty": "kl('k2', 0.75)", "reduce": "sum_over_tokens()"}
+    )
+    np.testing.assert_allclose(np.sum(terms["kl"]), metrics["loss/kl"], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"penalties: unknown name 'clip'"):
+        rljax.penalty_terms("clip()", r, scores)
+
+
+# --- names of other systems ---------------------------------------------------------------------
+
+
+def test_names_of_other_systems_lead_to_ours():
+    for fields, message in (
+        ({"old_" + "log_probs": MASK}, r"Here that is proximal_logp \(.*\) or behaviour_logp"),
+        ({"response_mask": MASK}, "Here that is mask"),
+        ({"token_level_rewards": MASK}, "Here that is token_reward"),
+        ({"is_weights": MASK}, r"Here that is weight\.given"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rollout(**fields)
+    for call, message in (
+        ("dro()", "Here that is the recipe direct_reward_optimisation"),
+        ("geo_mean()", "Here that is the recipe gmpo"),
+        ("grpo_passk()", "Here that is the recipe best_minus_second"),
+        ("grpo(loss_agg_mode='token-mean')", "Here that is the seam reduce: mean_over_tokens"),
+        ("grpo(clip_ratio_high=0.28)", "Here that is high"),
+        ("grpo(kl_coef=0.1)", "Here that is the recipe's argument kl"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(call)
+
+
+def test_what_a_foreign_name_leads_to_exists():
+    pieces = {f"{seam}.{name}" for seam in transforms.SEAMS for name in transforms.pieces(seam)}
+    for name, ours in foreign.FOREIGN.items():
+        for dotted in re.findall(r"\b(?:advantage|reward|weight|penalty|surrogate)\.\w+", ours):
+            assert dotted in pieces, (name, dotted)
+        for recipe in re.findall(r"the recipe (\w+)", ours):
+            assert recipe in algorithms.TABLE, (name, recipe)
+
+
 # --- the command --------------------------------------------------------------------------------
 
 
@@ -163,3 +416,18 @@ def test_two_recipes_differ_seam_by_seam(capsys):
 def test_a_mistake_is_one_line_and_exit_2():
     done = subprocess.run([sys.executable, "-m", "rljax", "algorithms", "gspoo"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Did you mean 'gspo'" in done.stderr
+
+
+def test_importing_rljax_is_enough():
+    code = (
+        "import rljax\n"
+        "rljax.transforms.advantage.whiten, rljax.transforms.penalty.kl, rljax.transforms.define.surrogate\n"
+        "rljax.transforms.reduce.mean_over_rows, rljax.transforms.ops.gae, rljax.transforms.schedule.linear\n"
+        "rljax.algorithms.clipped.grpo, rljax.algorithms.grpo, rljax.algorithms.arrays, rljax.algorithms.seams\n"
+        "rljax.config.schema.default, rljax.transform, rljax.penalty_terms\n"
+        "try: rljax.transforms.piece\n"
+        "except AttributeError as error: assert 'it is now rljax.transforms.define.constructor' in str(error)\n"
+        "else: raise AssertionError\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -77,7 +77,7 @@ BAD = [
         {"seam__penalty": "kl(coefficient=linear(0.1, 0.0, 0))"},
         r"linear\(steps=0\): steps must be a whole number in \[1",
     ),
-    ({"seam__source": "replay(share=linear(0.1, 0.2, 5))"}, r"config\.seam\.source: .*share cannot move"),
+    ({"seam__source": "replay(share=linear(0.1, 0.2, 5))"}, r"config\.seam\.source: .*share cannot be a schedule"),
     (
         {"seam__reward": "overlong(8)"},
         r"overlong\(limit, cache, factor, beyond\): missing a required argument: 'cache'",
@@ -239,16 +239,16 @@ def test_calls_fill_in_defaults_and_nest():
 
 def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
     (tmp_path / "study_of_mine.py").write_text(
-        "from rljax import algorithms, transforms, types\n"
-        "from rljax.transforms import penalty, reduce, surrogate\n"
+        "from rljax import algorithms, types\n"
+        "from rljax.transforms import define, penalty, reduce, surrogate\n"
         "def mine(scale: types.Positive = 0.5):\n"
         "    return algorithms.compose(loss=[surrogate.likelihood()], reduce=reduce.mean_over_rows())\n"
         "def wrong():\n"
         "    return 3\n"
-        "@transforms.piece(seam='penalty')\n"
+        "@define.constructor('penalty')\n"
         "def length(coefficient: types.NonNegative = 1.0):\n"
         "    return penalty.entropy(coefficient)\n"
-        "@transforms.piece\n"
+        "@define.constructor('surrogate')\n"
         "def homeless():\n"
         "    return penalty.entropy()\n"
     )
@@ -263,12 +263,12 @@ def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"config\.algorithm='study_of_mine\.wrong\(\)': not an algorithm"):
         main(algorithm="study_of_mine.wrong()")
     assert loss_of(seam__penalty="study_of_mine.length(2.0)")[-1] == "length(coefficient=2.0)"
-    with pytest.raises(ValueError, match=r"homeless\(\) belongs to seam 'study_of_mine'"):
+    with pytest.raises(ValueError, match=r"homeless\(\) belongs to seam 'surrogate'"):
         main(seam__penalty="study_of_mine.homeless()")
 
 
 def edited(seam, text):
-    (piece,) = seams._edit(seam, {seam: text}, (), "test")
+    (piece,) = seams.pieces(seam, text, "test")
     return piece
 
 

@@ -24,8 +24,8 @@ def family(name):
 
 def lens():
     c, r = np.exp(LOGP.mean(axis=1)), REWARD
-    own, other = np.broadcast_arrays(c[:, None], c[None])
-    wrong = -0.5 * own / (2 * np.maximum(own, other) - own)  # the pair all wrong, D = 2 max c
+    first, second = np.broadcast_arrays(c[:, None], c[None])
+    wrong = -0.5 * first / (2 * np.maximum(first, second) - first)  # the pair all wrong, D = 2 max c
     both = (r[:, None] == 0) & (r[None] == 0)
     return advantages(np.where(both, 0.25 * (wrong - wrong.T) / 2, Z * (r[:, None] - r[None])))
 
@@ -167,22 +167,22 @@ def test_sequences_of_different_lengths():
     reward = ((last.sum(axis=1) + ENDED.sum(axis=1)) % 2 == 0) * 1.0
     inverse, d = 1 / ENDED.sum(axis=1), arrays(reward, ENDED)
     calls = {"grpo": {"kl": 0.0}, "dr_grpo": {"length": 6}, "rloo": {}}
-    found = ascent(["reinforce", "rloo", "dr_grpo", "dapo", "grpo", "pmd_mean", "opo"], d, calls)
-    own = difference(lambda x: probability(x, ENDED) @ reward)
+    gradients = ascent(["reinforce", "rloo", "dr_grpo", "dapo", "grpo", "pmd_mean", "opo"], d, calls)
+    truth = difference(lambda x: probability(x, ENDED) @ reward)
     short = difference(lambda x: probability(x, ENDED) @ (reward * inverse))
     short = short - (P @ reward) * difference(lambda x: probability(x, ENDED) @ inverse)
-    tokens, longest = ENDED[ROW].sum() / N, np.abs(own).max()
-    assert len(set(inverse)) == 3 and np.abs(short - own / 3).max() > 0.1 * longest
-    close(found["reinforce"], own)
-    close(found["rloo"], own)
-    close(found["dr_grpo"], own / 2)
-    close(found["dapo"], Z * own * 3 / tokens)  # one denominator for all
-    close(found["grpo"], 3 * Z * short)
-    close(found["pmd_mean"], 3 * short)
+    tokens, longest = ENDED[ROW].sum() / N, np.abs(truth).max()
+    assert len(set(inverse)) == 3 and np.abs(short - truth / 3).max() > 0.1 * longest
+    close(gradients["reinforce"], truth)
+    close(gradients["rloo"], truth)
+    close(gradients["dr_grpo"], truth / 2)
+    close(gradients["dapo"], Z * truth * 3 / tokens)  # one denominator for all
+    close(gradients["grpo"], 3 * Z * short)
+    close(gradients["pmd_mean"], 3 * short)
     length = ENDED.sum(axis=1)  # b = sum |y| r / sum |y|: own share of b is not a constant
     share = length[None] / (length[:, None] + length[None])
     a = (reward[:, None] - reward[None]) * share
-    close(found["opo"], contract((P * (a @ P))[:, None] * ENDED) * 3 / tokens)
+    close(gradients["opo"], contract((P * (a @ P))[:, None] * ENDED) * 3 / tokens)
 
 
 def test_away_from_the_sampler_the_clip_has_the_gradient_of_its_definition():
@@ -191,7 +191,7 @@ def test_away_from_the_sampler_the_clip_has_the_gradient_of_its_definition():
     calls = {"dr_grpo": {"low": 0.1, "high": 0.2, "length": 6}, "gspo": {"low": 0.05, "high": 0.1}}
     calls |= {"cispo": {"high": 0.1}, "aipo": {"cap": 100.0}}
     live = log_softmax(moved)[STATE, SEQUENCE]
-    found = ascent(list(calls), arrays(live=live), calls, np.exp(log_softmax(moved)))
+    gradients = ascent(list(calls), arrays(live=live), calls, np.exp(log_softmax(moved)))
     centred = (REWARD - p) / 2  # E over the sibling of (r - r2) / 2
     rho, both = np.exp(live - LOGP), [(1.0, 1, 0), (-1.0, 0, 1)]
 
@@ -207,10 +207,10 @@ def test_away_from_the_sampler_the_clip_has_the_gradient_of_its_definition():
     def row(d):
         return np.exp(d.mean(axis=1, keepdims=True) + 0 * d)
 
-    close(found["dr_grpo"], difference(lambda x: clipped(x, np.exp, 0.1, 0.2, 0.5), at=moved))
-    close(found["gspo"], difference(lambda x: clipped(x, row, 0.05, 0.1, Z), at=moved))
+    close(gradients["dr_grpo"], difference(lambda x: clipped(x, np.exp, 0.1, 0.2, 0.5), at=moved))
+    close(gradients["gspo"], difference(lambda x: clipped(x, row, 0.05, 0.1, Z), at=moved))
     assert np.mean(rho > 1.2) > 0.1 and np.mean(rho < 0.9) > 0.1
     pi = np.exp(log_softmax(moved))
     weight = (2 * Z * P * centred)[:, None]
-    close(found["cispo"], contract(weight * np.minimum(rho, 1.1), pi))
-    close(found["aipo"], contract(weight * rho, pi))
+    close(gradients["cispo"], contract(weight * np.minimum(rho, 1.1), pi))
+    close(gradients["aipo"], contract(weight * rho, pi))

@@ -81,11 +81,11 @@ def program(family, paid):
 
     def run(rollout, scores):
         def total(s, name):
-            found = [
+            losses = [
                 interpreter.loss(o, rows, s, inner, battery.KEY)
                 for o, rows, inner in battery.prepared(battery.recipe(name), rollout, s)[0]
             ]
-            return sum(value for value, _ in found), found
+            return sum(value for value, _ in losses), losses
 
         out = {}
         for name in members:

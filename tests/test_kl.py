@@ -30,15 +30,15 @@ def test_the_truth_has_the_slope_of_its_own_value():
     direction = np.random.default_rng(3).normal(size=logits.shape)
     value, gradient = study.reverse_kl(study.log_softmax(logits), ref)
     np.testing.assert_allclose(value, 0.5, rtol=1e-12)
-    found = slope(lambda x: study.reverse_kl(study.log_softmax(x), ref)[0], logits, direction)
-    np.testing.assert_allclose(found, np.sum(gradient * direction, axis=1), rtol=1e-6, atol=1e-8)
+    estimate = slope(lambda x: study.reverse_kl(study.log_softmax(x), ref)[0], logits, direction)
+    np.testing.assert_allclose(estimate, np.sum(gradient * direction, axis=1), rtol=1e-6, atol=1e-8)
     for mask in (study.FULL, study.ENDED):
         logits, ref = study.sequences((0.5,), mask)
         direction = np.random.default_rng(4).normal(size=logits.shape)
         value, gradient, probability = study.sequence_truth(logits, ref, mask)
         np.testing.assert_allclose([value, probability.sum(axis=1) / 2], 0.5, rtol=1e-12)
-        found = slope(lambda x, r=ref, m=mask: study.sequence_truth(x, r, m)[0], logits, direction)
-        np.testing.assert_allclose(found, np.sum(gradient * direction, axis=(1, 2)), rtol=1e-6, atol=1e-8)
+        estimate = slope(lambda x, r=ref, m=mask: study.sequence_truth(x, r, m)[0], logits, direction)
+        np.testing.assert_allclose(estimate, np.sum(gradient * direction, axis=(1, 2)), rtol=1e-6, atol=1e-8)
 
 
 def test_k1_and_k3_have_the_value_of_reverse_kl_and_k2_and_abs_do_not():
@@ -62,28 +62,28 @@ def test_gradients_in_the_loss():
 
 def test_k2_both_straight_through_forms_and_corrected_k3_are_one_gradient_on_every_sample():
     logits, ref = study.pairs((1.0,))
-    found = study.measured({**study.ESTIMATORS, **study.CORRECTED}, logits, ref, study.log_softmax(logits))
+    results = study.measured({**study.ESTIMATORS, **study.CORRECTED}, logits, ref, study.log_softmax(logits))
     for name in ("k1+", "k3+", 'k3, correction="on_policy"', 'k3, correction="behaviour"'):
-        np.testing.assert_allclose(found[name][1], found["k2"][1], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(results[name][1], results["k2"][1], rtol=1e-9, atol=1e-12)
     for name in ("k1", "k3"):
-        np.testing.assert_allclose(found[name + "+"][0], found[name][0], rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(found[f'{name}, correction="on_policy"'][0], found[name][0], rtol=1e-12)
+        np.testing.assert_allclose(results[name + "+"][0], results[name][0], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(results[f'{name}, correction="on_policy"'][0], results[name][0], rtol=1e-12)
 
 
 def test_the_gradient_of_abs_is_twice_that_of_total_variation():
     logits, ref = study.pairs((0.1,))
     logp = study.log_softmax(logits)
     pieces = {"abs": penalty.kl("abs", 1.0), "twice": penalty.exact_kl("total_variation", 2.0)}
-    found = {n: study.moments(np.exp(logp), *x)[2] for n, x in study.measured(pieces, logits, ref, logp).items()}
-    np.testing.assert_allclose(found["abs"], found["twice"], rtol=1e-9, atol=1e-12)
+    results = {n: study.moments(np.exp(logp), *x)[2] for n, x in study.measured(pieces, logits, ref, logp).items()}
+    np.testing.assert_allclose(results["abs"], results["twice"], rtol=1e-9, atol=1e-12)
 
 
 def test_off_policy_only_k1_and_k3_with_the_behaviour_correction_are_exact():
-    found = study.off_policy(0.1, study.STALE)
+    results = study.off_policy(0.1, study.STALE)
     right = {'k1, correction="behaviour"', 'k3, correction="behaviour"'}
-    assert {n for n, x in found.items() if x["error"].max() < ZERO} == right
+    assert {n for n, x in results.items() if x["error"].max() < ZERO} == right
     # with the straight-through form the value is right and the gradient is not
-    assert {n for n, x in found.items() if x["bias"].max() < ZERO} == right | {'k3+, correction="behaviour"'}
+    assert {n for n, x in results.items() if x["bias"].max() < ZERO} == right | {'k3+, correction="behaviour"'}
 
 
 def test_of_sequences_only_k1_in_the_reward_or_the_advantage_has_the_gradient():
@@ -150,8 +150,8 @@ def term(piece, log_ratio):
     """Return the piece's term for one row of log pi, all other log-probabilities being 0."""
     d = jnp.asarray([log_ratio])
     rollout = types.Rollout(jnp.ones_like(d), jnp.zeros(1), jnp.zeros(1, int), ref_logp=0 * d, behaviour_logp=0 * d)
-    (found,) = piece.apply(types.Loss(), rollout, types.Scores(logp=d), piece.init(), study.KEY).terms.values()
-    return found[0]
+    (term,) = piece.apply(types.Loss(), rollout, types.Scores(logp=d), piece.init(), study.KEY).terms.values()
+    return term[0]
 
 
 @pytest.mark.parametrize("name", ["forward_kl", "js", "alpha"])

@@ -16,7 +16,7 @@ import pytest
 
 import rljax
 from rljax import transforms, types
-from rljax.algorithms import like, seams
+from rljax.algorithms import interpreter, like, seams
 
 PEERS = json.loads((pathlib.Path(__file__).parent / "reference" / "peers.json").read_text())
 CASES = PEERS["cases"]
@@ -42,15 +42,19 @@ def algorithm(text):
 
 
 def records(inputs):
-    given = {field: None if name is None else A[name] for field, name in {**FIELDS, **inputs}.items()}
-    return rljax.rollout_from_arrays(**given, parts=PARTS)
+    names = {**FIELDS, **inputs}
+    if names["proximal_logp"] is None:  # on-policy: the ratio must not fall back on the sampler
+        names["behaviour_logp"] = None
+    fields = {field: None if name is None else A[name] for field, name in names.items()}
+    return rljax.rollout_from_arrays(**fields, parts=PARTS)
 
 
 def ours(kind, text, inputs):
     """Return what rljax gives: names as in the fixture, values of the 31 tokens."""
     built, rows = algorithm(text), records(inputs)
     if kind == "advantage":
-        return {"advantage": np.asarray(rljax.advantages(built, rows))[TOKENS]}
+        rows, _ = interpreter.transform(built, rows, interpreter.init(built), jax.random.key(0))
+        return {"advantage": np.asarray(rows.advantage)[TOKENS]}
     if kind in ("weight", "mask"):  # with A = -1 and a sum over tokens, a gradient is a weight
         rows = rows.replace(advantage=-rows.mask)
     start = {"aggregate": A["advantage_token"] + A["logp"], "value_loss": A["value_new"]}.get(kind, A["logp"])
@@ -125,8 +129,8 @@ def test_equals_what_the_systems_gave(kind, text, inputs):
             expected = RELATIONS[case["relation"]](case, got) if "relation" in case else got
             assert expected
             for key, x in expected.items():
-                theirs = np.array([*map(float, case[key])]) if key == "mask" else np.asarray(case[key])
-                np.testing.assert_allclose(x * case.get("times", 1.0), theirs, rtol=1e-6, atol=1e-6, err_msg=name)
+                y = np.array([*map(float, case[key])]) if key == "mask" else np.asarray(case[key])
+                np.testing.assert_allclose(x * case.get("times", 1.0), y, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 def test_what_differs_says_why_and_no_case_is_vacuous():

@@ -10,24 +10,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rljax import transforms, types
 from rljax.config import resolve
 from rljax.host import profiles
 from rljax.run import loop
+from rljax.transforms import define
 from tests import tiny
 
 ONE = jax.devices()[:1]
 
 
-@transforms.piece(seam="advantage")
-def devour():
-    """Sort four trillion random numbers and keep the mask if the least is below 2: too large for any machine."""
-
-    def apply(rollout: types.Rollout) -> types.Rollout:
-        numbers = jax.random.uniform(jax.random.key(0), (1 << 42,)) + rollout.mask[0, 0]
-        return rollout.replace(mask=rollout.mask * (jnp.sort(numbers)[0] < 2))
-
-    return transforms.stateless(types.RolloutTransform, apply)
+@define.advantage
+def devour(rollout):
+    """Keep the mask if the least of four trillion random numbers, sorted, is below 2: no machine has room for them."""
+    numbers = jax.random.uniform(jax.random.key(0), (1 << 42,)) + rollout.mask[0, 0]
+    return rollout.replace(mask=rollout.mask * (jnp.sort(numbers)[0] < 2))
 
 
 def short(**fields):

@@ -55,7 +55,7 @@ def called(piece):
 
 def chains():
     """Return the distinct (ratio, surrogate, weights against a sampler) of the table, by what they reduce with."""
-    found = {}
+    results = {}
     for built in BUILT.values():
         o = built.objectives[0]
         of = {seam: [p for p in o.loss if p.seam == seam] for seam in ("ratio", "surrogate", "weight")}
@@ -63,8 +63,8 @@ def chains():
         if len(of["surrogate"]) == 1 and called(of["surrogate"][0]) not in RATIO_FREE:
             loss = (*of["ratio"], *of["surrogate"], *weights)
             if "reference" not in loss[0].spec:
-                found[" ".join(p.spec for p in (*loss, o.reduce))] = types.Objective(loss=loss, reduce=o.reduce)
-    return found
+                results[" ".join(p.spec for p in (*loss, o.reduce))] = types.Objective(loss=loss, reduce=o.reduce)
+    return results
 
 
 def test_at_ratio_one_every_surrogate_follows_reinforce_and_weights_are_the_identity():
@@ -75,11 +75,11 @@ def test_at_ratio_one_every_surrogate_follows_reinforce_and_weights_are_the_iden
 
     @program
     def run(rollout, scores):
-        def found(o):
+        def gradient(o):
             return slope(types.Algorithm((o,)), rollout, scores)
 
         plain = (surrogate.reinforce(),)
-        return {n: (found(o), found(types.Objective(plain, o.reduce))) for n, o in chains().items()}
+        return {n: (gradient(o), gradient(types.Objective(plain, o.reduce))) for n, o in chains().items()}
 
     out = run(rollout, scores)
     assert len({name.partition(" ")[0] for name in out}) > 8 and len(out) > 35
@@ -95,18 +95,18 @@ def test_nothing_of_the_rollout_is_differentiated(family):
     members = [n for n in TABLE if TABLE[n].__module__.endswith(family)]
 
     def run(rollout, scores):
-        found = {}
+        results = {}
         for name in members:
 
             def loss(r, name=name):
                 return sum(battery.total(BUILT[name], r, scores))
 
             by_field = jax.grad(loss, allow_int=True)(rollout if name in batch.PAID_AT_TOKENS else unpaid(rollout))
-            found[name] = [x for x in jax.tree.leaves(by_field) if jnp.issubdtype(x.dtype, jnp.floating)]
-        return found
+            results[name] = [x for x in jax.tree.leaves(by_field) if jnp.issubdtype(x.dtype, jnp.floating)]
+        return results
 
-    for name, found in program(run)(*batch.records(batch.arrays(name="mars"))).items():
-        assert len(found) > 40 and all(np.all(np.asarray(x) == 0) for x in found), name
+    for name, results in program(run)(*batch.records(batch.arrays(name="mars"))).items():
+        assert len(results) > 40 and all(np.all(np.asarray(x) == 0) for x in results), name
 
 
 TRACED = [
@@ -122,14 +122,14 @@ def test_numbers_may_be_traced():
     @program
     def run(rollout, scores, numbers):
         def at(name, argument, x):
-            given = rollout if name in batch.PAID_AT_TOKENS else unpaid(rollout)
+            rows = rollout if name in batch.PAID_AT_TOKENS else unpaid(rollout)
             built = TABLE[name](**(battery.CALLS[name][0] | {argument: x}))
-            return sum(battery.total(built, given, scores))
+            return sum(battery.total(built, rows, scores))
 
         return {(n, a): (jax.vmap(functools.partial(at, n, a))(numbers), at(n, a, values[0])) for n, a in TRACED}
 
-    found = run(*batch.records(batch.arrays(name="mars")), jnp.asarray(values))
-    for which, (mapped, apart) in found.items():
+    results = run(*batch.records(batch.arrays(name="mars")), jnp.asarray(values))
+    for which, (mapped, apart) in results.items():
         np.testing.assert_allclose(mapped[0], apart, rtol=1e-5, atol=1e-6, err_msg=str(which))
         assert mapped[0] != mapped[1], which
 
@@ -142,16 +142,16 @@ OF_THE_BATCH |= {"second_moment_mask", "solve_rate_length"}
 
 def alone():
     """Return the distinct chains of the table without such statistics, summed over tokens."""
-    found = {}
+    results = {}
     for built in BUILT.values():
         o, token = built.objectives[0], "token_reward" if built.spec.partition("(")[0] in batch.PAID_AT_TOKENS else ""
         pieces = (*built.transforms, *o.prepare, *(p for p in o.loss if p.statistics or p.needs.whole == "group"))
-        own = [p for p in o.loss if any(q.seam == "reduce" for q in p.prepare)]  # a mean of its own
-        if not own and not any(called(p) in OF_THE_BATCH for p in (*pieces, *o.loss)):
+        reducing = [p for p in o.loss if any(q.seam == "reduce" for q in p.statistics)]  # a mean that differs
+        if not reducing and not any(called(p) in OF_THE_BATCH for p in (*pieces, *o.loss)):
             summing = types.Objective(loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare)
             key = " ".join([token, *(p.spec for p in pieces)])
-            found[key] = types.Algorithm((summing,), built.transforms), bool(token)
-    return found
+            results[key] = types.Algorithm((summing,), built.transforms), bool(token)
+    return results
 
 
 @pytest.mark.parametrize("part", range(3))

@@ -13,6 +13,7 @@ from rljax.algorithms import interpreter, seams
 from rljax.transforms import (
     advantage,
     after,
+    define,
     ops,
     penalty,
     prepare,
@@ -68,14 +69,14 @@ def close(a, b, **tolerance):
 
 
 def test_needs_of_two_are_their_union():
-    a = types.Needs(entropy=True, divergence=frozenset({"js"}), block="rollout")
+    a = types.Needs(entropy=True, divergence=frozenset({"js"}), whole="episode")
     b = types.Needs(value=True, divergence=frozenset({"reverse_kl"}))
-    union = types.Needs(entropy=True, value=True, divergence=frozenset({"js", "reverse_kl"}), block="rollout")
+    union = types.Needs(entropy=True, value=True, divergence=frozenset({"js", "reverse_kl"}), whole="episode")
     assert a | b == b | a == union
     assert types.Needs() | a == a
-    blocks = ("row", "episode", "group")
-    for x, y in itertools.product(blocks, blocks):
-        assert (types.Needs(whole=x) | types.Needs(whole=y)).block == max(x, y, key=blocks.index)
+    units = ("row", "episode", "group")
+    for x, y in itertools.product(units, units):
+        assert (types.Needs(whole=x) | types.Needs(whole=y)).whole == max(x, y, key=units.index)
 
 
 def counter(name, needs=types.Needs()):
@@ -113,16 +114,16 @@ def test_a_chain_is_of_one_kind():
 
 
 def test_a_chain_of_loss_pieces_gathers_what_they_prepare():
-    own = penalty.entropy(reduce=reduce.sum_over_tokens())
-    chain = transforms.chain(weight.fresh(), own, penalty.kl())
+    summed = penalty.entropy(reduce=reduce.sum_over_tokens())
+    chain = transforms.chain(weight.fresh(), summed, penalty.kl())
     assert [p.seam for p in chain.statistics] == ["", "reduce"]
 
 
 def test_stateless_lifts_a_function_of_the_records():
-    double = transforms.stateless(types.RolloutTransform, lambda r: r.replace(reward=r.reward * 2))
+    double = define.stateless(types.RolloutTransform, lambda r: r.replace(reward=r.reward * 2))
     out, state = double.apply(record(), "state", KEY)
     assert state == "state" and out.reward.tolist() == [2, 0, 2, 2, 2]
-    loss = transforms.stateless(types.LossTransform, lambda loss, r, s: loss.replace(log_ratio=r.reward))
+    loss = define.stateless(types.LossTransform, lambda loss, r, s: loss.replace(log_ratio=r.reward))
     assert apply(loss, types.Loss(), record(), None).log_ratio.tolist() == [1, 0, 1, 1, 1]
 
 
@@ -150,9 +151,9 @@ def test_where_gives_each_token_the_terms_of_its_branch(predicate, chosen):
     )
     c = np.asarray(chosen)
     out = apply(transforms.where(predicate, writes(3.0, policy=2, kl=5), writes(None, policy=7)), types.Loss(), r, None)
-    for found in (out.terms, out.metrics):
-        np.testing.assert_array_equal(found["policy"], np.where(c, 2, 7))
-        np.testing.assert_array_equal(found["kl"], np.where(c, 5, 0))
+    for arrays in (out.terms, out.metrics):
+        np.testing.assert_array_equal(arrays["policy"], np.where(c, 2, 7))
+        np.testing.assert_array_equal(arrays["kl"], np.where(c, 5, 0))
     np.testing.assert_array_equal(out.log_ratio, np.where(c, 3.0, 0.0))
 
 
@@ -220,7 +221,7 @@ def test_a_schedule_may_stand_in_any_kind_of_piece():
 
 
 def test_what_a_piece_prepares_sees_the_same_moving_number():
-    @transforms.piece(seam="penalty")
+    @define.constructor("penalty")
     def offset(size: types.Number = 0.0):
         def write(r, scores):
             return r.replace(extra={**r.extra, "offset": r.mask * size})
@@ -228,8 +229,8 @@ def test_what_a_piece_prepares_sees_the_same_moving_number():
         def term(loss, r, scores):
             return loss.replace(terms={**loss.terms, "offset": r.extra["offset"] + size})
 
-        piece = transforms.stateless(types.LossTransform, term)
-        return dataclasses.replace(piece, statistics=(transforms.stateless(types.PrepareTransform, write),))
+        piece = define.stateless(types.LossTransform, term)
+        return dataclasses.replace(piece, statistics=(define.stateless(types.PrepareTransform, write),))
 
     algorithm = algorithms.compose(loss=[offset(UP)], reduce=reduce.sum_over_tokens())
     (o,), state, r = algorithm.objectives, interpreter.init(algorithm), record([[1, 1]], (0.0,), (0,))
@@ -261,7 +262,7 @@ def test_every_piece_of_an_algorithm_is_observed_once_a_step():
 
 
 def test_a_number_of_a_source_cannot_move():
-    with pytest.raises(ValueError, match="replay: share cannot move"):
+    with pytest.raises(ValueError, match="replay: share cannot be a schedule"):
         source.replay(UP)
 
 
@@ -588,21 +589,16 @@ def test_masked_statistics():
 
 
 def test_a_loss_of_pairs_fits_the_seams():
-    @transforms.piece(seam="surrogate")
-    def pairs():
+    @define.surrogate(needs=types.Needs(whole="group"), term="pair")
+    def pairs(loss, r, scores):
         """-log sigmoid of the difference of a group's two sequence log-probs, charged to the first row."""
-
-        def apply(loss, r, scores):
-            total = jnp.sum(scores.logp * r.mask, axis=1)
-            sign = jnp.where(r.reward > 0, 1.0, -1.0)
-            margin = ops.segment_total(total * sign, r.group)
-            term = -jax.nn.log_sigmoid(margin)[:, None] * (r.reward > 0)[:, None] * ops.last_token(r.mask)
-            return loss.replace(terms={**loss.terms, "pair": term})
-
-        return transforms.stateless(types.LossTransform, apply, needs=types.Needs(whole="group"))
+        total = jnp.sum(scores.logp * r.mask, axis=1)
+        sign = jnp.where(r.reward > 0, 1.0, -1.0)
+        margin = ops.segment_total(total * sign, r.group)
+        return -jax.nn.log_sigmoid(margin)[:, None] * (r.reward > 0)[:, None] * ops.last_token(r.mask)
 
     algorithm = algorithms.compose(loss=[pairs()], reduce=reduce.sum_over_tokens())
-    assert interpreter.needs(algorithm).block == "group"
+    assert interpreter.needs(algorithm).whole == "group"
     (o,), state = algorithm.objectives, interpreter.init(algorithm)["objectives"][0]
     r = record([[1, 1], [1, 0], [1, 1], [1, 1]], (1, 0, 0, 1), (4, 4, 6, 6))
     scores = types.Scores(logp=floats([[-1, -1], [-3, 0], [-1, -2], [-2, -2]]))
@@ -640,10 +636,10 @@ def test_pieces_promote_no_types_silently(seam):
         for name in transforms.pieces(seam):
             (piece,) = seams._edit(seam, f"{name}({batch.ARGUMENTS.get(name, '')})", ())
             if isinstance(piece, types.LossTransform):
-                asked = transforms.chain(*piece.statistics, kind=types.PrepareTransform)
-                prepared = apply(asked, rollout, scores)
+                statistics = transforms.chain(*piece.statistics, kind=types.PrepareTransform)
+                prepared = apply(statistics, rollout, scores)
                 out = jax.eval_shape(lambda p=piece, r=prepared: apply(p, before, r, scores))
             else:
                 out = jax.eval_shape(lambda p=piece: apply(p, *records[seam]))
-            found = {x.dtype for x in jax.tree.leaves(out)}
-            assert found <= {jnp.dtype("float32"), jnp.dtype("int32")}, name
+            dtypes = {x.dtype for x in jax.tree.leaves(out)}
+            assert dtypes <= {jnp.dtype("float32"), jnp.dtype("int32")}, name

@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 
-from rljax import algorithms, transforms, types
-from rljax.transforms import advantage, reduce
+from rljax import algorithms, types
+from rljax.transforms import advantage, define, reduce
 
 
-@transforms.piece(seam="surrogate")
-def tapered(power: types.NonNegative = 1.0):
+@define.surrogate
+def tapered(
+    loss: types.Loss, rollout: types.Rollout, scores: types.Scores, power: types.NonNegative = 1.0
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Push wrong tokens down only as far as they are likely: -A logp if A >= 0, else -A sg(p^power) logp.
 
     With p = exp(logp), the gradient where A < 0 is -A p^power times that of logp. Power 0 is
@@ -17,19 +19,18 @@ def tapered(power: types.NonNegative = 1.0):
     differentiated (sg: stop-gradient).
 
     Args:
+      loss: what the pieces before it wrote; not read.
+      rollout: the rows.
+      scores: what the model gives for them.
       power: how fast the push fades; no unit.
+
+    Returns:
+      The policy term, ``[B, T]`` nats, and the metric ``taper``, ``[B, T]``, the factor.
     """
-
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        if rollout.advantage is None or scores.logp is None:
-            raise ValueError("tapered: needs rollout.advantage and scores.logp; give the recipe an advantage piece")
-        factor = jnp.where(rollout.advantage < 0, jax.lax.stop_gradient(jnp.exp(power * scores.logp)), 1.0)
-        return loss.replace(
-            terms={**loss.terms, "policy": -rollout.advantage * factor * scores.logp},
-            metrics={**loss.metrics, "taper": factor},
-        )
-
-    return transforms.stateless(types.LossTransform, apply)
+    if rollout.advantage is None or scores.logp is None:
+        raise ValueError("tapered: needs rollout.advantage and scores.logp; give the recipe an advantage piece")
+    factor = jnp.where(rollout.advantage < 0, jax.lax.stop_gradient(jnp.exp(power * scores.logp)), 1.0)
+    return -rollout.advantage * factor * scores.logp, {"taper": factor}
 
 
 @algorithms.recipe

@@ -111,8 +111,8 @@ def measured(pieces, logits, ref, behaviour):
         run = {n: lambda x, p=p: single_terms(p, x, ref, behaviour) for n, p in pieces.items()}
         return {n: (f(logits), jax.jacrev(f)(logits)) for n, f in run.items()}
 
-    found = jax.jit(jax.vmap(jax.vmap(one)))(logits, ref, behaviour)
-    return {n: [np.asarray(x) for x in found[n]] for n in pieces}
+    results = jax.jit(jax.vmap(jax.vmap(one)))(logits, ref, behaviour)
+    return {n: [np.asarray(x) for x in results[n]] for n in pieces}
 
 
 length = functools.partial(np.linalg.norm, axis=-1)
@@ -146,8 +146,8 @@ def one_state(levels):
     true, reverse = reverse_kl(logp, ref)
     forward = np.exp(logp) - np.exp(ref)
     out = {}
-    for name, found in measured({**ESTIMATORS, **CORRECTED, **EXACT}, logits, ref, logp).items():
-        value, spread, mean, noise = moments(np.exp(logp), *found)
+    for name, samples in measured({**ESTIMATORS, **CORRECTED, **EXACT}, logits, ref, logp).items():
+        value, spread, mean, noise = moments(np.exp(logp), *samples)
         out[name] = {
             "value": value / true,
             "bias": abs(value / true - 1),
@@ -166,11 +166,11 @@ def one_state(levels):
 def rehearsal(levels):
     """Return {name: {quantity: [levels, PAIRS]}} of ``f_divergence`` on tokens that the reference wrote."""
     logits, ref = pairs(levels)
-    found, exact = (measured({n: x[i] for n, x in REHEARSED.items()}, logits, ref, ref) for i in (0, 1))
+    rehearsed, exact = (measured({n: x[i] for n, x in REHEARSED.items()}, logits, ref, ref) for i in (0, 1))
     out = {}
     for name in REHEARSED:
         true, gradient = exact[name][0][..., 0], exact[name][1][..., 0, :]
-        value, _, mean, noise = moments(np.exp(ref), *found[name])
+        value, _, mean, noise = moments(np.exp(ref), *rehearsed[name])
         size = length(gradient)
         out[name] = {"bias": abs(value / true - 1), "error": error(mean, gradient), "noise": noise / size}
     return out
@@ -185,8 +185,8 @@ def off_policy(level, stale):
     true, reverse = reverse_kl(log_softmax(logits), ref)
     pieces = {n: p for n, p in {**ESTIMATORS, **CORRECTED}.items() if "on_policy" not in n and "abs" not in n}
     out = {}
-    for name, found in measured(pieces, logits, ref, behaviour).items():
-        value, _, mean, noise = moments(np.exp(behaviour), *found)
+    for name, samples in measured(pieces, logits, ref, behaviour).items():
+        value, _, mean, noise = moments(np.exp(behaviour), *samples)
         out[name] = {"bias": abs(value / true - 1), "error": error(mean, reverse), "noise": noise / length(reverse)}
     return out
 
@@ -280,11 +280,11 @@ def over_rows(levels, ended=False):
     def one(logits, ref):
         return {n: jax.jacrev(lambda x, f=f: f(x, ref, mask))(logits) for n, f in functions.items()}
 
-    found, out = jax.jit(jax.vmap(one))(logits, ref), {}
+    gradients, out = jax.jit(jax.vmap(one))(logits, ref), {}
     for name in functions:
-        _, _, mean, noise = moments(probability, np.zeros(probability.shape), np.asarray(found[name]))
-        own = {"error": error(mean, truth), "size": length(mean) / length(truth), "noise": noise / length(truth)}
-        out[name] = {q: x.reshape(len(levels), PAIRS) for q, x in own.items()}
+        _, _, mean, noise = moments(probability, np.zeros(probability.shape), np.asarray(gradients[name]))
+        quantities = {"error": error(mean, truth), "size": length(mean) / length(truth), "noise": noise / length(truth)}
+        out[name] = {q: x.reshape(len(levels), PAIRS) for q, x in quantities.items()}
     return out
 
 
@@ -297,11 +297,11 @@ def number(x):
     return str(nearest) if abs(x - nearest) < 1e-8 else f"{x:.3g}"
 
 
-def table(first, found, levels, columns):
+def table(first, results, levels, columns):
     """Return a Markdown table: names, then the median of each column's quantity over pairs, level by level."""
     heads = [first, *(f"{title}, {x:g}" if i == 0 else f"{x:g}" for title in columns for i, x in enumerate(levels))]
     lines = [heads, ["---"] * len(heads)]
-    for name, quantities in found.items():
+    for name, quantities in results.items():
         cells = np.concatenate([np.median(quantities[q], axis=-1) for q in columns.values()])
         lines.append([name if "`" in name else f"`{name}`", *(number(x) for x in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -329,9 +329,9 @@ def tables():
     }
 
 
-def rewrite(page, found):
+def rewrite(page, texts):
     """Return ``page`` with each table between its markers."""
-    for name, text in found.items():
+    for name, text in texts.items():
         marks = f"<!-- measured: {name} -->", "<!-- end -->"
         pattern = re.compile(f"{re.escape(marks[0])}.*?{marks[1]}", re.DOTALL)
         page, count = pattern.subn(lambda _, m=marks, t=text: f"{m[0]}\n{t}\n{m[1]}", page)
@@ -346,10 +346,10 @@ COLOURS = {"k1": "#0072B2", "k2": "#D55E00", "k3": "#009E73", "abs": "#CC79A7", 
 COLOURS |= {"forward_kl": "#000000", "js": "#E69F00"}
 
 
-def draw(found, path):
+def draw(results, path):
     """Draw bias, std, gradient error and gradient noise against the true KL: medians, and quartiles as bands."""
-    made = figure.Figure(figsize=(12, 8), dpi=100, layout="constrained")
-    (bias, spread), (wrong, noise) = made.subplots(2, 2, sharex=True)
+    canvas = figure.Figure(figsize=(12, 8), dpi=100, layout="constrained")
+    (bias, spread), (wrong, noise) = canvas.subplots(2, 2, sharex=True)
 
     def line(ax, name, label, x, dashes="-"):
         low, middle, high = np.quantile(x, (0.25, 0.5, 0.75), axis=1)
@@ -357,20 +357,20 @@ def draw(found, path):
         ax.plot(GRID, middle, color=COLOURS[name], label=label, linestyle=dashes, linewidth=2)
 
     for name in ("abs", "k2"):
-        line(bias, name, name, found[name]["bias"])
-    line(bias, "forward_kl", "exact forward KL", found["forward_kl"]["bias"], "--")
-    line(bias, "js", "4 x exact JS", abs(4 * found["js"]["value"] - 1), "--")
+        line(bias, name, name, results[name]["bias"])
+    line(bias, "forward_kl", "exact forward KL", results["forward_kl"]["bias"], "--")
+    line(bias, "js", "4 x exact JS", abs(4 * results["js"]["value"] - 1), "--")
     for name, label in (("k1", "k1, k1+"), ("abs", "abs"), ("k2", "k2"), ("k3", "k3, k3+")):
-        line(spread, name, label, found[name]["spread"])
-    line(wrong, "abs", "abs", found["abs"]["reverse"])
-    line(wrong, "k1", "k1: no gradient at all", found["k1"]["reverse"])
-    line(wrong, "k3", "k3 = exact forward KL", found["k3"]["reverse"])
-    line(wrong, "js", "4 x exact JS", found["js"]["fourfold"], "--")
-    line(noise, "k1 corrected", "k1 corrected", found['k1, correction="on_policy"']["noise"])
-    line(noise, "k1", "k1: nothing but noise", found["k1"]["noise"], ":")
-    line(noise, "abs", "abs", found["abs"]["noise"])
-    line(noise, "k2", "k2, k1+, k3+, k3 corrected", found["k2"]["noise"])
-    line(noise, "k3", "k3", found["k3"]["noise"])
+        line(spread, name, label, results[name]["spread"])
+    line(wrong, "abs", "abs", results["abs"]["reverse"])
+    line(wrong, "k1", "k1: no gradient at all", results["k1"]["reverse"])
+    line(wrong, "k3", "k3 = exact forward KL", results["k3"]["reverse"])
+    line(wrong, "js", "4 x exact JS", results["js"]["fourfold"], "--")
+    line(noise, "k1 corrected", "k1 corrected", results['k1, correction="on_policy"']["noise"])
+    line(noise, "k1", "k1: nothing but noise", results["k1"]["noise"], ":")
+    line(noise, "abs", "abs", results["abs"]["noise"])
+    line(noise, "k2", "k2, k1+, k3+, k3 corrected", results["k2"]["noise"])
+    line(noise, "k3", "k3", results["k3"]["noise"])
     exact = "none: k2, k1+, k3+, k1 and k3 corrected"
     titles = (
         (bias, "Value: relative bias", "|mean - KL| / KL", "none: k1, k3, k1+, k3+"),
@@ -384,16 +384,16 @@ def draw(found, path):
         ax.grid(color="#DDDDDD", linewidth=0.7)
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(loc="upper right", frameon=False, fontsize=9, title=note, title_fontsize=9, alignment="left")
-    made.supxlabel(f"true KL(policy || reference), nats; medians and quartiles over {PAIRS} pairs", fontsize=10)
-    made.savefig(path)
+    canvas.supxlabel(f"true KL(policy || reference), nats; medians and quartiles over {PAIRS} pairs", fontsize=10)
+    canvas.savefig(path)
 
 
 def main():
     """Rewrite the page and the figure."""
     PAGE.write_text(rewrite(PAGE.read_text(), tables()))
     with jax.enable_x64(True):
-        found = one_state(GRID)
-    draw(found, HERE / "kl.png")
+        results = one_state(GRID)
+    draw(results, HERE / "kl.png")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ systems set the same methods.
 
 import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from rljax import transforms, types
@@ -43,14 +42,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Callable[..., types.Algorithm]:
+_MODULES = ("arrays", "interpreter", "records", "seams")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"rljax.algorithms.{name}")
     if name not in TABLE:
         raise AttributeError(f"module 'rljax.algorithms' has no attribute {name!r}")
     return TABLE[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *TABLE})
+    return sorted({*globals(), *TABLE, *_MODULES})
 
 
 def example(name: str) -> types.Algorithm:

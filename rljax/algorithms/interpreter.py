@@ -1,4 +1,4 @@
-"""From an algorithm and records to advantages, a scalar loss and what follows the update. No model."""
+"""Run an algorithm on records: advantages, a scalar loss, after-update transforms. No model."""
 
 import functools
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
+from rljax.transforms import ops
 
 chain = transforms.chain
 
@@ -58,7 +59,17 @@ def init(algorithm: types.Algorithm) -> types.State:
 def transform(
     algorithm: types.Algorithm, rollout: types.Rollout, state: types.State, key: types.Key
 ) -> tuple[types.Rollout, types.State]:
-    """Apply the rollout transforms: reward shaping and advantages. No gradient."""
+    """Apply the rollout transforms: reward shaping and advantages. No gradient.
+
+    Args:
+      algorithm: the algorithm.
+      rollout: the whole batch.
+      state: of ``init``, or of the step before.
+      key: for pieces that draw random numbers.
+
+    Returns:
+      The rollout with rewards and advantages, and the new state.
+    """
     rollout, inner = _rollout(algorithm).apply(jax.lax.stop_gradient(rollout), state["transforms"], key)
     return jax.lax.stop_gradient(rollout), {**state, "transforms": inner}
 
@@ -70,24 +81,60 @@ def prepare_minibatch(
     state: types.State,
     key: types.Key,
 ) -> tuple[types.Rollout, types.State]:
-    """Apply the prepare transforms to a whole minibatch and write every coefficient. No gradient."""
-    valid = jnp.ones_like(rollout.reward) if rollout.valid is None else rollout.valid
-    rollout = jax.lax.stop_gradient(rollout.replace(mask=rollout.mask * valid[:, None]))
-    out, inner = _prepare(objective).apply(rollout, jax.lax.stop_gradient(scores), state["prepare"], key)
-    average = out.mask / jnp.maximum(jnp.sum(out.mask), 1.0)
-    out = out.replace(coefficient={**out.coefficient, "metric": average})
-    return jax.lax.stop_gradient(out), {**state, "prepare": inner}
+    """Apply the prepare transforms to a whole minibatch and write every coefficient. No gradient.
+
+    Args:
+      objective: one of the algorithm's.
+      rollout: the rows of the minibatch, after ``transform``.
+      scores: the model's scores of these rows; None if no piece reads them.
+      state: the objective's part of the state.
+      key: for pieces that draw random numbers.
+
+    Returns:
+      The rollout with its final mask and coefficients, and the new state.
+    """
+    rollout = jax.lax.stop_gradient(rollout.replace(mask=rollout.mask * ops.valid_rows(rollout)[:, None]))
+    prepared, inner = _prepare(objective).apply(rollout, jax.lax.stop_gradient(scores), state["prepare"], key)
+    average = prepared.mask / jnp.maximum(jnp.sum(prepared.mask), 1.0)
+    prepared = prepared.replace(coefficient={**prepared.coefficient, "metric": average})
+    return jax.lax.stop_gradient(prepared), {**state, "prepare": inner}
+
+
+def loss_terms(
+    objective: types.Objective, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key
+) -> types.Loss:
+    """Return the terms and metrics of the loss pieces, per token.
+
+    Args:
+      objective: one of the algorithm's.
+      rollout: any rows of the minibatch that ``prepare_minibatch`` returned.
+      scores: the model's scores of these rows.
+      state: the objective's part of the state.
+      key: that of ``prepare_minibatch``.
+
+    Returns:
+      The loss record, with terms of shape ``[B, T]``.
+    """
+    # prepare_minibatch has the same key: the random numbers of its pieces must differ from these
+    return _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], jax.random.fold_in(key, 1))
 
 
 def loss(
     objective: types.Objective, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return sum of term * coefficient over the rows given, and metrics that add over micro-batches likewise.
+    """Return the sum of term * coefficient over some rows, and metrics; both add up over micro-batches.
 
-    ``rollout`` comes from ``prepare``; it may be any part of the minibatch.
+    Args:
+      objective: one of the algorithm's.
+      rollout: any rows of the minibatch that ``prepare_minibatch`` returned.
+      scores: the model's scores of these rows; the loss is differentiable in them.
+      state: the objective's part of the state.
+      key: that of ``prepare_minibatch``.
+
+    Returns:
+      The loss, a scalar, and scalar metrics by name.
     """
-    # prepare has the same key: its pieces must not draw what these do
-    built = _loss(objective).apply(types.Loss(), rollout, scores, state["loss"], jax.random.fold_in(key, 1))
+    built = loss_terms(objective, rollout, scores, state, key)
 
     def total(array: jax.Array, coefficient: jax.Array) -> jax.Array:
         # a masked token may hold an infinity: it must not meet its zero coefficient in a product
@@ -103,7 +150,16 @@ def loss(
 
 
 def observe(algorithm: types.Algorithm, state: types.State, metrics: types.Metrics) -> types.State:
-    """Move every piece's state once after a step: schedules count, adaptive coefficients steer."""
+    """Update every piece's state once after a step: schedules count, adaptive coefficients follow their metric.
+
+    Args:
+      algorithm: the algorithm.
+      state: of the step.
+      metrics: scalars by name, averaged over the step.
+
+    Returns:
+      The state of the next step.
+    """
     return {
         "transforms": _rollout(algorithm).observe(state["transforms"], metrics),
         "objectives": tuple(
@@ -125,6 +181,18 @@ def after(
     state: types.State,
     key: types.Key,
 ) -> tuple[types.Tree, types.State]:
-    """Apply the after-update transforms to the reference."""
+    """Apply the after-update transforms to the reference.
+
+    Args:
+      algorithm: the algorithm.
+      reference: parameters of the reference policy.
+      params: parameters of the policy, updated.
+      metrics: scalars by name, averaged over the step.
+      state: of the step.
+      key: for pieces that draw random numbers.
+
+    Returns:
+      The new reference and the new state.
+    """
     reference, inner = _after(algorithm).apply(reference, params, metrics, state["after"], key)
     return reference, {**state, "after": inner}

@@ -1,4 +1,4 @@
-"""The algorithm a config describes: a recipe of the table, and what the seams' fields change in it."""
+"""The algorithm that a config describes: a recipe of the table, edited by the fields of the seams."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ def _numbers() -> dict[str, Callable[..., Any]]:
 
 
 @functools.cache
-def _pieces(seam: str) -> dict[str, Callable[..., Any]]:
+def _registry(seam: str) -> dict[str, Callable[..., Any]]:
     combinators: dict[str, Callable[..., Any]] = {} if seam in ("source", "reduce") else {"chain": transforms.chain}
     if seam in transforms.LOSS_SEAMS:
         combinators["where"] = transforms.where
@@ -31,38 +31,56 @@ def algorithm(text: str, field: str) -> types.Algorithm:
     return built
 
 
-def _edit(seam: str, fields: Mapping[str, str], current: tuple, where: str) -> tuple:
+def _edit(seam: str, text: str, current: tuple, prefix: str = "config.seam.") -> tuple:
     """Apply a seam's field to the pieces a recipe has there."""
-    field, text = f"{where}.{seam}", fields.get(seam, "").strip()
+    text = text.strip()
     if not text:
         return current
     append = text.startswith("+")
-    valid = _pieces(seam)
+    new = pieces(seam, text[1:] if append else text, f"{prefix}{seam}")
+    return (*current, *new) if append else new
+
+
+def pieces(seam: str, text: str, field: str) -> tuple:
+    """Build the pieces of one seam.
+
+    Args:
+      seam: one of ``transforms.SEAMS``.
+      text: calls such as ``"a(1.0) | b()"``; "none" is no piece.
+      field: where the text stands, for error messages.
+
+    Returns:
+      The pieces, in order.
+
+    Raises:
+      ValueError: an unknown piece, or one of another seam.
+    """
+    valid = _registry(seam)
     within = {
         n: f for s in transforms.LOSS_SEAMS for n, f in transforms.pieces(s).items() if seam in transforms.LOSS_SEAMS
     }
     nested = {**transforms.pieces("reduce"), **_numbers(), **within, **valid}
-    new = parse.many(text[1:] if append else text, valid, field, nested=nested)
-    for p in new:
+    built = parse.many(text, valid, field, nested=nested)
+    for p in built:
         if not isinstance(p, types.Transform | types.Source) or p.seam != seam:
             home = getattr(p, "seam", None)
             raise ValueError(
                 f"{field}={text!r}: {getattr(p, 'spec', None) or p} "
                 + (f"belongs to seam {home!r}." if home else "is not a piece.")
             )
-    return (*current, *new) if append else tuple(new)
+    return tuple(built)
 
 
-def _rebuilt(pieces: tuple, order: tuple[str, ...], fields: Mapping[str, str], where: str) -> tuple:
+def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], prefix: str) -> tuple:
     """Edit pieces of several seams in place. A seam that had none comes before those after it in ``order``."""
     for i, seam in enumerate(order):
-        own = tuple(p for p in pieces if p.seam == seam)
-        rest = [p for p in pieces if p.seam != seam]
+        current = tuple(p for p in chain if p.seam == seam)
+        rest = [p for p in chain if p.seam != seam]
         later = (k for k, p in enumerate(rest) if p.seam in order[i + 1 :])
-        at = pieces.index(own[0]) if own else next(later, len(rest))
-        new = _edit(seam, fields, own, where)
-        pieces = pieces if new == own else (*rest[:at], *new, *rest[at:])
-    return pieces
+        at = chain.index(current[0]) if current else next(later, len(rest))
+        new = _edit(seam, fields[seam], current, prefix)
+        chain = chain if new == current else (*rest[:at], *new, *rest[at:])
+    return chain
 
 
 def on_one_trunk(algorithm: types.Algorithm, weight: float) -> types.Algorithm:
@@ -74,12 +92,12 @@ def on_one_trunk(algorithm: types.Algorithm, weight: float) -> types.Algorithm:
     policy, *others = algorithm.objectives
     critics = [o for o in others if o.module == "value"]
     if not critics:
-        raise ValueError(f"config.learner.shared_critic={weight}: {algorithm.spec} trains no critic. 0.")
+        raise ValueError(f"config.learner.shared_critic={weight}: {algorithm.spec} trains no critic. Set it to 0.")
     for o in critics:
         if o.prepare or o.epochs or o.minibatches or o.optimizer or o.every != 1:
             raise ValueError(
                 f"config.learner.shared_critic={weight}: {algorithm.spec} gives its critic epochs, an optimizer or "
-                "rows of its own, which one trunk cannot have. 0."
+                "rows that differ from the policy's, which one trunk cannot have. Set it to 0."
             )
     policy = dataclasses.replace(policy, loss=(*policy.loss, *(_times(p, weight) for o in critics for p in o.loss)))
     rest = tuple(o for o in others if o.module != "value")
@@ -90,41 +108,48 @@ def _times(piece: types.LossTransform, weight: float) -> types.LossTransform:
     """Weigh the terms that a piece adds."""
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
-        found = piece.apply(loss.replace(terms={}), rollout, scores, state, key)
-        return found.replace(terms={**loss.terms, **{name: weight * term for name, term in found.terms.items()}})
+        added = piece.apply(loss.replace(terms={}), rollout, scores, state, key)
+        return added.replace(terms={**loss.terms, **{name: weight * term for name, term in added.terms.items()}})
 
     return dataclasses.replace(piece, apply=apply, spec=f"{weight} * {piece.spec}")
 
 
-def edited(algorithm: types.Algorithm, fields: Mapping[str, str], where: str = "config.seam") -> types.Algorithm:
+def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = "config.seam.") -> types.Algorithm:
     """Return the algorithm with each seam's field applied; seams of a loss are those of its first objective.
 
-    "" keeps the recipe's pieces, ``a() | b()`` replaces them, ``+ a()`` appends, "none" removes.
+    Args:
+      algorithm: the recipe to edit.
+      fields: by seam, all of ``transforms.SEAMS``: "" keeps the recipe's pieces, ``a() | b()`` replaces them,
+        ``+ a()`` appends, "none" removes.
+      prefix: what stands before a seam's name in error messages.
+
+    Returns:
+      The edited algorithm; its ``spec`` stays that of the recipe.
 
     Raises:
       ValueError: an unknown piece, one of another seam, or other than one source or reduction.
     """
     policy, *others = algorithm.objectives
-    if fields.get("ratio", "").strip() and any(p.spec.startswith("where(") for p in policy.loss):
+    if fields["ratio"].strip() and any(p.spec.startswith("where(") for p in policy.loss):
         raise ValueError(
-            f"{where}.ratio={fields['ratio']!r}: {algorithm.spec} has a ratio in each branch of its where(...); "
-            "replace the whole at the seam surrogate."
+            f"{prefix}ratio={fields['ratio']!r}: {algorithm.spec} has a ratio in each branch of its where(...); "
+            f"replace the whole chain in {prefix}surrogate."
         )
-    sources = _edit("source", fields, (algorithm.source,), where)
-    reductions = _edit("reduce", fields, (policy.reduce,), where)
-    for seam, found in (("source", sources), ("reduce", reductions)):
-        if len(found) != 1:
-            raise ValueError(f"{where}.{seam}={fields[seam]!r}: exactly one piece, got {len(found)}.")
+    sources = _edit("source", fields["source"], (algorithm.source,), prefix)
+    reductions = _edit("reduce", fields["reduce"], (policy.reduce,), prefix)
+    for seam, built in (("source", sources), ("reduce", reductions)):
+        if len(built) != 1:
+            raise ValueError(f"{prefix}{seam}={fields[seam]!r}: exactly one piece, got {len(built)}.")
     policy = dataclasses.replace(
         policy,
-        loss=_rebuilt(policy.loss, transforms.LOSS_SEAMS, fields, where),
-        prepare=_edit("prepare", fields, policy.prepare, where),
+        loss=_rebuilt(policy.loss, transforms.LOSS_SEAMS, fields, prefix),
+        prepare=_edit("prepare", fields["prepare"], policy.prepare, prefix),
         reduce=reductions[0],
     )
     return dataclasses.replace(
         algorithm,
         source=sources[0],
-        transforms=_rebuilt(algorithm.transforms, ("reward", "advantage"), fields, where),
+        transforms=_rebuilt(algorithm.transforms, ("reward", "advantage"), fields, prefix),
         objectives=(policy, *others),
-        after=_edit("after", fields, algorithm.after, where),
+        after=_edit("after", fields["after"], algorithm.after, prefix),
     )

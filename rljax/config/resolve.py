@@ -180,7 +180,8 @@ def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> 
     for seam in _SEAMS:
         where = f"config.phase.{name}.seam" if seam in changes.get("seam", {}) else "config.seam"
         if getattr(chosen.seam, seam):
-            algorithm = seams.edited(algorithm, {seam: getattr(chosen.seam, seam)}, where)
+            edits = {**dict.fromkeys(_SEAMS, ""), seam: getattr(chosen.seam, seam)}
+            algorithm = seams.edited(algorithm, edits, f"{where}.")
     if chosen.learner.shared_critic and interpreter.needs(algorithm).value:
         algorithm = seams.on_one_trunk(algorithm, chosen.learner.shared_critic)
     return algorithm

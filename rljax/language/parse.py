@@ -1,13 +1,13 @@
-"""The little language of config strings: calls to registered names, checked against their signatures.
+"""The language of config strings: calls to registered names, checked against their signatures.
 
     grpo(high=0.28)                       one call
     experiments.study.pieces.mine(0.3)    a dotted path to any importable function
-    center_by_group() | whiten()          pieces in order
-    + kl('k3', linear(0.01, 0.0, 100))    appended to what is there; calls nest
-    none                                  nothing
+    center_by_group() | whiten()          several pieces, in order
+    + kl('k3', linear(0.01, 0.0, 100))    appended to the recipe's pieces; calls nest
+    none                                  no pieces
 
-Parsed with ``ast``, never evaluated. Arguments are literals or calls; names, types and ranges are those
-of the signature, so that the signature is the schema.
+Strings are parsed with ``ast`` and never evaluated. Arguments are literals or calls. Their names, types and ranges are
+those of the signature, so the signature is the schema.
 """
 
 import ast
@@ -20,14 +20,14 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rljax.language import hints
+from rljax.language import foreign, hints
 
 Registry = Mapping[str, Callable[..., Any] | str]
-"""Functions by name; a string "module:function" is imported when it is asked for."""
+"""Functions by name; a string "module:function" is imported at first use."""
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return the field and the value of "field=value"; a value that is no literal is a text.
+    """Return the field and the value of "field=value"; a value that is not a literal is a string.
 
     Raises:
       ValueError: there is no "=".
@@ -42,10 +42,12 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """Return the tail of an error message: the nearest valid name, and all of them."""
+    """Return the tail of an error message: what a foreign name is here, or the nearest valid name; then all of them."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
+    if name in foreign.FOREIGN:
+        hint = f" Here that is {foreign.FOREIGN[name]}."
     return f"{hint} Valid: {', '.join(names)}."
 
 
@@ -66,7 +68,19 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
-    """Return the function a name or a dotted path stands for."""
+    """Return the function that a name or a dotted path denotes.
+
+    Args:
+      name: a key of ``registry``, or a dotted path to an importable function.
+      registry: functions by name.
+      field: where the name is written, for error messages.
+
+    Returns:
+      The function.
+
+    Raises:
+      ValueError: an unknown name, or a path that cannot be imported.
+    """
     known = registry.get(name)
     if callable(known):
         return known
@@ -76,14 +90,14 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{field}: {name!r} is in Python's standard library, which has nothing for a config to call.")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ImportError as error:
         raise ValueError(f"{field}: {name!r} cannot be imported ({error}).") from error
-    if not callable(getattr(found, attribute, None)):
-        named = {n: getattr(found, n) for n in dir(found) if not n.startswith("_")}
+    if not callable(getattr(imported, attribute, None)):
+        named = {n: getattr(imported, n) for n in dir(imported) if not n.startswith("_")}
         public = [n for n, f in named.items() if callable(f) and str(getattr(f, "__module__", "")).startswith(module)]
         raise ValueError(f"{field}: module {module!r} has no function {attribute!r}.{nearest(attribute, public)}")
-    return getattr(found, attribute)
+    return getattr(imported, attribute)
 
 
 def _value(node: ast.expr, registry: Registry, field: str) -> Any:
@@ -117,7 +131,21 @@ def _call(node: ast.expr, registry: Registry, field: str, nested: Registry) -> A
 
 
 def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, field: str) -> Any:
-    """Call ``function`` after checking argument names, types and ranges against its signature."""
+    """Call ``function`` after checking argument names, types and ranges against its signature.
+
+    Args:
+      function: any function; its annotations are checked.
+      name: what the config calls it, for error messages.
+      args: positional arguments.
+      kwargs: arguments by name.
+      field: where the call is written, for error messages.
+
+    Returns:
+      What the function returns.
+
+    Raises:
+      ValueError: an unknown or missing argument, a value outside its type or range, or an error of the function.
+    """
     signature = inspect.signature(function)
     unknown = [k for k in kwargs if k not in signature.parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
@@ -143,12 +171,38 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
 
 
 def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:
-    """Build what a single call describes. Calls among its arguments are looked up in ``nested``, if given."""
+    """Build what a single call describes.
+
+    Args:
+      text: such as ``"grpo(high=0.28)"``.
+      registry: functions by name, for the call.
+      field: where the text is written, for error messages.
+      nested: functions by name for the calls among the arguments; None: ``registry``.
+
+    Returns:
+      What the called function returns.
+
+    Raises:
+      ValueError: no call, an unknown name, or a wrong argument.
+    """
     return _call(_tree(text, field), registry, field, registry if nested is None else nested)
 
 
 def many(text: str, registry: Registry, field: str, nested: Registry | None = None) -> list[Any]:
-    """Build what ``a() | b()`` describes, in order; "none" is the empty list. ``nested`` as in ``one``."""
+    """Build what ``a() | b()`` describes.
+
+    Args:
+      text: calls joined by ``|``; "none" is no call.
+      registry: functions by name, for the calls.
+      field: where the text is written, for error messages.
+      nested: functions by name for the calls among the arguments; None: ``registry``.
+
+    Returns:
+      What the called functions return, in order.
+
+    Raises:
+      ValueError: no call, an unknown name, or a wrong argument.
+    """
     if text.strip() == "none":
         return []
 
@@ -162,7 +216,20 @@ def many(text: str, registry: Registry, field: str, nested: Registry | None = No
 
 
 def with_argument(text: str, argument: str, value: Any, field: str) -> str:
-    """Return the call with one keyword argument set, for sweeps: ("nsr()", "low", 0.1) -> "nsr(low=0.1)"."""
+    """Return the call with one keyword argument set, for sweeps: ("nsr()", "low", 0.1) -> "nsr(low=0.1)".
+
+    Args:
+      text: a call.
+      argument: the argument's name.
+      value: a literal.
+      field: where the call is written, for error messages.
+
+    Returns:
+      The call, with the argument last.
+
+    Raises:
+      ValueError: the call has positional arguments.
+    """
     node = _tree(text, field)
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if call.args:

@@ -1,4 +1,4 @@
-"""The kinds of transform, and the three ways to put pieces together.
+"""The kinds of transform, and the two ways to combine pieces.
 
 Every objective is a composition of small pure pieces, each at its seam:
 
@@ -10,22 +10,21 @@ Every objective is a composition of small pure pieces, each at its seam:
     ratio       loss      (loss, rollout, scores, state, key) -> loss       any micro-batch, differentiable
     surrogate   loss      the same: writes the policy term
     weight      loss      the same: multiplies the terms so far, hence the policy term only
-    penalty     loss      the same: adds terms of its own (KL, entropy)
+    penalty     loss      the same: adds further terms (KL, entropy)
     reduce      prepare   writes the constant coefficient of every token
     after       after     (reference, params, metrics, state, key) -> (reference, state)
 
 The loss is the sum over terms and tokens of term * coefficient, where the coefficients were computed
 on the whole minibatch before it was split: micro-batches and devices only add.
 
-``@piece`` makes a constructor a piece: it records the call with every default filled in, and lets a
-``Controller`` (a schedule, an adaptive coefficient) stand wherever the constructor takes a number.
-``stateless`` lifts a plain function, ``chain`` runs pieces of one kind in order, ``where`` branches.
+``define`` has one decorator for each seam, with which pieces are written. ``chain`` runs pieces of one kind in order,
+``where`` branches. A ``Controller`` (a schedule, an adaptive coefficient) may be used wherever a piece takes a
+number.
 """
 
 import dataclasses
 import functools
 import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -39,11 +38,28 @@ from rljax.transforms import ops
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
 
+_MODULES = ("define", "ops", "schedule", *SEAMS)
+_MOVED = {
+    "piece": "define.constructor(seam), or the decorator of the seam such as define.surrogate",
+    "stateless": "define.stateless",
+}
+
 T = TypeVar("T", bound=types.Transform)
 
 
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"rljax.transforms.{name}")
+    hint = f": it is now rljax.transforms.{_MOVED[name]}" if name in _MOVED else ""
+    raise AttributeError(f"module 'rljax.transforms' has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
+
+
 def describe(value: Any) -> str:
-    """Write an argument as it would stand in a config: pieces and controllers by their own call."""
+    """Return an argument as a config would write it: pieces and controllers by their call."""
     spec = getattr(value, "spec", None)
     if isinstance(spec, str) and spec:
         return spec
@@ -53,102 +69,8 @@ def describe(value: Any) -> str:
 
 
 def call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Write a call with its arguments by keyword, as the config's parser reads it."""
+    """Return a call with its arguments by keyword, as the config's parser reads it."""
     return f"{name}({', '.join(f'{k}={describe(v)}' for k, v in arguments.items())})"
-
-
-def piece(constructor: Callable[..., Any] | None = None, *, seam: str | None = None) -> Any:
-    """Make ``constructor`` a piece of ``seam``, by default the one its module is named after."""
-    if constructor is None:
-        return functools.partial(piece, seam=seam)
-    signature = inspect.signature(constructor)
-    home = seam or constructor.__module__.removeprefix("rljax.transforms.").partition(".")[0]
-
-    @functools.wraps(constructor)
-    def build(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments = bound.arguments
-        moving = {k: v for k, v in arguments.items() if isinstance(v, types.Controller)}
-        built = _steered(constructor, arguments, moving) if moving else constructor(*bound.args, **bound.kwargs)
-        return dataclasses.replace(built, seam=home, spec=call(constructor.__name__, arguments))
-
-    build.is_piece = True  # type: ignore[attr-defined]
-    return build
-
-
-def _steered(constructor: Callable[..., Any], arguments: Mapping[str, Any], moving: Mapping[str, types.Controller]):
-    """Build a piece whose ``moving`` arguments are read from its state at every use."""
-
-    def at(states: Mapping[str, Any]) -> Any:
-        return constructor(**{**arguments, **{k: c.value(states[k]) for k, c in moving.items()}})
-
-    def steer(part: Callable[[Any], types.Transform]) -> Any:
-        template = part(at({k: c.init() for k, c in moving.items()}))
-
-        def init() -> Any:
-            return {k: c.init() for k, c in moving.items()}, template.init()
-
-        def observe(state: Any, metrics: types.Metrics) -> Any:
-            return {k: c.update(state[0][k], metrics) for k, c in moving.items()}, template.observe(state[1], metrics)
-
-        def apply(*args: Any) -> Any:
-            *records, (outer, inner), key = args
-            out = part(at(outer)).apply(*records, inner, key)
-            return out if isinstance(template, types.LossTransform) else (out[0], (outer, out[1]))
-
-        return dataclasses.replace(template, apply=apply, init=init, observe=observe)
-
-    built = at({k: c.init() for k, c in moving.items()})
-    if not isinstance(built, types.Transform):
-        raise ValueError(f"{constructor.__name__}: {', '.join(moving)} cannot move; only arguments of transforms can")
-    steered = steer(lambda p: p)
-    if isinstance(built, types.LossTransform):
-        # what the piece asks for on the whole minibatch reads the same numbers, from a state of its own
-        own = tuple(steer(lambda p, i=i: p.statistics[i]) for i in range(len(built.statistics)))
-        steered = dataclasses.replace(steered, statistics=own)
-    return steered
-
-
-def stateless(
-    kind: type[T],
-    function: Callable[..., Any],
-    *,
-    needs: types.Needs = types.Needs(),
-    statistics: tuple[types.PrepareTransform, ...] = (),
-) -> T:
-    """Lift ``function`` of the records alone to a piece of ``kind``: no state, no key."""
-
-    def apply(*args: Any) -> Any:
-        *records, state, key = args
-        del key
-        out = function(*records)
-        return out if kind is types.LossTransform else (out, state)
-
-    built = kind(apply=apply, needs=needs)
-    return dataclasses.replace(built, statistics=statistics) if isinstance(built, types.LossTransform) else built
-
-
-def formula(lift: Callable[[Callable[..., Any], Mapping[str, Any]], Any], records: int) -> Callable[..., Any]:
-    """Return a decorator: ``function(*records, *arguments)`` becomes a piece that takes the arguments alone.
-
-    ``lift(function of the records, arguments by name)`` builds the transform.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        signature = inspect.signature(function)
-        own = signature.replace(parameters=[*signature.parameters.values()][records:])
-
-        @functools.wraps(function)
-        def constructor(*args: Any, **kwargs: Any) -> Any:
-            bound = own.bind(*args, **kwargs)
-            bound.apply_defaults()
-            return lift(lambda *given: function(*given, **bound.arguments), bound.arguments)
-
-        constructor.__signature__ = own  # type: ignore[attr-defined]
-        return piece(constructor)
-
-    return decorate
 
 
 def chain(*pieces: T, kind: type[T] | None = None) -> T:
@@ -162,12 +84,12 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
 
     def apply(*args: Any) -> Any:
         first, *rest, states, key = args
-        after = []
+        new_states = []
         for i, (p, state) in enumerate(zip(pieces, states, strict=True)):
             out = p.apply(first, *rest, state, jax.random.fold_in(key, i))
             first, state = (out, state) if of is types.LossTransform else out
-            after.append(state)
-        return first if of is types.LossTransform else (first, tuple(after))
+            new_states.append(state)
+        return first if of is types.LossTransform else (first, tuple(new_states))
 
     built = of(
         apply=apply,
@@ -184,7 +106,7 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
 
 
 def _on_policy(r: types.Rollout) -> jax.Array:
-    return (jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy)[:, None] > 0
+    return (jnp.ones_like(r.mask[:, 0]) if r.on_policy is None else r.on_policy)[:, None] > 0
 
 
 def _advantage(r: types.Rollout) -> jax.Array:
@@ -194,19 +116,19 @@ def _advantage(r: types.Rollout) -> jax.Array:
 PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
     "on_policy": _on_policy,
     "off_policy": lambda r: ~_on_policy(r),
-    "correct": lambda r: r.reward[:, None] > 0,  # the sign of the reward
-    "wrong": lambda r: r.reward[:, None] <= 0,
+    "correct": lambda r: ops.reward(r)[:, None] > 0,  # the sign of the reward
+    "wrong": lambda r: ops.reward(r)[:, None] <= 0,
     "positive": lambda r: _advantage(r) > 0,  # the sign of the advantage
     "negative": lambda r: _advantage(r) < 0,
     "nonzero": lambda r: _advantage(r) != 0,
     "kept": lambda r: ops.part(r, "kept")[:, None] > 0,
     "first_turn": lambda r: ops.given(r.turn, "first_turn: the rollout has no turn") == 0,
 }
-"""[B, 1] or [B, T], where a row or a token satisfies what the name says."""
+"""By name, a function of the rollout: bool [B, 1] or [B, T], where a row or a token satisfies the predicate."""
 
 
 def predicate_needs(*names: types.Predicate | None) -> types.Needs:
-    """Return what predicates ask for: the part "kept", or a source that gives rows the policy did not sample."""
+    """Return the needs of predicates: the part "kept", or a source of rows that the policy did not sample."""
     parts = frozenset({"kept"} & set(names))
     off_policy = bool({"on_policy", "off_policy"} & set(names))
     return types.Needs(parts=parts, off_policy=off_policy, turns="first_turn" in names)
@@ -223,12 +145,12 @@ def where(
     and negative.
     """
     choose = PREDICATES[predicate]
-    other = chain(kind=types.LossTransform) if otherwise is None else otherwise
-    both = chain(then, other)
+    rest = chain(kind=types.LossTransform) if otherwise is None else otherwise
+    both = chain(then, rest)
 
     def apply(loss, rollout, scores, state, key):
         a = then.apply(loss, rollout, scores, state[0], jax.random.fold_in(key, 0))
-        b = other.apply(loss, rollout, scores, state[1], jax.random.fold_in(key, 1))
+        b = rest.apply(loss, rollout, scores, state[1], jax.random.fold_in(key, 1))
         mask = choose(rollout)
 
         def pick(x, y, default=None):

@@ -1,23 +1,19 @@
-"""After-update transforms: what moves once a step is done, above all the reference policy."""
+"""After-update transforms: they update the reference policy once a step is done."""
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
+from rljax import types
+from rljax.transforms import define
 
 
-@transforms.piece
-def ema_reference(decay: types.Fraction = 0.99):
+@define.after(needs=types.Needs(reference=True))
+def ema_reference(reference, params, metrics, decay: types.Fraction = 0.99):
     """Let the reference follow the policy: ref <- decay ref + (1 - decay) params."""
-
-    def apply(reference, params, metrics):
-        del metrics
-        return jax.tree.map(lambda r, p: decay * r + (1.0 - decay) * p, reference, params)
-
-    return transforms.stateless(types.AfterTransform, apply, needs=types.Needs(reference=True))
+    return jax.tree.map(lambda r, p: decay * r + (1.0 - decay) * p, reference, params)
 
 
-@transforms.piece
+@define.constructor("after")
 def reset_reference(every: types.Count = 100):
     """Copy the policy into the reference after every ``every``-th step of the phase."""
 
@@ -30,7 +26,7 @@ def reset_reference(every: types.Count = 100):
     return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True))
 
 
-@transforms.piece
+@define.constructor("after")
 def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9):
     """Move the reference most of the way to the policy every so often: ref <- share params + (1 - share) ref.
 

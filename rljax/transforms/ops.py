@@ -1,4 +1,4 @@
-"""Small pure functions the pieces are made of: masks, segments, returns, divergences."""
+"""Small pure functions that the pieces use: masks, segments, returns, divergences."""
 
 import math
 import re
@@ -12,32 +12,50 @@ from rljax import types
 Array = jax.Array
 
 DIVERGENCES = ("reverse_kl", "forward_kl", "js", "hellinger", "total_variation", "alpha_0.5")
-"""Exact full-vocabulary divergences of the policy against the reference that ``Scores`` can hold; alpha_ any number."""
+"""Exact full-vocabulary divergences from the reference that ``Scores`` may contain; alpha_ takes any number."""
 
 ESTIMATORS = typing.get_args(types.Estimator)
 
 
 def repeat(x: Array, count: int, axis: int = 0) -> Array:
-    """Return what ``jnp.repeat`` does with a number, by broadcasting: its gather would fetch other devices' parts."""
+    """Return ``jnp.repeat(x, count, axis)`` by broadcasting, since a gather would fetch the parts of other devices.
+
+    Args:
+      x: any shape.
+      count: how often each element is repeated.
+      axis: the axis that is repeated.
+
+    Returns:
+      ``x`` with ``axis`` ``count`` times as long.
+    """
     shape = x.shape
     wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
     return wide.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
-    """Return the mean of ``x`` where ``mask`` is 1; 0 where nothing counts."""
+    """Return the mean of ``x`` where ``mask`` is 1; 0 for an empty mask."""
     return jnp.sum(jnp.where(mask > 0, x, 0.0) * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
 def masked_std(x: Array, mask: Array, ddof: int = 0) -> Array:
-    """Return the standard deviation of ``x`` where ``mask`` is 1."""
+    """Return the standard deviation of ``x`` where ``mask`` is 1.
+
+    Args:
+      x: any shape.
+      mask: shaped like ``x``, 0 or 1.
+      ddof: subtracted from the count in the denominator.
+
+    Returns:
+      A scalar.
+    """
     deviation = jnp.where(mask > 0, x - masked_mean(x, mask), 0.0)
     count = jnp.sum(mask)
     return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(count - ddof, 1.0))
 
 
 def dense(*keys: Array) -> Array:
-    """Number the distinct tuples of ``keys`` (integer arrays of one shape) 0, 1, ...; give each element its number."""
+    """Return for each element the number 0, 1, ... of its tuple of ``keys``, integer arrays of one shape."""
     flat = [k.reshape(-1) for k in keys]
     order = jnp.lexsort(flat)
     changed = jnp.zeros(flat[0].shape, bool).at[0].set(True)
@@ -49,24 +67,24 @@ def dense(*keys: Array) -> Array:
 
 
 def segments(rollout: types.Rollout, key: types.Segments) -> Array:
-    """Return ids of what ``key`` keeps together: [B] of row keys, [B, T] where "turn" or "tag" is among them.
+    """Return segment ids: equal where all of ``key`` are. [B], or [B, T] where "turn" or "tag" is among the keys.
 
     Raises:
       ValueError: the rollout lacks a field that the key names.
     """
     names = (key,) if isinstance(key, str) else tuple(key)
-    found = []
+    ids = []
     for name in names:
         if name == "batch":
-            found.append(jnp.zeros_like(rollout.group))
+            ids.append(jnp.zeros_like(rollout.group))
         elif name == "tag":
-            found.append(given(rollout.extra.get("tag"), "segments: the rollout has no extra['tag']"))
+            ids.append(given(rollout.extra.get("tag"), "segments: the rollout has no extra['tag']"))
         else:
-            found.append(given(getattr(rollout, name), f"segments: the rollout has no {name}"))
+            ids.append(given(getattr(rollout, name), f"segments: the rollout has no {name}"))
     width = rollout.mask.shape
-    if any(f.ndim == 2 for f in found):
-        found = [jnp.broadcast_to(f if f.ndim == 2 else f[:, None], width) for f in found]
-    return found[0] if len(found) == 1 else dense(*found)
+    if any(x.ndim == 2 for x in ids):
+        ids = [jnp.broadcast_to(x if x.ndim == 2 else x[:, None], width) for x in ids]
+    return ids[0] if len(ids) == 1 else dense(*ids)
 
 
 def key_needs(key: types.Segments | None) -> types.Needs:
@@ -78,26 +96,45 @@ def key_needs(key: types.Segments | None) -> types.Needs:
 
 
 def segment_total(x: Array, ids: Array) -> Array:
-    """Sum ``x`` over the elements that share an id, given back at every element. ``ids``: integers, shaped like x."""
+    """Return the sum of ``x`` over the elements that share an id, at every element; ``ids`` are integers."""
     number = dense(ids).reshape(-1)
     return jax.ops.segment_sum(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
 
 def segment_max(x: Array, ids: Array) -> Array:
-    """Return the largest ``x`` among the elements that share an id, given back at every element."""
+    """Return the largest ``x`` among the elements that share an id, at every element."""
     number = dense(ids).reshape(-1)
     return jax.ops.segment_max(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
 
 def segment_mean(x: Array, ids: Array, weight: Array) -> Array:
-    """Return the weighted mean of ``x`` over each segment, at every element; 0 where nothing has weight."""
+    """Return the weighted mean of ``x`` over each segment, at every element; 0 where nothing has weight.
+
+    Args:
+      x: any shape.
+      ids: integers, shaped like ``x``; elements with equal ids are one segment.
+      weight: shaped like ``x``, at least 0.
+
+    Returns:
+      Shaped like ``x``.
+    """
     total = segment_total(jnp.where(weight > 0, x, 0.0) * weight, ids)
     count = segment_total(weight, ids)
     return total / jnp.where(count > 0, count, 1.0)
 
 
 def segment_std(x: Array, ids: Array, weight: Array, ddof: int = 0) -> Array:
-    """Return the standard deviation over each segment; 0 where no more than ``ddof`` elements count."""
+    """Return the standard deviation over each segment, at every element; 0 where at most ``ddof`` elements count.
+
+    Args:
+      x: any shape.
+      ids: integers, shaped like ``x``; elements with equal ids are one segment.
+      weight: shaped like ``x``, 0 or 1.
+      ddof: subtracted from the count in the denominator.
+
+    Returns:
+      Shaped like ``x``.
+    """
     deviation = jnp.where(weight > 0, x - segment_mean(x, ids, weight), 0.0)
     count = segment_total(weight, ids)
     square = segment_total(deviation**2 * weight, ids)
@@ -105,15 +142,21 @@ def segment_std(x: Array, ids: Array, weight: Array, ddof: int = 0) -> Array:
 
 
 def segment_first(ids: Array, weight: Array) -> Array:
-    """Return 1 on the first element with weight of each segment and 0 elsewhere: what counts a segment once."""
+    """Return 1 on the first element with weight of each segment and 0 elsewhere, which counts a segment once."""
     rank = jnp.where(weight > 0, jnp.arange(ids.size, 0, -1).reshape(ids.shape), 0)
     return jnp.where((rank > 0) & (rank == segment_max(rank, ids)), jnp.ones_like(weight), 0.0)
 
 
 def segment_top(x: Array, ids: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Return (largest, second largest, 1 on the first of the largest) of each segment's elements with weight.
+    """Return the largest two elements with weight of each segment, at every element.
 
-    At every element; -inf where there is no such element.
+    Args:
+      x: any shape.
+      ids: integers, shaped like ``x``; elements with equal ids are one segment.
+      weight: shaped like ``x``, 0 or 1.
+
+    Returns:
+      (largest, second largest, 1 on the first of the largest), each shaped like ``x``; -inf where there is none.
     """
     counted = jnp.where(weight > 0, x, -jnp.inf)
     best = segment_max(counted, ids)
@@ -129,27 +172,43 @@ def given(array: Array | None, missing: str) -> Array:
 
 
 def part(rollout: types.Rollout, name: str) -> Array:
-    """Return the verifier's number ``name`` of each row, [B]; ValueError with those there are when it is absent."""
-    there = ", ".join(sorted(rollout.parts)) or "none"
-    return given(rollout.parts.get(name), f"the rollout has no part {name!r}; it has {there}")
+    """Return the verifier's number ``name`` of each row, [B]; ValueError with the list of parts if it is absent."""
+    names = ", ".join(sorted(rollout.parts)) or "none"
+    return given(rollout.parts.get(name), f"the rollout has no part {name!r}; it has {names}")
 
 
 def extra(rollout: types.Rollout, name: str) -> Array:
-    """Return the array ``name`` of ``rollout.extra``; ValueError with those there are when it is absent."""
-    there = ", ".join(sorted(rollout.extra)) or "none"
-    return given(rollout.extra.get(name), f"the rollout has no extra {name!r}; it has {there}")
+    """Return the array ``name`` of ``rollout.extra``; ValueError with the list of extras if it is absent."""
+    names = ", ".join(sorted(rollout.extra)) or "none"
+    return given(rollout.extra.get(name), f"the rollout has no extra {name!r}; it has {names}")
 
 
 def valid_rows(rollout: types.Rollout) -> Array:
     """Return [B], 1 on rows that count."""
-    return jnp.ones_like(rollout.reward) if rollout.valid is None else rollout.valid
+    return jnp.ones_like(reward(rollout)) if rollout.valid is None else rollout.valid
+
+
+def trained_tokens(rollout: types.Rollout) -> Array:
+    """Return [B, T], 1 on tokens that count: mask 1, in a valid row."""
+    return rollout.mask * valid_rows(rollout)[:, None]
+
+
+def with_advantage(rollout: types.Rollout, advantage: Array) -> types.Rollout:
+    """Write an advantage, [B] or [B, T]; tokens that do not count get 0."""
+    counted, a = trained_tokens(rollout), advantage if advantage.ndim == 2 else advantage[:, None]
+    return rollout.replace(advantage=jnp.where(counted > 0, a * counted, 0.0))
+
+
+def reward(rollout: types.Rollout) -> Array:
+    """Return the row's reward, [B]; ValueError when it is absent."""
+    return given(rollout.reward, "the rollout has no reward")
 
 
 def row_reward(rollout: types.Rollout) -> Array:
     """Return [B], the row's reward and all its token rewards."""
     if rollout.token_reward is None:
-        return rollout.reward
-    return rollout.reward + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
+        return reward(rollout)
+    return reward(rollout) + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
 
 
 def live_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
@@ -159,8 +218,8 @@ def live_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
 
 def proximal_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
     """Return the proximal policy's log-probs, a constant: the live ones where there is a single gradient step."""
-    found = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
-    return jax.lax.stop_gradient(given(found, "neither rollout nor scores have a log-prob"))
+    logp = scores.logp if rollout.proximal_logp is None else rollout.proximal_logp
+    return jax.lax.stop_gradient(given(logp, "neither rollout nor scores have a log-prob"))
 
 
 def current_version(rollout: types.Rollout) -> Array:
@@ -173,7 +232,7 @@ def current_version(rollout: types.Rollout) -> Array:
 
 def correct(rollout: types.Rollout) -> Array:
     """Return bool [B]: the verifier's outcome, or reward > 0 where it gave none."""
-    return rollout.reward > 0 if rollout.outcome is None else rollout.outcome == types.Outcome.CORRECT
+    return reward(rollout) > 0 if rollout.outcome is None else rollout.outcome == types.Outcome.CORRECT
 
 
 def length(rollout: types.Rollout) -> Array:
@@ -205,13 +264,22 @@ def first_token(mask: Array) -> Array:
 
 
 def token_rewards(rollout: types.Rollout) -> Array:
-    """Return [B, T], what is paid at each token: token rewards, and the row's reward at its last token."""
-    terminal = rollout.reward[:, None] * last_token(rollout.mask)
+    """Return [B, T], the reward of each token: token rewards, and the row's reward at its last token."""
+    terminal = reward(rollout)[:, None] * last_token(rollout.mask)
     return terminal if rollout.token_reward is None else terminal + rollout.token_reward * rollout.mask
 
 
 def reward_to_go(reward: Array, mask: Array, gamma: Array | float = 1.0) -> Array:
-    """Return G_t = r_t + gamma G_{t+1} over tokens with mask 1, [B, T]; other tokens carry G through."""
+    """Return G_t = r_t + gamma G_{t+1} over tokens with mask 1; tokens with mask 0 are skipped.
+
+    Args:
+      reward: ``[B, T]``, paid at each token.
+      mask: ``[B, T]``, 1 on the tokens that are steps.
+      gamma: discount of a step, in [0, 1].
+
+    Returns:
+      ``[B, T]``, 0 where ``mask`` is 0.
+    """
 
     def back(carry: Array, column: tuple[Array, Array]) -> tuple[Array, Array]:
         r, m = column
@@ -223,10 +291,20 @@ def reward_to_go(reward: Array, mask: Array, gamma: Array | float = 1.0) -> Arra
 
 
 def gae(reward: Array, value: Array, mask: Array, gamma: Array | float, lam: Array | float) -> Array:
-    """Return generalised advantage estimates, [B, T] (Schulman et al., arXiv 1506.02438, eq. 16).
+    """Return generalized advantage estimates (Schulman et al., arXiv 1506.02438, eq. 16).
 
     delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lam A_{t+1}; the value after the last
-    token is 0, and tokens with mask 0 carry (V, A) through unchanged.
+    token is 0, and tokens with mask 0 are skipped.
+
+    Args:
+      reward: ``[B, T]``, paid at each token.
+      value: ``[B, T]``, the critic's estimate before the token.
+      mask: ``[B, T]``, 1 on the tokens that are steps.
+      gamma: discount of a step, in [0, 1].
+      lam: lambda, in [0, 1]; also ``[B]``, one for each row.
+
+    Returns:
+      ``[B, T]``, 0 where ``mask`` is 0.
     """
 
     def back(carry: tuple[Array, Array], column: tuple[Array, Array, Array]):
@@ -246,7 +324,7 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
 
     k1 = d, unbiased; k2 = d^2 / 2, biased, its gradient is that of reverse KL; k3 = exp(-d) - 1 + d, unbiased and
     never negative, its gradient is that of forward KL; abs = |d|. "k1+" and "k3+" have the value of k1 and k3 and
-    the gradient of k2 (straight-through). KL.md beside ``transforms`` measures all of them.
+    the gradient of k2 (straight-through). ``transforms/KL.md`` has measurements of all of them.
     """
     if estimator in ("k1+", "k3+"):
         k2 = kl_estimate("k2", log_ratio)
@@ -256,7 +334,7 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     if estimator == "k2":
         return 0.5 * log_ratio**2
     if estimator == "k3":
-        # expm1(-d) + d loses less near d = 0 than exp(-d) - 1 + d; the clamp keeps a garbage token from overflowing
+        # expm1(-d) + d loses less near d = 0 than exp(-d) - 1 + d; the clamp prevents overflow
         return jnp.expm1(jnp.clip(-log_ratio, -20.0, 20.0)) + log_ratio
     if estimator == "abs":
         # jnp.abs has slope 1 at 0, where the policy starts; the subgradient there is 0
@@ -265,7 +343,7 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
 
 
 def bernoulli_kl(p: Array, q: Array) -> Array:
-    """Return KL(Bernoulli(p) || Bernoulli(q)) for probabilities strictly between 0 and 1 (held to 1e-7 of the ends)."""
+    """Return KL(Bernoulli(p) || Bernoulli(q)) for probabilities, clamped to [1e-7, 1 - 1e-7]."""
     p, q = (jnp.clip(x, 1e-7, 1.0 - 1e-7) for x in (p, q))
     return p * (jnp.log(p) - jnp.log(q)) + (1.0 - p) * (jnp.log1p(-p) - jnp.log1p(-q))
 
@@ -276,6 +354,14 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
     With p the policy and q the reference: reverse_kl = KL(p || q); forward_kl = KL(q || p); js = (KL(p || m) +
     KL(q || m)) / 2, m = (p + q) / 2; hellinger = 1 - sum sqrt(p q); total_variation = sum |p - q| / 2; alpha_a =
     (1 - sum p^a q^(1 - a)) / (a (1 - a)), which is KL(p || q) at a = 1 and KL(q || p) at a = 0 (Amari).
+
+    Args:
+      name: one of ``DIVERGENCES``, or "alpha_" and a number.
+      logp: ``[..., V]``, of the policy.
+      ref_logp: ``[..., V]``, of the reference.
+
+    Returns:
+      ``[...]``; the Kullback-Leibler divergences and js in nats, the others without a unit.
 
     Raises:
       ValueError: another name.
@@ -304,5 +390,5 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
 
 
 def is_divergence(name: str) -> bool:
-    """Tell whether ``divergence`` knows a name."""
+    """Return whether ``divergence`` accepts the name."""
     return name in DIVERGENCES or re.fullmatch(r"alpha_-?[0-9.]+(e-?[0-9]+)?", name) is not None

@@ -1,54 +1,22 @@
-"""Penalties: add named terms of their own beside the policy term.
+"""Penalties: add named terms beside the policy term.
 
-``KL.md`` beside this file measures the bias and the variance of every KL here, of value and of gradient. A
-coefficient may be a number, a schedule or an adaptive controller; the reference may be frozen, or moved by
-``transforms.after``. ``only`` names the rows or tokens that are charged (``transforms.where``); ``reduce`` None is
-the common reduction.
+``KL.md`` in this folder has the bias and the variance of every KL here, of its value and of its gradient. A coefficient
+may be a number, a schedule or an adaptive controller; the reference may be frozen, or updated by ``transforms.after``.
+``only`` names the rows or tokens that are charged (``transforms.where``); ``reduce`` None is the common reduction.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops
-from rljax.transforms import reduce as reductions
+from rljax import types
+from rljax.transforms import define, ops
 from rljax.transforms import weight as weights
 
 Reduction = types.PrepareTransform | None
 Correction = Literal["on_policy", "proximal", "behaviour"]
-
-
-def _penalty(
-    name: str,
-    needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs(),
-    statistics: Callable[[Mapping[str, Any]], tuple[types.PrepareTransform, ...]] = lambda arguments: (),
-):
-    """Make a piece of ``function(rollout, scores, *arguments)``: the term to add under ``name``, and its metric.
-
-    Penalties of one name and reduction add up. The arguments ``coefficient``, ``only`` and ``reduce`` are seen to here;
-    ``needs`` and ``statistics`` may depend on the arguments.
-    """
-
-    def lift(function, a) -> types.LossTransform:
-        key = name if a["reduce"] is None else f"{name}/{a['reduce'].spec}"
-
-        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-            charged, metric = function(rollout, scores)
-            if a.get("only") is not None:
-                charged = jnp.where(transforms.PREDICATES[a["only"]](rollout), charged, 0.0)
-            charged = a["coefficient"] * charged
-            value = loss.terms[key] + charged if key in loss.terms else charged
-            told = {name: jax.lax.stop_gradient(metric)}
-            return loss.replace(terms={**loss.terms, key: value}, metrics={**loss.metrics, **told})
-
-        own = () if a["reduce"] is None else (reductions.named(key, a["reduce"]),)
-        asked = (needs if isinstance(needs, types.Needs) else needs(a)) | transforms.predicate_needs(a.get("only"))
-        return transforms.stateless(types.LossTransform, apply, needs=asked, statistics=(*statistics(a), *own))
-
-    return transforms.formula(lift, 2)
 
 
 def _live(s: types.Scores):
@@ -58,21 +26,24 @@ def _live(s: types.Scores):
 def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
     """Return log pi - log of the other policy, 0 on masked tokens; unfiltered against the reference."""
     if against == "reference":
-        live, other = _live(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
+        live, anchor = _live(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
     elif against == "behaviour":
-        live, other = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
+        live, anchor = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
     else:
-        live, other = s.logp, ops.proximal_logp(r, s)
+        live, anchor = s.logp, ops.proximal_logp(r, s)
     live = ops.given(live, "penalty: the scores have no logp")
-    return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(other), 0.0)
+    return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(anchor), 0.0)
 
 
 def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
-    return types.Needs(reference="reference" in anchors, proximal="proximal" in anchors)
+    return types.Needs(
+        reference="reference" in anchors, proximal="proximal" in anchors, behaviour="behaviour" in anchors
+    )
 
 
-@_penalty("kl", lambda a: _against(a["against"], a["correction"]))
+@define.penalty(needs=lambda a: _against(a["against"], a["correction"]))
 def kl(
+    loss,
     r,
     s,
     estimator: types.Estimator = "k3",
@@ -82,16 +53,24 @@ def kl(
     correction: Correction | None = None,
     only: types.Predicate | None = None,
 ):
-    """Penalise divergence, estimated on the sampled tokens: coefficient k(d), d = logp - ref_logp, unfiltered.
+    """Penalize divergence, estimated on the sampled tokens: coefficient k(d), d = logp - ref_logp, unfiltered.
 
     ``ops.kl_estimate`` has the estimators; in the loss, k1 has no expected gradient, k2 and the straight-through "k1+"
     and "k3+" that of reverse KL, k3 that of forward KL. ``correction`` multiplies by a differentiated ratio: to the
     policy itself ("on_policy", value 1), to the proximal one or to the sampler; then k1 and k3, and no others, have
     the gradient of reverse KL (DeepSeek-V3.2, arXiv 2512.02556, eq. 7). Source: GRPO (arXiv 2402.03300, eq. 4) for k3.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      reduce: reduction of this term; None: the common one.
+      against: the policy that the divergence is from.
+      correction: the anchor of the ratio that multiplies the estimate; None: no ratio.
+      only: the predicate of the rows or tokens that are charged; None: all.
     """
     value = ops.kl_estimate(estimator, _log_ratio(r, s, against))
     if correction is None:
-        return value, value
+        return value
     live = jnp.where(r.mask > 0, _live(s), 0.0)
     d = live - jax.lax.stop_gradient(live) if correction == "on_policy" else _log_ratio(r, s, correction)
     return value * jnp.exp(d), value
@@ -101,8 +80,9 @@ def _exact(a: Mapping[str, Any]) -> str:
     return f"alpha_{a['alpha']:g}" if a["divergence"] == "alpha" else a["divergence"]
 
 
-@_penalty("kl", lambda a: types.Needs(divergence=frozenset({_exact(a)})))
+@define.penalty(name="kl", needs=lambda a: types.Needs(divergence=frozenset({_exact(a)})))
 def exact_kl(
+    loss,
     r,
     s,
     divergence: Literal["reverse_kl", "forward_kl", "js", "hellinger", "total_variation", "alpha"] = "reverse_kl",
@@ -111,19 +91,27 @@ def exact_kl(
     reduce: Reduction = None,
     only: types.Predicate | None = None,
 ):
-    """Penalise an exact divergence from the reference, summed over the vocabulary at each state: no variance.
+    """Penalize an exact divergence from the reference, summed over the vocabulary at each state: no variance.
 
     reverse_kl = sum pi log(pi / ref), forward_kl = sum ref log(ref / pi), js their mean about the mixture, hellinger =
     1 - sum sqrt(pi ref), total_variation = sum |pi - ref| / 2, alpha = (1 - sum pi^a ref^(1-a)) / (a (1 - a)), which
     goes to reverse KL as a goes to 1 and to forward KL as a goes to 0. The metric is also called ``kl``.
+
+    Args:
+      divergence: the divergence.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      alpha: a of the alpha divergence; read only there.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
     """
     name = _exact({"divergence": divergence, "alpha": alpha})
     value = ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
-    return value, value
+    return value
 
 
-@_penalty("kl", _against("reference", "proximal"))
+@define.penalty(name="kl", needs=_against("reference", "proximal"))
 def convex_kl(
+    loss,
     r,
     s,
     estimator: types.Estimator = "k3",
@@ -131,46 +119,60 @@ def convex_kl(
     share: types.Fraction = 1.0,
     reduce: Reduction = None,
 ):
-    """Penalise share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
+    """Penalize share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
 
     After KL-Convex of ReMix (arXiv 2507.06892), which is ``previous_convex_kl``.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      share: share of the reference.
+      reduce: reduction of this term; None: the common one.
     """
     base, recent = (ops.kl_estimate(estimator, _log_ratio(r, s, of)) for of in ("reference", "proximal"))
     return share * base + (1.0 - share) * recent, base
 
 
 def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
-    def pick(r: types.Rollout, s: types.Scores) -> types.Rollout:
+    def pick(r: types.Rollout, s: types.Scores) -> types.Array:
         covariance, count = weights.covariances(r, s)
         order = jnp.argsort(jnp.argsort(-jnp.where(r.mask > 0, covariance, -jnp.inf).reshape(-1)))
         chosen = order.reshape(r.mask.shape) < weights.at_least_one(a["share"] * count)
-        return r.replace(extra={**r.extra, "charged": jnp.where(chosen, r.mask, 0.0)})
+        return jnp.where(chosen, r.mask, 0.0)
 
-    return (transforms.stateless(types.PrepareTransform, pick, needs=types.Needs(live=True)),)
+    return (define.statistic("charged", pick, types.Needs(live=True)),)
 
 
-@_penalty("covariance_kl", _against("proximal"), _most_covariant)
-def covariance_kl(r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None):
+@define.penalty(needs=_against("proximal"), statistics=_most_covariant)
+def covariance_kl(
+    loss, r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None
+):
     """Charge |logp - proximal| to the ``share`` of tokens with the highest covariance of A and logp; at least one.
 
     Source: KL-Cov (arXiv 2505.22617, eq. 12), beside ``surrogate.unclipped``.
+
+    Args:
+      share: share of the minibatch's tokens that is charged.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      reduce: reduction of this term; None: the common one.
     """
     value = ops.kl_estimate("abs", _log_ratio(r, s, "proximal"))
     return value * r.extra["charged"], value
 
 
-@_penalty("squared_log_ratio")
-def squared_log_ratio(r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
-    """Hold the policy to the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
+@define.penalty(needs=_against("behaviour"))
+def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
+    """Penalize the distance from the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
 
     Twice ``kl("k2", against="behaviour")``.
     """
     value = _log_ratio(r, s, "behaviour") ** 2
-    return value, value
+    return value
 
 
-@_penalty("f_divergence", _against("reference"))
+@define.penalty(needs=_against("reference"))
 def f_divergence(
+    loss,
     r,
     s,
     divergence: Literal["forward_kl", "js", "alpha"] = "forward_kl",
@@ -180,10 +182,18 @@ def f_divergence(
     reduce: Reduction = None,
     only: types.Predicate | None = None,
 ):
-    """Penalise f(u), u = pi / ref on rows the reference wrote: a divergence that keeps what the reference knew.
+    """Penalize f(u), u = pi / ref on rows the reference wrote: a divergence that preserves what the reference knows.
 
     forward_kl: u - 1 - log u; js: u log u - (u + 1) log((u + 1) / 2); alpha: (u^(1-a) - (1 - a) u - a) / (a (a - 1)).
-    f(1) = 0. log u is held to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
+    f(1) = 0. log u is clamped to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
+
+    Args:
+      divergence: the function f.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      alpha: a of the alpha divergence; read only there.
+      limit: bound of |log u|.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
     """
     log_u = jnp.clip(_log_ratio(r, s, "reference"), -limit, limit)
     u = jnp.exp(log_u)
@@ -193,26 +203,43 @@ def f_divergence(
         value = u * log_u - (u + 1.0) * jnp.log(0.5 * (u + 1.0))
     else:
         value = (jnp.exp((1.0 - alpha) * log_u) - (1.0 - alpha) * u - alpha) / (alpha * (alpha - 1.0))
-    return value, value
+    return value
 
 
-@_penalty("live_entropy", types.Needs(entropy=True))
-def entropy(r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None):
-    """Reward randomness: -coefficient H, the full-vocabulary entropy in nats."""
+@define.penalty(name="live_entropy", needs=types.Needs(entropy=True))
+def entropy(
+    loss, r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None
+):
+    """Reward entropy: -coefficient H, the full-vocabulary entropy in nats.
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
+    """
     value = ops.given(s.entropy, "penalty.entropy: the scores have no entropy")
     return -value, value
 
 
-@_penalty("nll")
-def nll(r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None):
-    """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118)."""
+@define.penalty
+def nll(
+    loss, r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None
+):
+    """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118).
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      only: the predicate of the rows or tokens that are charged; None: all.
+      reduce: reduction of this term; None: the common one.
+    """
     live = ops.given(s.logp, "penalty.nll: the scores have no logp")
     value = -jnp.where(r.mask > 0, live, 0.0)
-    return value, value
+    return value
 
 
-@_penalty("kl", types.Needs(reference=True, extra=frozenset({"previous_logp"})))
+@define.penalty(name="kl", needs=types.Needs(reference=True, extra=frozenset({"previous_logp"})))
 def previous_convex_kl(
+    loss,
     r,
     s,
     estimator: types.Estimator = "k3",
@@ -224,6 +251,12 @@ def previous_convex_kl(
 
     extra["previous_logp"] [B, T] holds log pi_{k-1} of the sampled tokens, unfiltered. Source: ReMix, KL-Convex (arXiv
     2507.06892). Differs from ``convex_kl`` by the second policy: there it is the one at the start of this update.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      share: share of the reference.
+      reduce: reduction of this term; None: the common one.
     """
     base = ops.kl_estimate(estimator, _log_ratio(r, s, "reference"))
     previous = jax.lax.stop_gradient(ops.extra(r, "previous_logp"))

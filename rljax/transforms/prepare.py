@@ -1,46 +1,26 @@
 """Prepare transforms: on the whole minibatch, under stop-gradient, before it is split.
 
-What drops a token from every term changes the mask here; a weight (``transforms.weight``) touches the
-policy term only.
+A piece that drops a token from every term changes the mask; a weight (``transforms.weight``) changes the policy term
+only.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 
 
-def statistic(function: Callable[[types.Rollout], types.Rollout], needs: types.Needs = types.Needs()):
-    """Lift a function of the rows alone."""
-    return transforms.stateless(types.PrepareTransform, lambda r, scores: function(r), needs=needs)
-
-
-def _drops(needs: types.Needs = types.Needs()):
-    """Make a piece of ``function(rollout, *arguments)``: where the mask stays, or a pair of a new rollout and that."""
-
-    def lift(function, arguments) -> types.PrepareTransform:
-        def apply(r: types.Rollout) -> types.Rollout:
-            found = function(r)
-            r, where = found if isinstance(found, tuple) else (r, found)
-            return r.replace(mask=jnp.where(where, r.mask, 0.0))
-
-        named = transforms.predicate_needs(arguments.get("predicate")) | ops.key_needs(arguments.get("key"))
-        return statistic(apply, needs | named)
-
-    return transforms.formula(lift, 1)
-
-
-@_drops()
-def keep(r, predicate: types.Predicate):
+@define.prepare
+def keep(r, s, predicate: types.Predicate):
     """Drop what does not satisfy ``predicate`` (``transforms.where``) from every term and every denominator."""
     return transforms.PREDICATES[predicate](r)
 
 
-@_drops()
-def drop_truncated(r, key: types.Segment | None = None):
+@define.prepare(needs=lambda a: ops.key_needs(a["key"]))
+def drop_truncated(r, s, key: types.Segment | None = None):
     """Drop the rows that ran into the length limit (the overlong filter of DAPO, arXiv 2503.14476).
 
     ``key`` "episode" drops every row of a rollout of which one was cut (SUPO, arXiv 2510.06727).
@@ -50,21 +30,22 @@ def drop_truncated(r, key: types.Segment | None = None):
     return (cut if key is None else ops.segment_total(cut, ops.segments(r, key)))[:, None] == 0
 
 
-@_drops(types.Needs(siblings=True))
-def drop_flat_groups(r):
+@define.prepare(needs=types.Needs(siblings=True))
+def drop_flat_groups(r, s):
     """Drop groups whose rewards do not differ, from denominators too: the loss's side of dynamic sampling."""
     return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r))[:, None] > 1e-6
 
 
-@_drops(types.Needs(extra=frozenset({"used"})))
-def drop_used(r):
+@define.prepare(needs=types.Needs(extra=frozenset({"used"})))
+def drop_used(r, s):
     """Drop tokens that an earlier step has trained on, extra["used"] 1 (T-PPO, arXiv 2506.15050)."""
     return ops.extra(r, "used") == 0
 
 
-@_drops(types.Needs(fixed_proximal=True))
+@define.prepare(needs=types.Needs(fixed_proximal=True, behaviour=True))
 def reject(
     r,
+    s,
     estimator: types.Estimator = "k3",
     low: float = float("-inf"),
     high: float = 0.5,
@@ -72,15 +53,35 @@ def reject(
 ):
     """Keep what has low <= k(log pi_b - log proximal) <= high, k a token's divergence, or its row's.
 
-    Takes the token out of KL, entropy and every denominator too, as verl's decoupled mode does;
-    ``weight.reject`` leaves those alone. Levels: "token", "row_sum", "row_mean", "row_max".
+    The token also leaves KL, entropy and every denominator, as in verl's decoupled mode; ``weight.reject`` does not
+    change those. Levels: "token", "row_sum", "row_mean", "row_max".
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      low: lower bound, nats.
+      high: upper bound, nats.
+      level: "token", or how a row's tokens are combined.
     """
     inside = divergence_within(r, r.proximal_logp, estimator, low, high, level)
     return r.replace(extra={**r.extra, "rejected": jnp.where(inside, 0.0, r.mask)}), inside
 
 
-def divergence_within(r: types.Rollout, proximal, estimator: str, low, high, level: str):
-    """Return bool [B, T], where the divergence of the sampler from ``proximal`` [B, T] is in [low, high]."""
+def divergence_within(
+    r: types.Rollout, proximal: types.Array | None, estimator: str, low: Any, high: Any, level: str
+) -> types.Array:
+    """Return where the divergence of the sampler from the proximal policy is within bounds.
+
+    Args:
+      r: the rows, with ``behaviour_logp``.
+      proximal: ``[B, T]``, log-probs of the proximal policy.
+      estimator: a name of ``ops.kl_estimate``.
+      low: the lower bound, nats.
+      high: the upper bound, nats.
+      level: "token", or how a row's tokens are combined: "row_sum", "row_mean" or "row_max".
+
+    Returns:
+      Bool, ``[B, T]``; False on masked tokens.
+    """
     behaviour = ops.given(r.behaviour_logp, "reject: the rollout has no behaviour_logp")
     proximal = ops.given(proximal, "reject: the rollout has no proximal_logp")
     k = ops.kl_estimate(estimator, jnp.where(r.mask > 0, behaviour - proximal, 0.0))
@@ -91,20 +92,16 @@ def divergence_within(r: types.Rollout, proximal, estimator: str, low, high, lev
     return (k >= low) & (k <= high) & (r.mask > 0)
 
 
-@transforms.piece
-def solve_rate():
+@define.prepare
+def solve_rate(r, s):
     """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct (``ops.correct``)."""
-
-    def apply(r: types.Rollout) -> types.Rollout:
-        rate = ops.segment_mean(ops.correct(r).astype(r.mask.dtype), r.group, ops.valid_rows(r))
-        return r.replace(extra={**r.extra, "solve_rate": rate})
-
-    return statistic(apply)
+    rate = ops.segment_mean(ops.correct(r).astype(r.mask.dtype), r.group, ops.valid_rows(r))
+    return r.replace(extra={**r.extra, "solve_rate": rate})
 
 
-@_drops(types.Needs(siblings=True))
-def best_and_worst(r):
-    """Make a pair of each group's best and worst row (the first among equals) and drop all others.
+@define.prepare(needs=types.Needs(siblings=True))
+def best_and_worst(r, s):
+    """Pair each group's best and worst row (the first among equals) and drop all others.
 
     Writes extra["preference"] [B], 1 and -1, and extra["margin"] [B], the difference of their rewards. Groups whose
     rewards do not differ have no pair.
@@ -121,7 +118,7 @@ def best_and_worst(r):
     return r.replace(extra={**r.extra, "preference": preference, "margin": margin}), preference[:, None] != 0
 
 
-@transforms.piece
+@define.constructor("prepare")
 def random_pair():
     """Make a pair of two rows of each group, drawn at random without replacement, and drop all others.
 

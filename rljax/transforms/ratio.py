@@ -1,20 +1,33 @@
 """Ratios: write ``Loss.log_ratio``, the log of the importance ratio each surrogate uses.
 
 log rho = logp - anchor, the anchor under stop-gradient: "proximal", the policy at the start of the update;
-"behaviour", what the sampler assigned, by the version that wrote each token; "reference"; or "one", a row taken to
-be certain. With a single gradient step the proximal policy is the live one, and no extra pass is made. A ratio
-under truncated sampling is one of log-probs renormalised over the kept support (``Rollout.action.kept``), save
-against the reference, which is unfiltered.
+"behaviour", what the sampler assigned, under the version that wrote each token; "reference"; or "one", probability 1.
+With a single gradient step the proximal policy is the current one, and no extra pass is made. Under truncated sampling
+the log-probs are renormalized over the kept support (``Rollout.action.kept``), except against the reference, which is
+unfiltered.
 """
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops, prepare
+from rljax import types
+from rljax.transforms import define, ops
 
 
-def _difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor):
+def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor) -> types.Array:
+    """Return logp - anchor; the anchor is a constant.
+
+    Args:
+      rollout: the rows.
+      scores: with ``logp`` ``[B, T]``.
+      anchor: whose log-probs are subtracted; see the module.
+
+    Returns:
+      ``[B, T]`` nats, 0 on masked tokens.
+
+    Raises:
+      ValueError: a log-prob is absent.
+    """
     logp = ops.given(scores.logp, "ratio: the scores have no logp")
     if anchor == "reference" and scores.raw_logp is not None:
         logp = scores.raw_logp
@@ -29,129 +42,119 @@ def _difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anch
     return jnp.where(rollout.mask > 0, logp - jax.lax.stop_gradient(below), 0.0)
 
 
-def _ratio(extra: frozenset[str] = frozenset(), anchor: types.Anchor = "proximal"):
-    """Make a piece of ``log rho(d, rollout, scores, *arguments)``, d [B, T] the difference to the anchor."""
-
-    def lift(shape, arguments) -> types.LossTransform:
-        of = arguments.get("anchor", anchor)
-
-        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-            d = shape(_difference(rollout, scores, of), rollout, scores) * jnp.ones_like(rollout.mask)
-            return written(loss, jnp.where(rollout.mask > 0, d, 0.0))
-
-        needs = types.Needs(proximal=of == "proximal", reference=of == "reference", extra=extra)
-        return transforms.stateless(types.LossTransform, apply, needs=needs)
-
-    return transforms.formula(lift, 3)
+def _anchored(arguments) -> types.Needs:
+    of = arguments["anchor"]
+    return types.Needs(proximal=of == "proximal", reference=of == "reference", behaviour=of == "behaviour")
 
 
-def written(loss: types.Loss, d) -> types.Loss:
-    """Write the log-ratio and what is told of it."""
-    fixed = jax.lax.stop_gradient(d)
-    metrics = {"ratio": jnp.exp(fixed), "proximal_kl": jnp.expm1(fixed) - fixed}
-    return loss.replace(log_ratio=d, metrics={**loss.metrics, **metrics})
+@define.ratio(needs=_anchored)
+def token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
+    """Use the ratio of each token: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
 
-
-@_ratio()
-def token(d, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
-    """Use each token's own ratio: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
-
-    ``limit`` holds log rho to [-limit, limit], without gradient outside; many systems take 20, others none.
+    ``limit`` clamps log rho to [-limit, limit], without gradient outside; many systems use 20, others none.
     """
+    d = difference(r, s, anchor)
     return d if limit is None else jnp.clip(d, -limit, limit)
 
 
-@_ratio()
-def sequence(d, r, s, anchor: types.Anchor = "proximal"):
+@define.ratio(needs=_anchored)
+def sequence(loss, r, s, anchor: types.Anchor = "proximal"):
     """Use the geometric mean over the row: s = exp(sum_t m_t (logp_t - anchor_t) / |y|), on every token.
 
     Source: GSPO (arXiv 2507.18071, eq. 7). Equals ``token`` on rows of one token.
     """
-    return ops.row_mean(d, r.mask)
+    return ops.row_mean(difference(r, s, anchor), r.mask)
 
 
-@_ratio()
-def sequence_token(d, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
-    """Use the row's geometric mean in value, the token's own log-prob in gradient: sg(s) exp(logp - sg(logp)).
+@define.ratio(needs=_anchored)
+def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
+    """Use the row's geometric mean in value, the token's log-prob in gradient: sg(s) exp(logp - sg(logp)).
 
     Source: GSPO-token (arXiv 2507.18071, eq. 14). Value of ``sequence``; the same gradient under a row mean when the
     advantage is constant over the row. ``limit`` is an upper bound on log s.
     """
+    d = difference(r, s, anchor)
     fixed = jax.lax.stop_gradient(d)
     row = ops.row_mean(fixed, r.mask) + d - fixed
     return row if limit is None else jnp.minimum(row, limit)
 
 
-@_ratio()
-def product(d, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, high: float = 20.0):
-    """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm held to [low, high].
+@define.ratio(needs=_anchored)
+def product(loss, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, high: float = 20.0):
+    """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm clamped to [low, high].
 
     Unbiased where not clamped, and of high variance. Differs from ``sequence`` by the sum in place of the mean.
+
+    Args:
+      anchor: whose log-probs are the denominator.
+      low: lower bound of the log-ratio, nats.
+      high: upper bound of the log-ratio, nats.
     """
-    return jnp.clip(ops.row_sum(d, r.mask), low, high)
+    return jnp.clip(ops.row_sum(difference(r, s, anchor), r.mask), low, high)
 
 
-@_ratio(anchor="one")
-def on_policy(d, r, s):
-    """Declare every token the policy's own: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
+@define.ratio
+def on_policy(loss, r, s):
+    """Treat every token as on-policy: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
 
     Source: UloRL's pseudo-on-policy ratio (arXiv 2507.19766) for rows stitched from several versions.
     """
+    d = difference(r, s, "one")
     return d - jax.lax.stop_gradient(d)
 
 
-@transforms.piece
-def interpolated():
+def _age(r: types.Rollout, s: types.Scores):
+    version = ops.given(r.version, "ratio.interpolated: the rollout has no version")
+    return (ops.current_version(r) - version).astype(r.mask.dtype)
+
+
+@define.ratio(needs=types.Needs(behaviour=True), statistics=(define.statistic("age", _age, shared=True),))
+def interpolated(loss, r, s):
     """Put the proximal policy between sampler and policy by age: log prox = log b + (1 - 1/age) (sg(logp) - log b).
 
     Source: A-3PO (arXiv 2512.06547). Age is the trainer's version minus the token's; at age 0 or 1 the
     proximal policy is the sampler. Weights that follow see the same proximal policy.
     """
-
-    def age(r: types.Rollout) -> types.Rollout:
-        version = ops.given(r.version, "ratio.interpolated: the rollout has no version")
-        return r.replace(extra={**r.extra, "age": (ops.current_version(r) - version).astype(r.mask.dtype)})
-
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        d = _difference(rollout, scores, "behaviour")
-        behaviour = ops.given(rollout.behaviour_logp, "ratio.interpolated: the rollout has no behaviour_logp")
-        moved = (1.0 - 1.0 / jnp.maximum(rollout.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
-        return written(loss, d - moved).replace(proximal_logp=behaviour + moved)
-
-    return transforms.stateless(types.LossTransform, apply, statistics=(prepare.statistic(age),))
+    d = difference(r, s, "behaviour")
+    behaviour = ops.given(r.behaviour_logp, "ratio.interpolated: the rollout has no behaviour_logp")
+    moved = (1.0 - 1.0 / jnp.maximum(r.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
+    return d - moved, behaviour + moved
 
 
-@_ratio()
-def shaped(d, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"):
-    """Bend the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
+@define.ratio(needs=_anchored)
+def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"):
+    """Reshape the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
 
     Source: LUFFY's policy shaping (arXiv 2504.14945, eq. 9), where anchor "one" makes rho = pi; with anchor
     "behaviour", the soft limit of Guide (arXiv 2506.13923) on rows sampled in another context.
     """
+    d = difference(r, s, anchor)
     return d - jnp.logaddexp(d, jnp.log(gamma))
 
 
-def _anchor(d, r, s):
-    """Return the anchor's log-prob, which was taken off to make d."""
-    return jax.lax.stop_gradient(jnp.where(r.mask > 0, s.logp - d, 0.0))
+def _difference_and_proximal(r: types.Rollout, s: types.Scores):
+    """Return (logp - proximal, proximal), 0 on masked tokens."""
+    d = difference(r, s, "proximal")
+    return d, jax.lax.stop_gradient(ops.live_logp(r, s) - d)
 
 
-@_ratio()
-def multiple_importance(d, r, s):
+@define.ratio(needs=types.Needs(proximal=True))
+def multiple_importance(loss, r, s):
     """Weigh external tokens by 2 pi / (pi_old + (pi_old + 1) / 2), the balance of policy and demonstrator.
 
     Source: RL-PLUS (arXiv 2508.00222), pi_old the proximal policy. pi_old = 1 gives pi.
     """
-    old = _anchor(d, r, s)
-    return d + jnp.log(2.0) + old - jnp.log(1.5 * jnp.exp(old) + 0.5)
+    d, proximal = _difference_and_proximal(r, s)
+    return d + jnp.log(2.0) + proximal - jnp.log(1.5 * jnp.exp(proximal) + 0.5)
 
 
-@_ratio(extra=frozenset({"probe_logp"}))
-def mixture(d, r, s, alpha: types.Fraction = 0.1):
+@define.ratio(needs=types.Needs(proximal=True) | define.reads(extra=("probe_logp",)))
+def mixture(loss, r, s, alpha: types.Fraction = 0.1):
     """Divide by the mixture that wrote the row: pi / ((1 - alpha) pi_old + alpha mu), log mu in extra["probe_logp"].
 
     Source: REX-RAG (arXiv 2508.08149). alpha 0 is ``token``.
     """
-    old, probe = _anchor(d, r, s), jnp.where(r.mask > 0, ops.extra(r, "probe_logp"), 0.0)
+    d, proximal = _difference_and_proximal(r, s)
+    probe = jnp.where(r.mask > 0, ops.extra(r, "probe_logp"), 0.0)
     # in logs: both probabilities may be too small for their exponentials
-    return d + old - jnp.logaddexp(jnp.log1p(-alpha) + old, jnp.log(alpha) + probe)
+    return d + proximal - jnp.logaddexp(jnp.log1p(-alpha) + proximal, jnp.log(alpha) + probe)

@@ -1,45 +1,15 @@
 """Reductions: the constant coefficient of every token, computed on the whole minibatch.
 
 loss = sum over terms, rows and tokens of term * coefficient. A coefficient is 0 on masked tokens and on
-invalid rows; a term uses the common one unless a penalty names its own.
+invalid rows; a term uses the common one unless its penalty names another.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
-
-
-def _coefficient(
-    rule: Callable[[types.Rollout, types.Array], types.Array], arguments, needs: types.Needs = types.Needs()
-) -> types.PrepareTransform:
-    def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-        del scores
-        mask = rollout.mask * ops.valid_rows(rollout)[:, None]
-        return rollout.replace(coefficient={**rollout.coefficient, "common": rule(rollout, mask)})
-
-    asked = needs | transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
-    return transforms.stateless(types.PrepareTransform, apply, needs=asked)
-
-
-_reduction = transforms.formula(_coefficient, 2)  # a piece is a function of (rollout, mask of what counts), arguments
-
-
-def _over(needs: types.Needs):
-    return transforms.formula(lambda rule, arguments: _coefficient(rule, arguments, needs), 2)
-
-
-def named(name: str, reduction: types.PrepareTransform) -> types.PrepareTransform:
-    """Return ``reduction`` writing the coefficient of the term ``name`` instead of the common one."""
-
-    def apply(rollout, scores, state, key):
-        out, state = reduction.apply(rollout, scores, state, key)
-        return rollout.replace(coefficient={**rollout.coefficient, name: out.coefficient["common"]}), state
-
-    return types.PrepareTransform(apply, reduction.init, reduction.observe, reduction.needs, "reduce", reduction.spec)
+from rljax.transforms import define, ops
 
 
 def _trained_rows(mask):
@@ -60,7 +30,7 @@ def _tokens_of(ids, mask):
     return jnp.maximum(ops.segment_total(jnp.sum(mask, axis=1), ids), 1.0)[:, None]
 
 
-@_reduction
+@define.reduce
 def mean_over_tokens(r, mask, only: types.Predicate | None = None):
     """Average over all tokens of the minibatch: m_t / sum m (DAPO, arXiv 2503.14476, section 3.3).
 
@@ -69,14 +39,14 @@ def mean_over_tokens(r, mask, only: types.Predicate | None = None):
     return _share(mask if only is None else jnp.where(transforms.PREDICATES[only](r), mask, 0.0))
 
 
-@_reduction
+@define.reduce
 def mean_over_tokens_by(r, mask, predicate: types.Predicate):
     """Average over the tokens that satisfy ``predicate``, and over those that do not, and add (OREAL, 2502.06781)."""
     where = transforms.PREDICATES[predicate](r)
     return _share(jnp.where(where, mask, 0.0)) + _share(jnp.where(where, 0.0, mask))
 
 
-@_reduction
+@define.reduce
 def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip"):
     """Average over rows of token means: m_t / (|y_i| n) (GRPO, arXiv 2402.03300, eq. 3).
 
@@ -87,7 +57,7 @@ def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip"):
     return mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1.0) / rows
 
 
-@_reduction
+@define.reduce
 def mean_over_rows_of_sums(r, mask):
     """Average over rows of token sums: m_t / n, the gradient of the expected return of a row.
 
@@ -96,7 +66,7 @@ def mean_over_rows_of_sums(r, mask):
     return mask / _trained_rows(mask)
 
 
-@_reduction
+@define.reduce
 def fixed_length(r, mask, length: types.Positive | None = None):
     """Divide by a constant length: m_t / (n length) (Dr. GRPO, arXiv 2503.20783, section 3.2).
 
@@ -105,13 +75,13 @@ def fixed_length(r, mask, length: types.Positive | None = None):
     return mask / _trained_rows(mask) / (mask.shape[1] if length is None else length)
 
 
-@_reduction
+@define.reduce
 def sum_over_tokens(r, mask, divisor: types.Positive = 1.0):
-    """Add all tokens up and divide by a constant: m_t / divisor."""
+    """Sum all tokens and divide by a constant: m_t / divisor."""
     return mask / divisor
 
 
-@_reduction
+@define.reduce
 def mean_over_prompts(r, mask):
     """Average over prompts of the token mean over all rows of the prompt (SkyRL, ScaleRL).
 
@@ -120,33 +90,33 @@ def mean_over_prompts(r, mask):
     return mask / _tokens_of(r.group, mask) / _distinct(r.group, mask)
 
 
-def _rollouts(r: types.Rollout):
-    return ops.given(r.episode, "reduce: the rollout record has no episode ids")
+def _episodes(r: types.Rollout):
+    return ops.given(r.episode, "reduce: the rollout has no episode")
 
 
-@_over(types.Needs(episodes=True))
+@define.reduce(needs=types.Needs(episodes=True))
 def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes"):
-    """Average over rollouts of the token mean over all their rows (Delethink, arXiv 2510.06557).
+    """Average over episodes of the token mean over all their rows (Delethink, arXiv 2510.06557).
 
-    ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that a
-    rollout of many rows weighs less. One row a rollout is ``mean_over_rows``.
+    ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that an
+    episode of many rows weighs less. With one row an episode it is ``mean_over_rows``.
     """
-    number = _distinct(_rollouts(r), mask) if count == "episodes" else _trained_rows(mask)
-    return mask / _tokens_of(_rollouts(r), mask) / number
+    number = _distinct(_episodes(r), mask) if count == "episodes" else _trained_rows(mask)
+    return mask / _tokens_of(_episodes(r), mask) / number
 
 
-@_over(types.Needs(episodes=True, turns=True))
+@define.reduce(needs=types.Needs(episodes=True, turns=True))
 def mean_over_turns(r, mask):
-    """Average over tokens of a turn, then turns of a rollout, then rollouts (WebAgent-R1, arXiv 2505.16421).
+    """Average over tokens of a turn, then turns of an episode, then episodes (WebAgent-R1, arXiv 2505.16421).
 
-    One turn and one row a rollout is ``mean_over_rows``.
+    With one turn and one row an episode it is ``mean_over_rows``.
     """
     tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, ("episode", "turn"))), 1.0)
-    # each token is 1 / tokens of a turn: their sum over the rollout is its number of turns
-    return mask / tokens / _tokens_of(_rollouts(r), mask / tokens) / _distinct(_rollouts(r), mask)
+    # each token is 1 / tokens of a turn: their sum over the episode is its number of turns
+    return mask / tokens / _tokens_of(_episodes(r), mask / tokens) / _distinct(_episodes(r), mask)
 
 
-@_reduction
+@define.reduce
 def mean_over_first_tokens(r, mask):
-    """Average over rows of their first token alone: what a value of the prompt is fitted by."""
+    """Average over rows of their first token alone, as for a value of the prompt."""
     return ops.first_token(mask) / _trained_rows(mask)

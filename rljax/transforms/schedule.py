@@ -1,35 +1,17 @@
-"""Numbers that move: they may stand wherever a piece takes a number.
+"""Schedules and adaptive coefficients: they may be used wherever a piece takes a number.
 
-A schedule counts the steps of its phase; an adaptive coefficient follows a metric. Their state is the
+A schedule counts the steps of its phase; an adaptive coefficient follows a metric. Their state is part of the
 algorithm's, so it is checkpointed and restored.
 """
 
 import functools
-import inspect
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import optax
 
-from rljax import transforms, types
-
-
-def _controller(constructor: Callable[..., types.Controller]) -> Callable[..., types.Controller]:
-    signature = inspect.signature(constructor)
-
-    @functools.wraps(constructor)
-    def build(*args: Any, **kwargs: Any) -> types.Controller:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        built = constructor(*bound.args, **bound.kwargs)
-        return types.Controller(
-            built.init, built.value, built.update, transforms.call(constructor.__name__, bound.arguments)
-        )
-
-    build.is_piece = True  # type: ignore[attr-defined]
-    return build
+from rljax import types
+from rljax.transforms import define
 
 
 def _counted(schedule: optax.Schedule) -> types.Controller:
@@ -40,15 +22,27 @@ def _counted(schedule: optax.Schedule) -> types.Controller:
     )
 
 
-@_controller
+@define.schedule
 def linear(start: float, end: float, steps: types.Count) -> types.Controller:
-    """Go from ``start`` to ``end`` over ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` over ``steps`` steps, then stay.
+
+    Args:
+      start: first value.
+      end: last value.
+      steps: steps of the phase from first to last.
+    """
     return _counted(optax.linear_schedule(start, end, steps))
 
 
-@_controller
+@define.schedule
 def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
-    """Go from ``start`` to ``end`` along half a cosine over ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` along half a cosine over ``steps`` steps, then stay.
+
+    Args:
+      start: first value.
+      end: last value.
+      steps: steps of the phase from first to last.
+    """
 
     def value(count):
         share = jnp.clip(count / steps, 0.0, 1.0)
@@ -57,19 +51,33 @@ def cosine(start: float, end: float, steps: types.Count) -> types.Controller:
     return _counted(value)
 
 
-@_controller
+@define.schedule
 def exponential(start: types.Positive, end: types.Positive, steps: types.Count) -> types.Controller:
-    """Go from ``start`` to ``end`` by a constant factor each step over ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` by a constant factor each step over ``steps`` steps, then stay.
+
+    Args:
+      start: first value.
+      end: last value.
+      steps: steps of the phase from first to last.
+    """
     return _counted(lambda count: start * (end / start) ** jnp.clip(count / steps, 0.0, 1.0))
 
 
-@_controller
+@define.schedule
 def staircase(
     initial: float, change: float, every: types.Count, start: int = 0, low: float = -math.inf, high: float = math.inf
 ) -> types.Controller:
-    """Add ``change`` at the steps start + 1, start + 1 + every, ..., held to [low, high].
+    """Add ``change`` at the steps start + 1, start + 1 + every, ..., clamped to [low, high].
 
     value = clip(initial + change ceil(max(step - start, 0) / every), low, high).
+
+    Args:
+      initial: first value.
+      change: added at each stair.
+      every: steps of a stair.
+      start: last step with the first value.
+      low: lower bound.
+      high: upper bound.
     """
 
     def value(count):
@@ -79,15 +87,22 @@ def staircase(
     return _counted(value)
 
 
-@_controller
+@define.schedule
 def decay(initial: float, factor: types.Positive, every: types.Count = 1, low: float = 0.0) -> types.Controller:
-    """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low)."""
+    """Multiply by ``factor`` every so many steps: max(initial factor^floor(step / every), low).
+
+    Args:
+      initial: first value.
+      factor: multiplies the value.
+      every: steps between two multiplications.
+      low: lower bound.
+    """
     return _counted(lambda count: jnp.maximum(initial * factor ** jnp.floor(jnp.asarray(count) / every), low))
 
 
-@_controller
+@define.schedule
 def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
-    """Hold each value from its step on: ((0, 1.0), (100, 0.5)) is 1 up to step 99 and 0.5 from then on."""
+    """Use each value from its step on: ((0, 1.0), (100, 0.5)) is 1 up to step 99 and 0.5 from then on."""
 
     def value(count):
         steps, numbers = (jnp.asarray(x) for x in zip(*values, strict=True))
@@ -96,7 +111,7 @@ def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
     return _counted(value)
 
 
-@_controller
+@define.schedule
 def adaptive_kl(
     initial: types.Positive, target: types.Positive, horizon: types.Positive = 10_000.0
 ) -> types.Controller:
@@ -105,6 +120,11 @@ def adaptive_kl(
     beta <- beta (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon), n = rows of the step
     (Ziegler et al., Fine-Tuning Language Models from Human Preferences, arXiv 1909.08593, section 2.2).
     Reads the metrics ``kl`` (nats a token) and ``valid_rows``.
+
+    Args:
+      initial: first coefficient.
+      target: divergence to reach, nats a token.
+      horizon: rows over which the coefficient adapts.
     """
 
     def update(beta, metrics):
@@ -115,13 +135,18 @@ def adaptive_kl(
     return types.Controller(lambda: start(jnp.result_type(float)), lambda beta: beta, update)
 
 
-@_controller
+@define.schedule
 def adaptive_entropy(
     target: types.Positive, initial: types.NonNegative = 0.01, step: types.Positive = 0.005
 ) -> types.Controller:
     """Steer an entropy coefficient: + step after a step with entropy <= target, - step after others; 0 above target.
 
     Skywork-OR1 (arXiv 2505.22312). Reads the metric ``live_entropy`` (nats a token), which ``penalty.entropy`` writes.
+
+    Args:
+      target: entropy to keep, nats a token.
+      initial: first coefficient.
+      step: change of the coefficient after a step.
     """
 
     def update(state, metrics):

@@ -1,50 +1,26 @@
-"""Weights: constants that multiply the policy term, and only it, since they stand before the penalties.
+"""Weights: constants that multiply the policy term, and only it, since they come before the penalties.
 
-Denominators count what a weight of 0 drops; ``transforms.prepare`` has pieces that take it out of them. "Proximal"
+Denominators count what a weight of 0 drops; pieces of ``transforms.prepare`` remove it from them too. "Proximal"
 is the policy at the start of the update (or what ``ratio.interpolated`` puts in its place), "behaviour" what the
-sampler assigned: x = log proximal - log behaviour. A piece is a function of (loss, rollout, scores) and its arguments.
+sampler assigned: x = log proximal - log behaviour.
 """
 
+import functools
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops, prepare
+from rljax.transforms import define, ops, prepare
 
-PROXIMAL = types.Needs(proximal=True)
-FIXED = types.Needs(fixed_proximal=True)
-
-
-def _weight(rule, needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
-    """Multiply all terms so far by ``rule(loss, rollout, scores)``, [B, T] or [B, 1]."""
-
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        weight = jax.lax.stop_gradient(rule(loss, rollout, scores)) * jnp.ones_like(rollout.mask)
-        terms = {name: term * weight for name, term in loss.terms.items()}
-        return loss.replace(terms=terms, metrics={**loss.metrics, "weight": weight})
-
-    return transforms.stateless(types.LossTransform, apply, needs=needs, statistics=statistics)
+GAP = types.Needs(proximal=True, behaviour=True)
+FIXED_GAP = types.Needs(fixed_proximal=True, behaviour=True)
 
 
-def _weighs(needs: types.Needs = types.Needs(), statistics=()):
-    """Make a piece of ``rule(loss, rollout, scores, *arguments)``; see ``transforms.formula``."""
-    return transforms.formula(lambda rule, arguments: _weight(rule, needs, statistics), 3)
-
-
-def _marked(name: str, pick, inverse: bool = False, needs: types.Needs = types.Needs()) -> types.LossTransform:
-    """Weigh by ``pick(rollout)`` [B, T] of the whole minibatch, or by 1 minus it, kept in extra[name]."""
-
-    def mark(r: types.Rollout) -> types.Rollout:
-        if name in r.extra:
-            raise ValueError(
-                f"weight: two pieces of one objective write extra[{name!r}]; one of a kind may stand there"
-            )
-        return r.replace(extra={**r.extra, name: pick(r)})
-
-    before = prepare.statistic(mark, needs)
-    return _weight(lambda loss, r, s: 1.0 - r.extra[name] if inverse else r.extra[name], statistics=(before,))
+def _on_minibatch(name: str, function, arguments, needs: types.Needs = types.Needs()) -> types.PrepareTransform:
+    """Write extra[name], ``function(rollout, scores, *arguments)`` of the whole minibatch."""
+    return define.statistic(name, functools.partial(function, **arguments), needs)
 
 
 def _proximal(loss: types.Loss, r: types.Rollout, s: types.Scores):
@@ -68,13 +44,20 @@ def _importance(x, mask, level: types.Level = "token"):
     return jnp.exp(jnp.clip(x, -20.0, 20.0))
 
 
-@_weighs()
+@define.weight
 def constant(loss, r, s, scale: types.Number = 1.0):
     """Multiply by a number."""
     return scale * jnp.ones_like(r.mask)
 
 
-@_weighs(PROXIMAL)
+@define.weight(needs=lambda a: define.reads(extra=(a["name"],)))
+def given(loss, r, s, name: str):
+    """Multiply by weights computed elsewhere: ``rollout.extra[name]``, [B, T], or [B] for one number a row."""
+    weight = ops.extra(r, name)
+    return jnp.where(r.mask > 0, weight if weight.ndim == 2 else weight[:, None], 0.0)
+
+
+@define.weight(needs=GAP)
 def truncated_importance(
     loss, r, s, cap: types.Positive = 2.0, floor: types.NonNegative = 0.0, level: types.Level = "token"
 ):
@@ -82,20 +65,31 @@ def truncated_importance(
 
     Truncated importance sampling as in verl, slime, open-instruct (cap 2). 1 where they agree. ``level`` "product" is
     the row's unbiased weight, "geometric" its mean.
+
+    Args:
+      cap: upper bound of the weight.
+      floor: lower bound of the weight.
+      level: "token", "product" or "geometric".
     """
     return jnp.clip(_importance(_gap(loss, r, s), r.mask, level), floor, cap)
 
 
-@_weighs(PROXIMAL)
+@define.weight(needs=GAP)
 def masked_importance(
     loss, r, s, low: types.NonNegative = 0.0, high: types.Positive = 5.0, level: types.Level = "token"
 ):
-    """Use w = exp(x) where low <= w <= high, else 0: IcePop (arXiv 2510.18855) with (0.5, 5)."""
+    """Use w = exp(x) where low <= w <= high, else 0: IcePop (arXiv 2510.18855) with (0.5, 5).
+
+    Args:
+      low: smallest weight that is kept.
+      high: largest weight that is kept.
+      level: "token", "product" or "geometric".
+    """
     w = _importance(_gap(loss, r, s), r.mask, level)
     return jnp.where((w >= low) & (w <= high), w, 0.0)
 
 
-@_weighs(PROXIMAL)
+@define.weight(needs=GAP)
 def sequence_masked_importance(loss, r, s, low: types.NonNegative = 0.999, high: types.Positive = 1.002):
     """Keep a row iff its geometric-mean weight is in [low, high]; weigh its tokens by exp(x), untruncated.
 
@@ -106,18 +100,18 @@ def sequence_masked_importance(loss, r, s, low: types.NonNegative = 0.999, high:
     return jnp.where((row >= low) & (row <= high), _importance(x, r.mask), 0.0)
 
 
-@transforms.piece
-def normalised_importance(cap: types.Positive = 2.0):
+def _normalised(r: types.Rollout, s: types.Scores, cap):
+    w = jnp.minimum(_importance(_fixed_gap(r), r.mask), cap)
+    return w / jnp.maximum(ops.masked_mean(w, r.mask), 1e-6)
+
+
+@define.weight(statistics=lambda a: (_on_minibatch("normalised", _normalised, a, FIXED_GAP),))
+def normalised_importance(loss, r, s, cap: types.Positive = 2.0):
     """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl)."""
-
-    def pick(r: types.Rollout):
-        w = jnp.minimum(_importance(_fixed_gap(r), r.mask), cap)
-        return w / jnp.maximum(ops.masked_mean(w, r.mask), 1e-6)
-
-    return _marked("normalised", pick, needs=FIXED)
+    return r.extra["normalised"]
 
 
-@_weighs(PROXIMAL)
+@define.weight(needs=GAP)
 def reject(
     loss,
     r,
@@ -130,12 +124,18 @@ def reject(
     """Keep the policy term where low <= k(-x) <= high, of the token or its row; see ``prepare.reject``.
 
     Denominators count the rejected, as in AReaL and slime.
+
+    Args:
+      estimator: a name of ``ops.kl_estimate``.
+      low: lower bound, nats.
+      high: upper bound, nats.
+      level: "token", or how a row's tokens are combined.
     """
     within = prepare.divergence_within(r, _proximal(loss, r, s), estimator, low, high, level)
     return within.astype(r.mask.dtype)
 
 
-@_weighs()
+@define.weight(needs=types.Needs(behaviour=True))
 def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5):
     """Drop rows of negative advantage whose mean log(behaviour / pi) exceeds delta, pi the live policy.
 
@@ -146,26 +146,26 @@ def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5):
     return jnp.where(transforms.PREDICATES["negative"](r) & (drift > delta), 0.0, 1.0)
 
 
-@transforms.piece
-def second_moment_mask(tau: types.Positive = 0.04):
+def _moment_kept(r: types.Rollout, s: types.Scores, tau):
+    square = jnp.where(r.mask > 0, _fixed_gap(r) ** 2, jnp.inf)
+    ordered = jnp.sort(square.reshape(-1))
+    real = jnp.isfinite(ordered)
+    mean = jnp.cumsum(jnp.where(real, ordered, 0.0)) / jnp.arange(1, ordered.size + 1, dtype=ordered.dtype)
+    kept = jnp.sum((mean < tau) & real)  # means of ever larger values never fall
+    bound = jnp.where(kept > 0, ordered[jnp.maximum(kept - 1, 0)], -1.0)
+    return (square <= bound).astype(r.mask.dtype)
+
+
+@define.weight(statistics=lambda a: (_on_minibatch("moment_kept", _moment_kept, a, FIXED_GAP),))
+def second_moment_mask(loss, r, s, tau: types.Positive = 0.04):
     """Drop tokens in descending x^2 until the mean of x^2 over the rest of the minibatch is below tau.
 
-    Source: M2PO (arXiv 2510.01161). Mean already below tau: nothing is dropped.
+    Source: M2PO (arXiv 2510.01161). If the mean is below tau already, nothing is dropped.
     """
-
-    def pick(r: types.Rollout):
-        square = jnp.where(r.mask > 0, _fixed_gap(r) ** 2, jnp.inf)
-        ordered = jnp.sort(square.reshape(-1))
-        real = jnp.isfinite(ordered)
-        mean = jnp.cumsum(jnp.where(real, ordered, 0.0)) / jnp.arange(1, ordered.size + 1, dtype=ordered.dtype)
-        kept = jnp.sum((mean < tau) & real)  # means of ever larger values never fall
-        bound = jnp.where(kept > 0, ordered[jnp.maximum(kept - 1, 0)], -1.0)
-        return (square <= bound).astype(r.mask.dtype)
-
-    return _marked("moment_kept", pick, needs=FIXED)
+    return r.extra["moment_kept"]
 
 
-@_weighs(PROXIMAL)
+@define.weight(needs=GAP)
 def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
     """Drop tokens where the larger Bernoulli KL between proximal and behaviour exceeds ``bound`` (KPop)."""
     behaviour = jnp.where(r.mask > 0, ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp"), 0.0)
@@ -173,7 +173,7 @@ def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
     return jnp.where(jnp.maximum(ops.bernoulli_kl(q, b), ops.bernoulli_kl(b, q)) > bound, 0.0, 1.0)
 
 
-@_weighs(PROXIMAL)
+@define.weight(needs=GAP)
 def row_tv_mask(loss, r, s, bound: types.Positive = 0.1):
     """Drop tokens that have moved in the direction of A, in rows whose mean |exp(x) - 1| exceeds ``bound``.
 
@@ -185,57 +185,60 @@ def row_tv_mask(loss, r, s, bound: types.Positive = 0.1):
     return jnp.where(far & toward, 0.0, 1.0)
 
 
-@transforms.piece
-def fresh(lag: int = 0):
+def _stale(r: types.Rollout, s: types.Scores, lag):
+    version = ops.given(r.version, "weight.fresh: the rollout has no version")
+    return (version < ops.current_version(r) - lag).astype(r.mask.dtype)
+
+
+@define.weight(statistics=lambda a: (_on_minibatch("stale", _stale, a),))
+def fresh(loss, r, s, lag: int = 0):
     """Keep the policy term only on tokens at most ``lag`` versions older than the trainer."""
-
-    def pick(r: types.Rollout):
-        version = ops.given(r.version, "weight.fresh: the rollout has no version")
-        return (version < ops.current_version(r) - lag).astype(r.mask.dtype)
-
-    return _marked("stale", pick, inverse=True)
+    return 1.0 - r.extra["stale"]
 
 
-@transforms.piece
-def high_entropy(share: types.Fraction = 0.2):
+def _forking(r: types.Rollout, s: types.Scores, share):
+    entropy = ops.given(r.entropy, "weight.high_entropy: the rollout has no entropy")
+    bound = jnp.nanquantile(jnp.where(r.mask > 0, entropy, jnp.nan), 1.0 - share)
+    return (entropy >= bound).astype(r.mask.dtype)
+
+
+@define.weight(statistics=lambda a: (_on_minibatch("forking", _forking, a),))
+def high_entropy(loss, r, s, share: types.Fraction = 0.2):
     """Keep the ``share`` of the minibatch's tokens with the highest entropy at sampling, from their quantile up.
 
     Source: Beyond the 80/20 Rule (arXiv 2506.01939).
     """
-
-    def pick(r: types.Rollout):
-        entropy = ops.given(r.entropy, "weight.high_entropy: the rollout has no entropy")
-        bound = jnp.nanquantile(jnp.where(r.mask > 0, entropy, jnp.nan), 1.0 - share)
-        return (entropy >= bound).astype(r.mask.dtype)
-
-    return _marked("forking", pick)
+    return r.extra["forking"]
 
 
-@transforms.piece
-def covariance_mask(share: types.Fraction = 2e-4, bounds: tuple[float, float] = (1.0, 5.0)):
-    """Drop a random ``share`` of the minibatch's tokens, chosen where the covariance lies within ``bounds``.
+def _drawn(a) -> tuple[types.PrepareTransform, ...]:
+    """Draw the tokens that ``covariance_mask`` drops."""
 
-    cov = (A - mean A)(logp - mean logp); at least one token is drawn, and one that the clip has already stopped is
-    left alone. Source: Clip-Cov (arXiv 2505.22617).
-    """
-
-    def pick(rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
+    def apply(rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
         covariance, count = covariances(rollout, scores)
-        inside = (covariance > bounds[0]) & (covariance < bounds[1]) & (rollout.mask > 0)
+        low, high = a["bounds"]
+        inside = (covariance > low) & (covariance < high) & (rollout.mask > 0)
         draw = jnp.where(inside, jax.random.uniform(key, inside.shape), -1.0).reshape(-1)
         place = jnp.argsort(jnp.argsort(-draw)).reshape(inside.shape)
-        dropped = inside & (place < at_least_one(share * count))
+        dropped = inside & (place < at_least_one(a["share"] * count))
         return rollout.replace(extra={**rollout.extra, "covariant": dropped.astype(rollout.mask.dtype)}), state
 
-    def rule(loss: types.Loss, rollout: types.Rollout, scores: types.Scores):
-        unclipped = 1.0 - loss.metrics.get("clipped", jnp.zeros_like(rollout.mask))
-        return 1.0 - rollout.extra["covariant"] * unclipped
+    return (types.PrepareTransform(apply, needs=types.Needs(live=True)),)
 
-    return _weight(rule, statistics=(types.PrepareTransform(pick, needs=types.Needs(live=True)),))
+
+@define.weight(statistics=_drawn)
+def covariance_mask(loss, r, s, share: types.Fraction = 2e-4, bounds: tuple[float, float] = (1.0, 5.0)):
+    """Drop a random ``share`` of the minibatch's tokens, among those whose covariance is within ``bounds``.
+
+    cov = (A - mean A)(logp - mean logp); at least one token is drawn, and one that is clipped already is
+    unchanged. Source: Clip-Cov (arXiv 2505.22617).
+    """
+    unclipped = 1.0 - loss.metrics.get("clipped", jnp.zeros_like(r.mask))
+    return 1.0 - r.extra["covariant"] * unclipped
 
 
 def at_least_one(count):
-    """Return a number of tokens: ``count`` rounded down, and no less than 1."""
+    """Return a number of tokens: ``count`` rounded down, and at least 1."""
     return jnp.maximum(jnp.floor(count), 1.0).astype(jnp.int32)
 
 
@@ -246,7 +249,7 @@ def covariances(rollout: types.Rollout, scores: types.Scores):
     return (a - ops.masked_mean(a, rollout.mask)) * (live - ops.masked_mean(live, rollout.mask)), jnp.sum(rollout.mask)
 
 
-@_weighs()
+@define.weight
 def mastered_token_mask(loss, r, s, entropy: types.NonNegative = 0.2, probability: types.Fraction = 0.99):
     """Drop tokens of at least ``probability`` in right rows whose mean entropy at sampling is below ``entropy``.
 
@@ -258,7 +261,7 @@ def mastered_token_mask(loss, r, s, entropy: types.NonNegative = 0.2, probabilit
     return jnp.where(transforms.PREDICATES["correct"](r) & sharp & known, 0.0, 1.0)
 
 
-@_weighs()
+@define.weight
 def by_sign(
     loss,
     r,
@@ -267,24 +270,29 @@ def by_sign(
     negative: types.NonNegative = 1.0,
     of: Literal["advantage", "reward"] = "advantage",
 ):
-    """Multiply the loss of positive tokens by ``positive``, of the others by ``negative``; schedules may stand there.
+    """Multiply the loss of positive tokens by ``positive``, of the others by ``negative``; both may be schedules.
 
     The sign is that of the token's advantage or of the row's reward. They agree for 0/1 rewards under a group
     baseline, and differ with shaped rewards (a right row below its group's mean is negative), with critics, and
     where the baseline is 0: then a reward of 0 is "not positive" though its advantage is 0. Source: the sample weights
     of arXiv 2506.01347's release (reward), OREAL (arXiv 2502.06781, reward).
+
+    Args:
+      positive: factor of positive tokens.
+      negative: factor of the others.
+      of: whose sign: the token's advantage or the row's reward.
     """
     return jnp.where(transforms.PREDICATES["positive" if of == "advantage" else "correct"](r), positive, negative)
 
 
-@_weighs(types.Needs(agents=True))
+@define.weight(needs=types.Needs(agents=True))
 def by_role(loss, r, s, weights: tuple[float, ...]):
     """Multiply by the weight of the row's agent. Source: Evolving-RL."""
     agent = ops.given(r.agent, "weight.by_role: the rollout has no agent")
     return jnp.asarray(weights, r.mask.dtype)[agent][:, None]
 
 
-@_weighs(statistics=(prepare.solve_rate(),))
+@define.weight(statistics=(prepare.solve_rate(),))
 def by_difficulty(loss, r, s, kind: Literal["easy", "medium", "hard"] = "medium"):
     """Weigh a prompt by its success rate p: 1 on the side ``kind`` names, cos(pi (p - 1/2)) elsewhere.
 
@@ -297,45 +305,47 @@ def by_difficulty(loss, r, s, kind: Literal["easy", "medium", "hard"] = "medium"
     return jnp.where(p <= 0, 0.25 if kind == "hard" else 0.0, weight)
 
 
-@transforms.piece
-def by_solve_rate(gamma: types.Number = 1.0, alpha: types.Fraction = 0.8):
+def _solve_rate_weight(r: types.Rollout, s: types.Scores, gamma, alpha):
+    valid, reward = ops.valid_rows(r), ops.row_reward(r)
+    domain = ops.given(r.domain, "weight.by_solve_rate: the rollout has no domain")
+    bar = alpha * ops.segment_mean(reward, r.group, valid)
+    bar = bar + (1.0 - alpha) * ops.segment_mean(reward, domain, valid)
+    above = ops.segment_mean((reward > bar).astype(r.mask.dtype), r.group, valid)
+    lift = gamma * (0.5 - above[:, None])
+    return jnp.exp(jnp.where(transforms.PREDICATES["positive"](r), lift, -lift))
+
+
+@define.weight(
+    statistics=lambda a: (_on_minibatch("solve_rate_weight", _solve_rate_weight, a, types.Needs(domains=True)),)
+)
+def by_solve_rate(loss, r, s, gamma: types.Number = 1.0, alpha: types.Fraction = 0.8):
     """Weigh successes on hard prompts and failures on easy ones: exp(gamma (1/2 - p)) if A > 0, else its inverse.
 
     p is the share of the group above alpha mean(group) + (1 - alpha) mean(domain). Source: GoLongRL.
     """
-
-    def pick(r: types.Rollout):
-        valid, reward = ops.valid_rows(r), ops.row_reward(r)
-        domain = ops.given(r.domain, "weight.by_solve_rate: the rollout has no domain")
-        bar = alpha * ops.segment_mean(reward, r.group, valid)
-        bar = bar + (1.0 - alpha) * ops.segment_mean(reward, domain, valid)
-        above = ops.segment_mean((reward > bar).astype(r.mask.dtype), r.group, valid)
-        lift = gamma * (0.5 - above[:, None])
-        return jnp.exp(jnp.where(transforms.PREDICATES["positive"](r), lift, -lift))
-
-    return _marked("solve_rate_weight", pick, needs=types.Needs(domains=True))
+    return r.extra["solve_rate_weight"]
 
 
-@_weighs()
+@define.weight
 def exploration_focus(loss, r, s, power: types.NonNegative = 0.5):
     """Weigh tokens the policy finds unlikely: (1 - pi)^power. Source: RL-PLUS (arXiv 2508.00222)."""
     return jnp.maximum(-jnp.expm1(ops.live_logp(r, s)), 0.0) ** power
 
 
-@_weighs()
+@define.weight
 def probability(loss, r, s):
-    """Weigh tokens by the policy's own probability pi. Source: dynamic fine-tuning (arXiv 2508.05629)."""
+    """Weigh tokens by the policy's probability pi. Source: dynamic fine-tuning (arXiv 2508.05629)."""
     return jnp.exp(ops.live_logp(r, s))
 
 
-@_weighs(types.Needs(entropy=True))
+@define.weight(needs=types.Needs(entropy=True))
 def entropy_exponential(loss, r, s, scale: types.Number = 1.0, power: types.Number = -1.0):
     """Weigh by scale exp(power H), H the token's live entropy. Source: SRFT (arXiv 2506.19767)."""
     entropy = ops.given(s.entropy, "weight.entropy_exponential: the scores have no entropy")
     return scale * jnp.exp(power * jnp.where(r.mask > 0, entropy, 0.0))
 
 
-@_weighs(types.Needs(extra=frozenset({"token_score"})))
+@define.weight(needs=types.Needs(extra=frozenset({"token_score"})))
 def token_scores(loss, r, s):
     """Weigh by a token reward model: clip((q - 1/2) / (1/2), 0, 1) on right rows, with 1 - q on wrong ones.
 
@@ -347,12 +357,11 @@ def token_scores(loss, r, s):
     return jnp.clip(2.0 * side - 1.0, 0.0, 1.0)
 
 
-@transforms.piece
-def by_part(name: str):
+@define.weight(needs=lambda a: types.Needs(parts=frozenset({a["name"]})))
+def by_part(loss, r, s, name: str):
     """Multiply by a part of the verdict, one number of each row.
 
     For weights that come with the data, such as GUI-G1's difficulty of a prompt (arXiv 2505.15810). Differs from
     ``by_difficulty``, which computes a weight from the group's success rate.
     """
-    needs = types.Needs(parts=frozenset({name}))
-    return _weight(lambda loss, r, s: ops.part(r, name)[:, None], needs=needs)
+    return ops.part(r, name)[:, None]

@@ -1,11 +1,11 @@
 """Advantages: on the whole batch, whole groups, no gradient.
 
-The first piece that needs an advantage starts from the reward-to-go (the row's reward on each of its tokens when
-there are no token rewards); those after it work on what they find. Statistics skip rows with ``valid`` 0 and are
-taken of the row's total reward. A group of one valid row gets advantage 0 from every group baseline.
+The first piece starts from the reward-to-go, which is the row's reward on each of its tokens if there are no token
+rewards; each later piece starts from the advantage so far. Statistics are of the row's total reward and skip rows with
+``valid`` 0. Every group baseline gives a group of one valid row the advantage 0.
 
-``normalise`` holds the two general functions, ``center_by`` and ``scale_by``, their presets and other scales;
-``baseline`` what else is subtracted; ``outcome`` signs, pass@k, difficulty; ``credit`` critics, turns, trees, steps.
+``normalise`` has the two general pieces, ``center_by`` and ``scale_by``, their presets and other scales; ``baseline``
+other baselines; ``outcome`` signs, pass@k and difficulty; ``credit`` critics, turns, trees and steps.
 """
 
 from rljax.transforms.advantage.baseline import (

@@ -1,10 +1,10 @@
-"""Baselines other than a mean: of other rows, of parts, of tokens, remembered ones."""
+"""Baselines other than a mean: from other rows, parts and tokens, and running ones."""
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops
+from rljax import types
+from rljax.transforms import define, ops
 from rljax.transforms.advantage import normalise
 
 
@@ -12,7 +12,7 @@ def _against(r: types.Rollout, baseline):
     return normalise.current(r) - baseline[:, None]
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def leave_one_out(r):
     """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740)."""
     reward, valid = ops.row_reward(r), ops.valid_rows(r)
@@ -22,23 +22,23 @@ def leave_one_out(r):
     return _against(r, jnp.where(others > 0, mean, reward))
 
 
-@normalise.sets(lambda a: normalise.reads(a["name"]))
+@define.advantage(needs=lambda a: define.reads(a["name"]))
 def part_baseline(r, name: str):
     """Subtract a number the verifier gives with each row: A_t = G_t - part.
 
-    The greedy completion's reward (ReMax, arXiv 2310.10505), the prompt's optimal value (A*-PO, arXiv 2505.20686), or
-    the reference's value of it (A-LoL, arXiv 2305.14718).
+    For example the greedy completion's reward (ReMax, arXiv 2310.10505), the prompt's optimal value (A*-PO, arXiv
+    2505.20686), or the reference's value of it (A-LoL, arXiv 2305.14718).
     """
     return _against(r, ops.part(r, name))
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def length_weighted_baseline(r):
     """Subtract the group's reward averaged over tokens: b = sum_i |y_i| r_i / sum_i |y_i|. OPO (arXiv 2505.23585)."""
     return _against(r, ops.segment_mean(ops.row_reward(r), r.group, ops.valid_rows(r) * ops.length(r)))
 
 
-@normalise.sets(types.Needs(square_prob=True, siblings=True))
+@define.advantage(needs=types.Needs(square_prob=True, siblings=True))
 def optimal_token_baseline(r):
     """Subtract at each position the group's mean return, weighed by the squared score so far: A_t = G_t - B_t.
 
@@ -48,7 +48,7 @@ def optimal_token_baseline(r):
     logp = ops.given(r.raw_logp, "optimal_token_baseline: the rollout has no raw_logp")
     square = ops.given(r.square_prob, "optimal_token_baseline: the rollout has no square_prob")
     norm = jnp.where(r.mask > 0, jnp.maximum(1.0 - 2.0 * jnp.exp(logp) + square, 0.0), 0.0)
-    weight = jnp.cumsum(norm, axis=1) * normalise.trained(r)
+    weight = jnp.cumsum(norm, axis=1) * ops.trained_tokens(r)
     to_go = ops.reward_to_go(ops.token_rewards(r), r.mask)
     by_column = jax.vmap(ops.segment_total, in_axes=(1, None), out_axes=1)
     total = by_column(jnp.where(weight > 0, to_go * weight, 0.0), r.group)
@@ -59,7 +59,7 @@ def optimal_token_baseline(r):
     return to_go - jnp.where(tail, 0.0, baseline)
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def log_partition_baseline(r, tau: types.Positive = 0.01):
     """Subtract the soft maximum of the other rows' rewards: A_i = r_i - tau log mean over j != i of exp(r_j / tau).
 
@@ -80,12 +80,12 @@ def log_partition_baseline(r, tau: types.Positive = 0.01):
 def _remembered(r: types.Rollout, ids, old, *numbers):
     """Subtract ``old`` [size] from the advantage; return (rollout, rows, totals of ``numbers``) of valid rows by id."""
     valid = ops.valid_rows(r)
-    out = normalise.write(r, normalise.current(r) - old[ids].astype(r.reward.dtype)[:, None])
+    out = ops.with_advantage(r, normalise.current(r) - old[ids].astype(r.reward.dtype)[:, None])
     counted = [jnp.where(valid > 0, x, 0.0).astype(old.dtype) for x in (valid, *numbers)]
     return out, *(jax.ops.segment_sum(x, ids, num_segments=old.size) for x in counted)
 
 
-@transforms.piece
+@define.constructor("advantage")
 def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
     """Subtract a running mean of the role's rewards: A = r - b, then b <- decay b + (1 - decay) mean r of the batch.
 
@@ -102,7 +102,7 @@ def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
     return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(roles), needs=types.Needs(agents=True))
 
 
-@transforms.piece
+@define.constructor("advantage")
 def value_tracker(
     prompts: types.Count,
     half_life: types.Positive = 0.06,
@@ -110,11 +110,18 @@ def value_tracker(
     high: types.Fraction = 0.96,
     count: types.Positive = 8.0,
 ):
-    """Subtract a remembered success rate of the prompt: A = r - a / (a + b), then a <- k a + r, b <- k b + 1 - r.
+    """Subtract a running success rate of the prompt: A = r - a / (a + b), then a <- k a + r, b <- k b + 1 - r.
 
     k = clip(2^(-drift / half_life), low, high), the part "drift" being the mean |change of log-prob| of the prompt's
     last row, in nats. Starts at ``count`` samples, half of them right; rewards in [0, 1]; rows of one prompt add up
     and fade by their mean k. Source: SPO (arXiv 2509.13232).
+
+    Args:
+      prompts: number of prompts; ``index`` is less than that.
+      half_life: drift, in nats, that halves the weight of earlier rows.
+      low: lower bound of k.
+      high: upper bound of k.
+      count: samples that the first estimate counts for.
     """
 
     def apply(r: types.Rollout, state, key):
@@ -129,4 +136,4 @@ def value_tracker(
     def init():
         return jnp.full(prompts, count / 2), jnp.full(prompts, count / 2)
 
-    return types.RolloutTransform(apply=apply, init=init, needs=normalise.reads("drift"))
+    return types.RolloutTransform(apply=apply, init=init, needs=define.reads("drift"))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 from rljax.transforms.advantage import normalise
 
 Piece = types.RolloutTransform
@@ -18,32 +18,43 @@ TURNS = types.Needs(turns=True)
 
 
 def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0):
-    """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is paid beside the rewards."""
+    """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is added to the rewards."""
     value, paid = ops.given(r.value, "advantage: the rollout has no value"), ops.token_rewards(r) + bootstrap
     advantage = ops.gae(paid, value, r.mask, gamma, lam)
     return advantage, value + (advantage if value_lam is None else ops.gae(paid, value, r.mask, gamma, value_lam))
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0, value_lam: types.Fraction | None = None):
     """Use generalised advantage estimates of the critic's values; write the critic's target too.
 
     A_t = delta_t + gamma lam A_{t+1}, returns = A + V (arXiv 1506.02438, eq. 16). With both 1, A_t = R - V_t.
     ``value_lam`` is the lambda of the returns (VC-PPO, arXiv 2503.01491); None: ``lam``.
+
+    Args:
+      gamma: discount of a step.
+      lam: lambda of the advantage.
+      value_lam: lambda of the critic's target; None: ``lam``.
     """
     return _estimates(r, gamma, lam, value_lam)
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def length_adaptive_gae(r, alpha: types.Positive = 0.05, gamma: types.Fraction = 1.0, value_lam: types.Fraction = 1.0):
-    """Do ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118)."""
+    """Compute ``gae`` with a lambda for each row: lam = clip(1 - 1 / (alpha |y|), 0, 1). VAPO (arXiv 2504.05118).
+
+    Args:
+      alpha: how fast lambda approaches 1 with the row's length in tokens.
+      gamma: discount of a step.
+      value_lam: lambda of the critic's target.
+    """
     lam = jnp.clip(1.0 - 1.0 / (alpha * jnp.maximum(ops.length(r), 1.0)), 0.0, 1.0)
     return _estimates(r, gamma, lam, value_lam)
 
 
-@normalise.sets(VALUE)
+@define.advantage(needs=VALUE)
 def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
-    """Do ``gae``, but on rows cut by the length limit the last value stands after the cut. T-PPO (arXiv 2506.15050)."""
+    """Compute ``gae``, with the last value after the cut on rows cut by the length limit. T-PPO (arXiv 2506.15050)."""
     finish = ops.given(r.finish, "truncated_gae: the rollout has no finish")[:, None]
     value = ops.given(r.value, "truncated_gae: the rollout has no value")
     cut = jnp.where(finish == types.Finish.LENGTH, gamma * value * ops.last_token(r.mask), 0.0)
@@ -51,7 +62,7 @@ def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
 
 
 def _steps(ids):
-    """Tell rows apart in ``ids``, [B, T]."""
+    """Return ids [B, T] that differ between rows."""
     return ops.dense(jnp.broadcast_to(jnp.arange(ids.shape[0], dtype=ids.dtype)[:, None], ids.shape), ids)
 
 
@@ -64,9 +75,9 @@ def _turns(r: types.Rollout):
     return reward, value, first, lambda x: ops.segment_total(x * first, ids)
 
 
-@normalise.sets(VALUE | TURNS)
+@define.advantage(needs=VALUE | TURNS)
 def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
-    """Do ``gae`` with one step a turn: its reward is all its tokens are paid, its value that of its first token.
+    """Compute ``gae`` with one step a turn: its reward is the sum over its tokens, its value that of its first token.
 
     A turn's tokens share advantage and target. Source: ERA, AReaL. One turn is a bandit, A = R - V_0.
     """
@@ -75,9 +86,9 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     return spread(advantage), spread(advantage + value)
 
 
-@normalise.sets(VALUE | TURNS)
+@define.advantage(needs=VALUE | TURNS)
 def step_value_difference(r, cost: types.Number = 0.05):
-    """Judge a turn by the values around it and by what came of it: A = V(next) - V - cost + r + return from it on.
+    """Judge a turn by the values around it and by its return: A = V(next) - V - cost + r + return from it on.
 
     Undiscounted; V after the last turn is 0; the return is the critic's target. Source: DigiRL (arXiv 2406.11896).
     Differs from ``turn_gae`` with lambda 0 by the cost and the return.
@@ -88,11 +99,11 @@ def step_value_difference(r, cost: types.Number = 0.05):
 
 
 def _text(mask):
-    """Return [B, T], whether the row still runs: up to its last trained token, what it was told among them."""
+    """Return [B, T], whether the token stands at or before the row's last trained one; tool output counts."""
     return jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] > 0
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def prefix_tree(r):
     """Add temporal differences on the tree of the group's shared prefixes: A_t = r - mean + V(s_{t+1}) - V(s_t).
 
@@ -115,7 +126,7 @@ def prefix_tree(r):
     return (reward - root)[:, None] + rise.T
 
 
-@normalise.sets(normalise.reads(extra="node", siblings=True))
+@define.advantage(needs=define.reads(extra=("node",), siblings=True))
 def branch_tree(r):
     """Credit a node of a branching rollout by its rise: A = (V - V_root + V - V_parent) / sqrt(leaves).
 
@@ -143,13 +154,13 @@ def _on_tokens(ids, mask):
     return ids if ids.ndim == 2 else jnp.broadcast_to(ids[:, None], mask.shape)
 
 
-@normalise.sets(lambda a: normalise.asks(a["key"]))
+@define.advantage(needs=lambda a: normalise.keyed(a["key"]))
 def center_distinct(r, key: types.Segments = "agent"):
     """Subtract the mean of the distinct advantages of what shares ``key``, each counted once. MARS (2025).
 
     Values within 1e-6 are one. Differs from ``center_by`` per token in that a turn's length does not weigh.
     """
-    a, counted = normalise.current(r), normalise.trained(r) > 0
+    a, counted = normalise.current(r), ops.trained_tokens(r) > 0
     among = ops.dense(_on_tokens(ops.segments(r, key), r.mask), jnp.where(counted, 1, 0))
     flat, ids = jnp.where(counted, a, 0.0).reshape(-1), among.reshape(-1)
     order = jnp.lexsort((flat, ids))
@@ -163,11 +174,11 @@ def _step_rewards(r: types.Rollout, key, unit, ddof=1):
     """Return (the steps' rewards, centred over the steps that share ``key``, and their spread), [B, T]."""
     ids, among = _steps(ops.segments(r, unit)), _on_tokens(ops.segments(r, key), r.mask)
     paid = ops.given(r.token_reward, "advantage: the rollout has no token_reward") * r.mask
-    reward, once = ops.segment_total(paid, ids), ops.segment_first(ids, normalise.trained(r))
+    reward, once = ops.segment_total(paid, ids), ops.segment_first(ids, ops.trained_tokens(r))
     return reward - ops.segment_mean(reward, among, once), ops.segment_std(reward, among, once, ddof)
 
 
-@normalise.sets(lambda a: PAID | normalise.asks(a["key"]) | normalise.asks(a["unit"]))
+@define.advantage(needs=lambda a: PAID | normalise.keyed(a["key"]) | normalise.keyed(a["unit"]))
 def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"):
     """Subtract from a step's reward the mean over the steps that share ``key``; the step's tokens share the result.
 
@@ -177,21 +188,34 @@ def center_steps(r, key: types.Segments = ("group", "turn"), unit: Step = "turn"
     return _step_rewards(r, key, unit)[0]
 
 
-@normalise.sets(lambda a: PAID | normalise.asks(a["key"]) | normalise.asks(a["unit"]))
+@define.advantage(needs=lambda a: PAID | normalise.keyed(a["key"]) | normalise.keyed(a["unit"]))
 def zscore_steps(
     r, key: types.Segments = "group", unit: Step = "turn", epsilon: types.NonNegative = 1e-6, ddof: int = 1
 ):
-    """Divide ``center_steps`` by the steps' spread: (r - mean) / (std + epsilon). iStar (arXiv 2509.19199)."""
+    """Divide ``center_steps`` by the steps' spread: (r - mean) / (std + epsilon). iStar (arXiv 2509.19199).
+
+    Args:
+      key: ids of the steps that share a mean: one name or several.
+      unit: what makes a step of the tokens of a row.
+      epsilon: added to the standard deviation.
+      ddof: subtracted from the count in the variance.
+    """
     centred, std = _step_rewards(r, key, unit, ddof)
     return normalise.over(centred, std + epsilon)
 
 
-@transforms.piece
+@define.constructor("advantage")
 def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Number = 1.0):
     """Add an advantage of the episode and one of its steps: A = episode A_first + step A_second.
 
     ``first`` sees the rows' reward alone, ``second`` token rewards too; both start from no advantage. Source: UI-S1
     (arXiv 2509.11543), RLVMR (arXiv 2507.22844).
+
+    Args:
+      first: advantage piece of the episode.
+      second: advantage piece of the steps.
+      episode: weight of the first.
+      step: weight of the second.
     """
 
     def apply(r: types.Rollout, state, key):
@@ -204,19 +228,21 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
     return dataclasses.replace(transforms.chain(first, second), apply=apply)
 
 
-@transforms.piece
+@define.constructor("advantage")
 def convex(first: Piece, second: Piece, share: types.Fraction):
-    """Do ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034)."""
+    """Apply ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034).
+
+    Args:
+      first: advantage piece of the episode.
+      second: advantage piece of the steps.
+      share: weight of the second.
+    """
     return mix(first, second, 1.0 - share, share)
 
 
-@transforms.piece
-def partition_target(beta: types.Positive):
+@define.advantage(needs=types.Needs(reference=True, value=True))
+def partition_target(r, beta: types.Positive):
     """Write the critic's target as log Z(x): mean_t (beta A + log ref - log pi); A stays. FlowRL (arXiv 2509.15207)."""
-
-    def apply(r: types.Rollout) -> types.Rollout:
-        reference = ops.given(r.ref_logp, "partition_target: the rollout has no ref_logp")
-        own = ops.given(r.raw_logp, "partition_target: the rollout has no raw_logp")
-        return r.replace(returns=ops.row_mean(beta * normalise.current(r) + reference - own, r.mask) * r.mask)
-
-    return transforms.stateless(Piece, apply, needs=types.Needs(reference=True, value=True))
+    reference = ops.given(r.ref_logp, "partition_target: the rollout has no ref_logp")
+    sampled = ops.given(r.raw_logp, "partition_target: the rollout has no raw_logp")
+    return r.replace(returns=ops.row_mean(beta * normalise.current(r) + reference - sampled, r.mask) * r.mask)

@@ -1,21 +1,21 @@
-"""Advantages made of outcomes: returns, signs, pass@k, ranks, what a row or a stretch of it was worth."""
+"""Advantages computed from outcomes: returns, signs, pass@k, ranks, and the worth of rows and parts of rows."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 from rljax.transforms.advantage import normalise
 
 
-@normalise.sets()
+@define.advantage
 def returns(r, gamma: types.Fraction = 1.0):
-    """Use the return itself: A_t = sum over s >= t of gamma^(s-t) r_s (Williams 1992). Masked tokens carry it on."""
+    """Use the return itself: A_t = sum over s >= t of gamma^(s-t) r_s (Williams 1992). Masked tokens are skipped."""
     return ops.reward_to_go(ops.token_rewards(r), r.mask, gamma)
 
 
-@normalise.sets()
+@define.advantage
 def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0):
     """Weigh right and wrong rows by constants: A = positive 1[r = 1] - negative 1[r = 0].
 
@@ -25,11 +25,11 @@ def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0)
     return jnp.where(r.reward == 1.0, positive, 0.0) - jnp.where(r.reward == 0.0, negative, 0.0)
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def zero_variance(r, alpha: types.NonNegative = 0.1):
     """Give groups without spread alpha H_t where right (r > 0), -alpha (max_t H - H_t) where wrong.
 
-    H at sampling, nats. Source: RL-ZVP (arXiv 2509.21880). Leaves groups with spread alone.
+    H at sampling, nats. Source: RL-ZVP (arXiv 2509.21880). Groups with spread are unchanged.
     """
     entropy = ops.given(r.entropy, "zero_variance: the rollout has no entropy")
     most = jnp.max(jnp.where(r.mask > 0, entropy, 0.0), axis=1, keepdims=True)
@@ -43,9 +43,9 @@ def _choices(n, m, k):
     return jnp.prod(jnp.maximum(n[:, None] - i, 0.0) / jnp.maximum(m[:, None] - i, 1.0), axis=1)
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def pass_at_k(r, k: types.Count):
-    """Pay the group for the best of ``k``, in closed form. N rows, c of them right (r > 0).
+    """Reward the group for the best of ``k``, in closed form. N rows, c of them right (r > 0).
 
     R = 1 - C(N-c, k) / C(N, k); A is 1 - R where right, 1 - R - C(N-c-1, k-1) / C(N-1, k-1) where wrong, both divided
     by sqrt(R (1 - R)) + 1e-6. Source: Pass@k Training (arXiv 2508.10751). k = 1 is ``zscore_by_group`` with ddof 0.
@@ -59,7 +59,7 @@ def pass_at_k(r, k: types.Count):
     return a / (jnp.sqrt(fails * (1.0 - fails)) + 1e-6)
 
 
-@normalise.sets(normalise.SIBLINGS)
+@define.advantage(needs=normalise.SIBLINGS)
 def best_minus_second(r, scale: bool = False, epsilon: types.NonNegative = 1e-6):
     """Pay a group's best row its lead over the second; ``scale`` divides it by std + epsilon (arXiv 2503.19595)."""
     reward, valid = ops.row_reward(r), ops.valid_rows(r)
@@ -68,7 +68,7 @@ def best_minus_second(r, scale: bool = False, epsilon: types.NonNegative = 1e-6)
     return normalise.over(lead, ops.segment_std(reward, r.group, valid, 1) + epsilon) if scale else lead
 
 
-@normalise.sets(normalise.reads("beats_reference", siblings=True))
+@define.advantage(needs=define.reads("beats_reference", siblings=True))
 def pairwise_reference(r, limit: types.Positive = 0.6):
     """Let A be the part "beats_reference" (1, -1 or 0); groups with |mean| > limit get 0. BRPO, Writing-Zero (2025)."""
     beats = ops.part(r, "beats_reference")
@@ -76,15 +76,15 @@ def pairwise_reference(r, limit: types.Positive = 0.6):
     return jnp.where(jnp.abs(mean) > limit, 0.0, beats)
 
 
-@normalise.sets(normalise.reads(extra="reference_answer"))
+@define.advantage(needs=define.reads(extra=("reference_answer",)))
 def reward_on_reference_answer(r):
     """Set A to the row's reward where extra["reference_answer"] is 1. VeriFree (arXiv 2505.21493)."""
     return jnp.where(ops.extra(r, "reference_answer") > 0, r.reward[:, None], normalise.current(r))
 
 
-@normalise.sets(types.Needs(reference=True))
+@define.advantage(needs=types.Needs(reference=True))
 def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05):
-    """Charge the divergence still to come to the advantage: A_t -= coefficient sum over s >= t of k(log pi - log ref).
+    """Subtract the divergence still to come: A_t -= coefficient sum over s >= t of k(log pi - log ref).
 
     At sampling, unfiltered. Source: OpenRLHF, AReaL. Unlike ``reward.kl`` no group statistic sees it.
     """
@@ -93,16 +93,16 @@ def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegati
     return normalise.current(r) - coefficient * ops.reward_to_go(ops.kl_estimate(estimator, d * r.mask), r.mask)
 
 
-@normalise.sets(types.Needs(reference=True))
+@define.advantage(needs=types.Needs(reference=True))
 def distillation(r):
-    """Take the reference for a teacher: A_t = log ref - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780)."""
+    """Use the reference as the teacher: A_t = log ref - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780)."""
     teacher = ops.given(r.ref_logp, "distillation: the rollout has no ref_logp")
     return teacher - ops.given(r.raw_logp, "distillation: the rollout has no raw_logp")
 
 
-@normalise.sets(normalise.reads(extra="segment", siblings=True) | normalise.reads(extra="cut_reward"))
+@define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))
 def budget_relative(r):
-    """Credit stretch s of a thought with the rewards at the S budgets still ahead, against row and group.
+    """Credit segment s of a thought with the rewards at the S budgets still ahead, against row and group.
 
     F_s = sum over j >= s of P r_j, P = 1/S; A_s = F_s - (s/S) prev_s (S-s)/S - ((S-s)/S) mean_group F_s, where prev_s
     is the mean of r_j, j < s, weighed by 2^j. extra["cut_reward"] [B, S] holds r, extra["segment"] [B, T] holds s

@@ -1,9 +1,9 @@
 """Reward shaping: on the whole batch, before advantages, no gradient.
 
-``shaping`` holds what follows from the outcome (scale, parts, gates, votes, likelihoods, KL), ``length`` what follows
-from length and repetition, ``steps`` what is paid within a row, to tokens and turns. Statistics skip rows with
-``valid`` 0; rows without trained tokens count in them, with length 0. Pieces act in the order given: those that ask
-whether a row is right look at the sign of the reward so far.
+``shaping`` has rewards of the outcome (scale, parts, gates, votes, likelihoods, KL), ``length`` rewards of length and
+repetition, ``steps`` rewards of tokens and turns within a row. Statistics skip rows with ``valid`` 0; rows without
+trained tokens count, with length 0. Pieces run in the order in which they are written: a row is right if its reward so
+far is positive.
 """
 
 from rljax.transforms.reward.length import (

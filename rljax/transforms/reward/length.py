@@ -6,15 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 from rljax.transforms.reward import shaping, steps
 
 Beyond = Literal["hold", "grow", "zero"]
-
-
-def _is_zero(number: types.Number) -> bool:
-    """Return whether a number is a plain 0; one that is traced or follows a schedule is not."""
-    return isinstance(number, int | float) and number == 0
 
 
 def _cosine(x):
@@ -22,25 +17,27 @@ def _cosine(x):
     return 0.5 * (1 + jnp.cos(jnp.pi * x))
 
 
-@transforms.piece
-def overlong(limit: types.Count, cache: types.Count, factor: types.NonNegative = 1.0, beyond: Beyond = "hold"):
-    """Punish length softly: add min(-(len - (limit - cache)) / cache * factor, 0). DAPO (arXiv 2503.14476, eq. 13).
+@define.reward
+def overlong(r, limit: types.Count, cache: types.Count, factor: types.NonNegative = 1.0, beyond: Beyond = "hold"):
+    """Penalize length softly: add min(-(len - (limit - cache)) / cache * factor, 0). DAPO (arXiv 2503.14476, eq. 13).
 
-    ``limit`` and ``cache`` in tokens. Beyond the limit "hold" stays at -factor, "grow" goes on (verl, AReaL, NeMo-RL),
-    "zero" makes the row's reward 0 (SkyRL).
+    ``limit`` and ``cache`` in tokens. Beyond the limit "hold" stays at -factor, "grow" continues (verl, AReaL,
+    NeMo-RL), "zero" sets the row's reward to 0 (SkyRL).
+
+    Args:
+      limit: tokens of the longest row.
+      cache: tokens over which the penalty grows.
+      factor: penalty at the limit.
+      beyond: what happens beyond the limit.
     """
-
-    def apply(r: types.Rollout) -> types.Rollout:
-        excess = (ops.length(r) - (limit - cache)) / cache
-        added = -factor * jnp.clip(excess, 0.0, None if beyond == "grow" else 1.0)
-        if beyond == "zero":
-            added = jnp.where(ops.length(r) > limit, -r.reward, added)
-        return r.replace(reward=r.reward + added, parts={**r.parts, "overlong": added})
-
-    return transforms.stateless(types.RolloutTransform, apply)
+    excess = (ops.length(r) - (limit - cache)) / cache
+    added = -factor * jnp.clip(excess, 0.0, None if beyond == "grow" else 1.0)
+    if beyond == "zero":
+        added = jnp.where(ops.length(r) > limit, -r.reward, added)
+    return r.replace(reward=r.reward + added, parts={**r.parts, "overlong": added})
 
 
-@shaping.sets(needs=shaping.GROUP)
+@define.reward(needs=shaping.GROUP)
 def min_max_length(r, weight: types.NonNegative = 1.0):
     """Add weight (0.5 - (len - min) / (max - min)) by group, to wrong rows no more than 0. Kimi k1.5 (2501.12599)."""
     length, shortest = ops.length(r), -shaping.largest(-ops.length(r), r)
@@ -49,7 +46,7 @@ def min_max_length(r, weight: types.NonNegative = 1.0):
     return r.reward + weight * jnp.where(r.reward > 0, lam, jnp.minimum(lam, 0.0))
 
 
-@shaping.sets(needs=shaping.GROUP)
+@define.reward(needs=shaping.GROUP)
 def solve_rate_length(r, share: types.Fraction = 0.2, alpha: types.Fraction = 0.5):
     """Pay right rows 1, but 1 - alpha sigmoid(z(len)) in the ``share`` of groups solved best; wrong rows 0.
 
@@ -58,7 +55,7 @@ def solve_rate_length(r, share: types.Fraction = 0.2, alpha: types.Fraction = 0.
     """
     valid = ops.valid_rows(r)
     right = jnp.where(r.reward > 0, valid, 0.0)
-    leads = ops.segment_first(r.group, valid)  # one row stands for each group
+    leads = ops.segment_first(r.group, valid)  # one row represents each group
     order = jnp.lexsort((-ops.segment_mean(right, r.group, valid), -leads))
     ahead = ops.segment_total(jnp.argsort(order).astype(leads.dtype) * leads, r.group)
     best = ahead < share * jnp.sum(leads) * (1 - 1e-6)  # 0.2 of 5 groups is 1, however it is rounded
@@ -66,19 +63,24 @@ def solve_rate_length(r, share: types.Fraction = 0.2, alpha: types.Fraction = 0.
     return right * jnp.where(best, short, 1.0)
 
 
-@shaping.sets()
+@define.reward
 def cosine_length(r, limit: types.Positive, correct: shaping.Pair = (0.5, 1.0), wrong: shaping.Pair = (-1.0, -0.5)):
     """Replace the reward by low + (high - low) (1 + cos(pi len / limit)) / 2, for wrong rows the ends swapped.
 
     Short right answers get most, short wrong ones least. ``limit`` in tokens; longer rows count as that long.
     Demystifying Long Chain-of-Thought (arXiv 2502.03373).
+
+    Args:
+      limit: tokens; longer rows count as that long.
+      correct: (low, high) of right rows.
+      wrong: (low, high) of wrong rows.
     """
     short = _cosine(jnp.minimum(ops.length(r), limit) / limit)
     paid = correct[0] + (correct[1] - correct[0]) * short
     return jnp.where(r.reward > 0, paid, wrong[1] + (wrong[0] - wrong[1]) * short)
 
 
-@shaping.sets(needs=shaping.GROUP)
+@define.reward(needs=shaping.GROUP)
 def sibling_cosine(r, fallback: types.Positive = 750):
     """Add -(1 + cos(pi len / L)) / 4 to wrong rows, -0.5 from 2 L on. VL-Cogito (arXiv 2507.22607).
 
@@ -90,19 +92,19 @@ def sibling_cosine(r, fallback: types.Positive = 750):
     return r.reward - jnp.where(r.reward > 0, 0.0, 0.5) * _cosine(shaping.over(jnp.minimum(length, 2 * target), target))
 
 
-@shaping.sets(needs=shaping.asks("tag", "easy", siblings=True))
+@define.reward(needs=define.reads("tag", "easy", siblings=True))
 def tag_cosine(r):
     """Add part "tag", and (1 + cos(pi len / group's longest)) / 2 to right rows with part "easy" 1. AdaCtrl (2025)."""
     short = _cosine(shaping.over(ops.length(r), shaping.largest(ops.length(r), r)))
     return r.reward + ops.part(r, "tag") + jnp.where((ops.part(r, "easy") == 1) & (r.reward > 0), short, 0.0)
 
 
-@shaping.sets(needs=shaping.asks("think"))
+@define.reward(needs=define.reads("think"))
 def mode_balance(r, limit: types.Fraction = 0.5, balance: types.NonNegative = 2.0):
     """Pay thinking (part "think" 1) 1 or 0, no thinking 2 or -1, less clip(balance (share - limit), 0, 1).
 
-    The share is that of the row's own mode in the batch. AutoThink (arXiv 2505.10832), stage 1; ``limit`` 1 takes
-    nothing away: stages 2 and 3.
+    The share is that of the row's mode in the batch. AutoThink (arXiv 2505.10832), stage 1; ``limit`` 1 subtracts
+    nothing: stages 2 and 3.
     """
     think, valid = ops.part(r, "think") > 0, ops.valid_rows(r)
     thinking = jnp.sum(jnp.where(think, valid, 0.0)) / jnp.maximum(jnp.sum(valid), 1.0)
@@ -110,7 +112,7 @@ def mode_balance(r, limit: types.Fraction = 0.5, balance: types.NonNegative = 2.
     return base - jnp.clip(balance * (jnp.where(think, thinking, 1 - thinking) - limit), 0.0, 1.0)
 
 
-@shaping.sets(needs=shaping.GROUP)
+@define.reward(needs=shaping.GROUP)
 def length_zscore(r, alpha: types.NonNegative = 0.05, beta: types.NonNegative = 0.05):
     """Add exp(-alpha z) - 1 to right rows, 1 - exp(-beta z) to wrong ones. AutoThink (arXiv 2505.10832), stage 3.
 
@@ -120,13 +122,24 @@ def length_zscore(r, alpha: types.NonNegative = 0.05, beta: types.NonNegative = 
     return r.reward + jnp.where(r.reward > 0, jnp.expm1(-alpha * z), -jnp.expm1(-beta * z))
 
 
-@shaping.sets()
+@define.reward
 def budget_triangle(r, budget: types.Positive, correct: types.Number = 1.0, length: types.Number = 0.5):
-    """Pay correct r + length max(0, 1 - |len - budget| / budget), in tokens. Train Long, Think Short (2508.08940)."""
+    """Pay correct r + length max(0, 1 - |len - budget| / budget), in tokens. Train Long, Think Short (2508.08940).
+
+    Args:
+      budget: target length in tokens.
+      correct: weight of the reward.
+      length: weight of the length.
+    """
     return correct * r.reward + length * jnp.maximum(1 - jnp.abs(ops.length(r) - budget) / budget, 0.0)
 
 
-@shaping.sets(needs=lambda a: shaping.GROUP | types.Needs(turns=not _is_zero(a["turns"])))
+def _is_zero(number: types.Number) -> bool:
+    """Return whether a number is a plain 0; one that is traced or follows a schedule is not."""
+    return isinstance(number, int | float) and number == 0
+
+
+@define.reward(needs=lambda a: shaping.GROUP | types.Needs(turns=not _is_zero(a["turns"])))
 def relative_length(r, output: types.NonNegative = 0.1, turns: types.NonNegative = 0.0):
     """Charge length against the group's longest: r - mean(r) sum_k w_k x_k / max x_k. prime-rl (2025).
 
@@ -139,7 +152,7 @@ def relative_length(r, output: types.NonNegative = 0.1, turns: types.NonNegative
     return r.reward - ops.segment_mean(r.reward, r.group, ops.valid_rows(r)) * used
 
 
-@shaping.sets(needs=shaping.asks("length_gap"))
+@define.reward(needs=define.reads("length_gap"))
 def length_gap(r, weight: types.NonNegative = 0.05, limit: types.Positive = 10.0):
     """Charge right rows weight min(limit, |part "length_gap"|): how much longer the answer is than the reference's.
 
@@ -156,11 +169,16 @@ def _at_the_right(r: types.Rollout, mask):
     return token, jnp.sum(mask > 0, axis=1, keepdims=True)
 
 
-@shaping.sets()
+@define.reward
 def repetition(r, penalty: types.Number = -1.0, ngram: types.Count = 3, only: types.Predicate | None = None):
     """Add penalty (1 - distinct / all) over the n-grams of trained tokens. Long Chain-of-Thought (arXiv 2502.03373).
 
     ``only``: of the tokens that satisfy a predicate, such as those of "wrong" rows. 0 where there is no n-gram.
+
+    Args:
+      penalty: added to a row that only repeats.
+      ngram: tokens of an n-gram.
+      only: the predicate of the tokens that count; None: all.
     """
     mask = r.mask if only is None else jnp.where(transforms.PREDICATES[only](r), r.mask, 0.0)
     token, count = _at_the_right(r, mask)
@@ -174,7 +192,7 @@ def repetition(r, penalty: types.Number = -1.0, ngram: types.Count = 3, only: ty
     return r.reward + penalty * shaping.over(total - distinct, total)
 
 
-@shaping.sets()
+@define.reward
 def tail_repetition(r, penalty: types.NonNegative = 0.2, period_limit: types.Count = 8):
     """Subtract ``penalty`` from truncated rows whose last p tokens equal the p before. CAMPO (arXiv 2507.14683).
 
@@ -189,7 +207,7 @@ def tail_repetition(r, penalty: types.NonNegative = 0.2, period_limit: types.Cou
     return r.reward - jnp.where(cut & loops, penalty, 0.0).astype(r.reward.dtype)
 
 
-@shaping.sets()
+@define.reward
 def truncated(r, factor: types.Number = 0.0):
     """Multiply the reward of rows cut at the limit by ``factor``: ProRL's "stop properly", as in OpenRLHF."""
     return jnp.where(shaping.field(r, "finish") == types.Finish.LENGTH, factor * r.reward, r.reward)

@@ -1,39 +1,13 @@
-"""Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL; and first, how a piece is written."""
+"""Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops
+from rljax import types
+from rljax.transforms import define, ops
 
-
-def sets(
-    target: str | None = "reward", needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs()
-):
-    """Make a piece of ``function(rollout, *arguments)``, the new ``target``, or the new rollout where that is None.
-
-    ``needs`` may be a function of the arguments by name.
-    """
-
-    def lift(function, arguments) -> types.RolloutTransform:
-        def apply(r: types.Rollout) -> types.Rollout:
-            new = function(r)
-            return new if target is None else r.replace(**{target: new.astype(r.reward.dtype)})
-
-        asked = needs if isinstance(needs, types.Needs) else needs(arguments)
-        return transforms.stateless(types.RolloutTransform, apply, needs=asked)
-
-    return transforms.formula(lift, 1)
-
-
-def asks(*parts: str, siblings: bool = False, extra: tuple[str, ...] = ()) -> types.Needs:
-    """Return the needs of a piece that reads these parts and extras."""
-    return types.Needs(parts=frozenset(parts), extra=frozenset(extra), siblings=siblings)
-
-
-GROUP = asks(siblings=True)
+GROUP = define.reads(siblings=True)
 Pair = tuple[float, float]
 
 
@@ -58,65 +32,83 @@ def zscore(x, r: types.Rollout, weight, ddof: int, epsilon=0.0):
     return jnp.where(weight > 0, over(x - mean, std + epsilon), 0.0)
 
 
-def _reward(function, *parts: str, siblings: bool = False) -> types.RolloutTransform:
-    """``sets``, where what a piece reads is named by its arguments."""
-    needs = asks(*parts, siblings=siblings)
-    return transforms.stateless(types.RolloutTransform, lambda r: r.replace(reward=function(r)), needs=needs)
-
-
-@sets()
+@define.reward
 def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Positive = float("inf")):
-    """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit)."""
+    """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit).
+
+    Args:
+      scale: factor.
+      bias: added before the factor.
+      limit: bound of the result's absolute value.
+    """
     return jnp.clip((r.reward + bias) * scale, -limit, limit)
 
 
-@sets()
+@define.reward
 def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseable: types.Number | None = None):
-    """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1)."""
-    found, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
-    failed = jnp.where(found == types.Outcome.UNPARSEABLE, unread, wrong)
-    return jnp.where(found == types.Outcome.CORRECT, correct, failed)
+    """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1).
+
+    Args:
+      correct: reward of a correct row.
+      wrong: reward of a wrong row, a timeout or a crash.
+      unparseable: reward of an unreadable answer; None: ``wrong``.
+    """
+    verdict, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
+    failed = jnp.where(verdict == types.Outcome.UNPARSEABLE, unread, wrong)
+    return jnp.where(verdict == types.Outcome.CORRECT, correct, failed)
 
 
-@sets()
+@define.reward
 def unparseable(r, value: types.Number = -0.5):
-    """Set the reward of rows whose answer could not be read to ``value``; the others keep theirs."""
+    """Set the reward of rows whose answer could not be read to ``value``; other rows are unchanged."""
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, value, r.reward)
 
 
-@transforms.piece
-def add_parts(parts: tuple[tuple[str, float], ...] = (("format", 0.5),)):
+def _names(weights: tuple[tuple[str, float], ...]) -> list[str]:
+    return [name for name, _ in weights]
+
+
+@define.reward(needs=lambda a: define.reads(*_names(a["parts"])))
+def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),)):
     """Add weighed parts of the verdict: r + sum_k w_k part_k. ``parts`` is (name, weight) pairs."""
-    return _reward(lambda r: r.reward + sum(w * ops.part(r, k) for k, w in parts), *[k for k, _ in parts])
+    return r.reward + sum(w * ops.part(r, k) for k, w in parts)
 
 
-@transforms.piece
-def require(part: str, threshold: types.Number = 0.5, otherwise: types.Number = 0.0):
-    """Keep the reward where part >= threshold, else pay ``otherwise``; several are a cascade. Cf. ``gated``: tokens."""
-    return _reward(lambda r: jnp.where(ops.part(r, part) >= threshold, r.reward, otherwise), part)
+@define.reward(needs=lambda a: define.reads(a["part"]))
+def require(r, part: str, threshold: types.Number = 0.5, otherwise: types.Number = 0.0):
+    """Keep the reward where part >= threshold, else pay ``otherwise``; several are a cascade. Cf. ``gated``: tokens.
+
+    Args:
+      part: name of the part.
+      threshold: smallest value that keeps the reward.
+      otherwise: reward of the other rows.
+    """
+    return jnp.where(ops.part(r, part) >= threshold, r.reward, otherwise)
 
 
-@transforms.piece
-def mix_part(name: str, alpha: types.Fraction):
+@define.reward(needs=lambda a: define.reads(a["name"]))
+def mix_part(r, name: str, alpha: types.Fraction):
     """Mix the reward with a part: alpha r + (1 - alpha) part. Source: RLSP (2025)."""
-    return _reward(lambda r: alpha * r.reward + (1 - alpha) * ops.part(r, name), name)
+    return alpha * r.reward + (1 - alpha) * ops.part(r, name)
 
 
-@transforms.piece
-def decoupled(weights: tuple[tuple[str, float], ...], epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Pay z-scores of parts in the group: sum_k w_k (part_k - mean_k) / (std_k + epsilon). GDPO (arXiv 2601.05242)."""
+@define.reward(needs=lambda a: define.reads(*_names(a["weights"]), siblings=True))
+def decoupled(r, weights: tuple[tuple[str, float], ...], epsilon: types.NonNegative = 1e-6, ddof: int = 1):
+    """Pay z-scores of parts in the group: sum_k w_k (part_k - mean_k) / (std_k + epsilon). GDPO (arXiv 2601.05242).
 
-    def apply(r: types.Rollout):
-        scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
-        return sum(scores, jnp.zeros_like(r.reward))
+    Args:
+      weights: (name of a part, weight) pairs.
+      epsilon: added to the standard deviation.
+      ddof: subtracted from the count in the variance.
+    """
+    scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
+    return sum(scores, jnp.zeros_like(r.reward))
 
-    return _reward(apply, *[k for k, _ in weights], siblings=True)
 
-
-@transforms.piece
-def exponential_distance(part: str, alpha: types.NonNegative):
-    """Pay closeness: exp(-alpha |part|), the part a distance in its own unit. Source: Time-R1 (2025)."""
-    return _reward(lambda r: jnp.exp(-alpha * jnp.abs(ops.part(r, part))), part)
+@define.reward(needs=lambda a: define.reads(a["part"]))
+def exponential_distance(r, part: str, alpha: types.NonNegative):
+    """Pay closeness: exp(-alpha |part|), the part a distance in any unit. Source: Time-R1 (2025)."""
+    return jnp.exp(-alpha * jnp.abs(ops.part(r, part)))
 
 
 def _readable(r: types.Rollout):
@@ -135,7 +127,7 @@ def _agreement(r: types.Rollout, score, answer):
     return jnp.where((readable > 0) & (number == winner), 1.0, 0.0)
 
 
-@sets(needs=asks("answer", siblings=True))
+@define.reward(needs=define.reads("answer", siblings=True))
 def majority_vote(r):
     """Pay agreement with the group's most frequent answer: 1[answer = majority] (part "answer", an id).
 
@@ -145,7 +137,7 @@ def majority_vote(r):
     return _agreement(r, jnp.ones_like(r.reward), ops.part(r, "answer").astype(r.group.dtype))
 
 
-@sets(needs=lambda a: asks("answer", siblings=True) | types.Needs(agents=a["models"] > 1))
+@define.reward(needs=lambda a: define.reads("answer", siblings=True) | types.Needs(agents=a["models"] > 1))
 def collective_vote(r, models: types.Count):
     """Pay agreement with argmax_a sum_m SC_m n_m(a), n_m(a) the votes of model m in the group. RLCCF (2025).
 
@@ -159,7 +151,7 @@ def collective_vote(r, models: types.Count):
     return _agreement(r, over(most, ops.segment_total(readable, model)), answer)
 
 
-@sets(needs=GROUP)
+@define.reward(needs=GROUP | types.Needs(behaviour=True))
 def confidence_penalty(r):
     """Charge wrong rows their confidence c = exp(mean_t log pi_b): r - (1 - r) c / (D - c) / G. LENS (2510.08696).
 
@@ -173,24 +165,29 @@ def confidence_penalty(r):
     return r.reward - over((1 - r.reward) * odds, ops.segment_total(valid, r.group))
 
 
-@sets(needs=asks(extra=("reference_answer",)))
+@define.reward(needs=define.reads(extra=("reference_answer",)))
 def reference_likelihood(r):
     """Pay exp(sum_t log pi(y*_t)): trained tokens with extra["reference_answer"] 1. VeriFree (arXiv 2505.21493)."""
     return jnp.exp(ops.row_sum(field(r, "raw_logp"), r.mask * ops.extra(r, "reference_answer"))[:, 0])
 
 
 def _row_max(x, mask):
-    found = jnp.max(jnp.where(mask > 0, x, -jnp.inf), axis=1)
-    return jnp.where(found > -jnp.inf, found, 0.0)
+    top = jnp.max(jnp.where(mask > 0, x, -jnp.inf), axis=1)
+    return jnp.where(top > -jnp.inf, top, 0.0)
 
 
-@sets(needs=asks(extra=("student_logp", "solution")))
+@define.reward(needs=define.reads(extra=("student_logp", "solution")))
 def student_likelihood(r, solution: Pair = (1.0, 0.01), thought: Pair = (3.0, 0.03), malformed: types.Number = -1.0):
     """Pay a teacher by its student: a mean(s) + b min(s) - (c mean(d) + e max(d)). RLT (arXiv 2506.08388).
 
     s = log pi_student on solution tokens, (a, b) = ``solution``; d = log pi - log pi_student on the other trained
     tokens, (c, e) = ``thought``. extra["student_logp"]; extra["solution"] 1 on solution tokens. Unparseable rows get
     ``malformed``.
+
+    Args:
+      solution: (a, b), weights of the student's log-probs.
+      thought: (c, e), weights of the gap to the student.
+      malformed: reward of unparseable rows.
     """
     student, chosen = ops.extra(r, "student_logp"), ops.extra(r, "solution") > 0
     solved, thinking = jnp.where(chosen, r.mask, 0.0), jnp.where(chosen, 0.0, r.mask)
@@ -200,7 +197,7 @@ def student_likelihood(r, solution: Pair = (1.0, 0.01), thought: Pair = (3.0, 0.
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
 
 
-@sets(needs=asks("solver_success"))
+@define.reward(needs=define.reads("solver_success"))
 def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.0):
     """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335)."""
     success = ops.part(r, "solver_success")
@@ -208,9 +205,9 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
 
 
-@sets(needs=asks("votes", siblings=True) | types.Needs(agents=True))
+@define.reward(needs=define.reads("votes", siblings=True) | types.Needs(agents=True))
 def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
-    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (own votes - the civilians' mean), by group.
+    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by group.
 
     Psi = votes on the spy (agent 0) - mean votes on civilians, the part "votes"; 0 where either is missing. Votes on
     k spies are averaged and civilians get k beta Psi / n, so that the sum is 0. Vision-Zero (arXiv 2509.25541).
@@ -223,12 +220,12 @@ def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.
     return jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean))
 
 
-@sets("token_reward", types.Needs(reference=True))
+@define.reward(needs=types.Needs(reference=True))
 def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05):
     """Charge each token its divergence from the reference: r_t -= coefficient k(log pi_b - log pi_ref).
 
     Unfiltered log-probs at sampling. Only "k1" gives the gradient of reverse KL. Source: Ziegler et al.
-    (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which stands in the loss and is differentiated.
+    (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which is part of the loss and is differentiated.
     """
     if r.raw_logp is None or r.ref_logp is None:
         raise ValueError("reward.kl: the rollout has no raw_logp or no ref_logp")

@@ -1,10 +1,10 @@
-"""Rewards of steps and turns: what stands in ``token_reward``. The row's own reward stays as it is."""
+"""Rewards of steps and turns: pieces that write ``token_reward`` and mostly leave the row's reward unchanged."""
 
 import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 from rljax.transforms.reward import shaping
 
 PAID = types.Needs(token_reward=True)
@@ -26,9 +26,9 @@ def turns(r: types.Rollout):
     return ids, ops.segment_first(ids[:, ::-1], r.mask[:, ::-1])[:, ::-1]
 
 
-@shaping.sets(None, PAID)
+@define.reward(needs=PAID)
 def clip_process(r, eta: types.Number):
-    """Leave a step nothing to gain: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
+    """Clip the rewards of steps at 0: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
 
     A step ends where extra["step_end"] is 1, or without it at trained tokens whose token reward is not 0.
     """
@@ -37,24 +37,24 @@ def clip_process(r, eta: types.Number):
     return r.replace(token_reward=clipped, extra={**r.extra, "step_end": steps})
 
 
-@shaping.sets("token_reward", PAID)
+@define.reward(needs=PAID)
 def delta_process(r):
-    """Pay a step r_k - r_{k+1}; the last keeps its own. Effective RL reward (arXiv 2410.15115).
+    """Pay a step r_k - r_{k+1}; the last step keeps its reward. Effective RL reward (arXiv 2410.15115).
 
-    Undiscounted returns are then the steps' own rewards, and repeating a good step adds nothing. Steps as in
+    Undiscounted returns are then the steps' rewards, and repeating a good step adds nothing. Steps as in
     ``clip_process``.
     """
     return -ops.gae(jnp.zeros_like(r.mask), _paid(r), _steps(r), 1.0, 0.0)  # one-step differences, the sign turned
 
 
-@shaping.sets(None, PAID)
+@define.reward(needs=PAID)
 def gated(r, threshold: types.Number):
     """Make one reward of the row: R + 1[R >= threshold] sum_t r_t. Gated reward accumulation (arXiv 2508.10548)."""
     dense = jnp.sum(_paid(r), axis=1)
     return r.replace(reward=r.reward + jnp.where(r.reward >= threshold, dense, 0.0), token_reward=None)
 
 
-@shaping.sets("token_reward", TURNS)
+@define.reward(needs=TURNS)
 def improvement(r, alpha: types.NonNegative = 10.0):
     """Add alpha (r2 - r1) at the last trained token of turn 1: token rewards of turns 1 and 0. SCoRe (2409.12917).
 
@@ -65,18 +65,18 @@ def improvement(r, alpha: types.NonNegative = 10.0):
     return _paid(r) + alpha * gain * ops.last_token(second)
 
 
-@shaping.sets(None, TURNS)
+@define.reward(needs=TURNS)
 def only_turn(r, turn: int):
     """Pay one turn alone: its token rewards, and the row's reward where the row ends in it.
 
     SCoRe (arXiv 2409.12917), stage I, pays turn 1.
     """
-    there = shaping.field(r, "turn") == turn
-    ends = jnp.sum(jnp.where(there, ops.last_token(r.mask), 0.0), axis=1)
-    return r.replace(reward=r.reward * ends, token_reward=jnp.where(there, _paid(r), 0.0))
+    paid = shaping.field(r, "turn") == turn
+    ends = jnp.sum(jnp.where(paid, ops.last_token(r.mask), 0.0), axis=1)
+    return r.replace(reward=r.reward * ends, token_reward=jnp.where(paid, _paid(r), 0.0))
 
 
-@shaping.sets("token_reward", TURNS | shaping.asks(extra=("match",)))
+@define.reward(needs=TURNS | define.reads(extra=("match",)))
 def turn_returns(r, gamma: types.Fraction = 0.5):
     """Pay R_k = r_k + gamma R_{k+1} at a turn's last trained token, r_k where it misses the expert. UI-S1 (2509.11543).
 
@@ -87,15 +87,15 @@ def turn_returns(r, gamma: types.Fraction = 0.5):
     missed = ops.segment_total(jnp.where(ops.extra(r, "match") == 1, 0.0, r.mask), ids)
 
     def back(following, column):
-        own, on, last = column
-        following = jnp.where(last > 0, own + on * following, following)
+        reward, factor, last = column
+        following = jnp.where(last > 0, reward + factor * following, following)
         return following, following * last
 
     columns = (ops.segment_total(_paid(r), ids).T, jnp.where(missed > 0, 0.0, gamma).astype(end.dtype).T, end.T)
     return jax.lax.scan(back, jnp.zeros_like(r.reward), columns, reverse=True)[1].T
 
 
-@shaping.sets("token_reward", lambda a: TURNS | ops.key_needs(a["key"]))
+@define.reward(needs=lambda a: TURNS | ops.key_needs(a["key"]))
 def center_turns(r, key: types.Segments = "agent"):
     """Pay a turn's total at its last trained token, less the mean of all turns with equal ``key``. MARS (2025)."""
     (ids, end), keys = turns(r), ops.segments(r, key)

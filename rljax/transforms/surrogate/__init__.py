@@ -1,8 +1,8 @@
 """Surrogates: write the policy term, whose gradient is the update. Advantages are constants.
 
-``token`` holds losses of single tokens, ``row`` those of whole rows, ``pair`` those of two rows of one prompt. A
-row's loss stands on each of its tokens, so that ``reduce.mean_over_rows`` counts it once. Where a chain has two
-surrogates their terms add up. At ratio 1 every one but the regressions and likelihoods has REINFORCE's gradient.
+``token`` has losses of single tokens, ``row`` losses of whole rows, ``pair`` losses of two rows of one prompt. A row's
+loss is written on each of its tokens, so that ``reduce.mean_over_rows`` counts it once. The terms of two surrogates in
+one chain add up. At ratio 1 all but the regressions and likelihoods have REINFORCE's gradient.
 """
 
 from rljax.transforms.surrogate.pair import pairwise_clip, preference, reward_difference, squared_preference

@@ -1,13 +1,13 @@
-"""Surrogates of pairs: ``prepare.best_and_worst`` says which two rows of a group are one.
+"""Surrogates of pairs: ``prepare.best_and_worst`` chooses the two rows of a group.
 
-Both rows hold the pair's loss, so that ``reduce.mean_over_rows`` is the mean over pairs.
+Both rows have the pair's loss, so that ``reduce.mean_over_rows`` is the mean over pairs.
 """
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops
+from rljax import types
+from rljax.transforms import define, ops
 from rljax.transforms.surrogate import row, token
 
 PAIR = types.Needs(whole="group", siblings=True)
@@ -23,8 +23,15 @@ def _margin(x, rollout: types.Rollout):
     return ops.segment_total(signed, rollout.group)[:, None]
 
 
-@transforms.piece
+def _preference_needs(a) -> types.Needs:
+    return PAIR | types.Needs(reference=True, parts=frozenset({"next_value"} if a["next_value"] else ()))
+
+
+@define.surrogate(needs=_preference_needs)
 def preference(
+    loss,
+    r,
+    s,
     beta: types.Positive = 0.1,
     smoothing: types.Fraction = 0.0,
     per_token: bool = False,
@@ -34,24 +41,24 @@ def preference(
 
     h = sum_w log(pi / ref) - sum_l log(pi / ref), means in place of sums with ``per_token``. Source: DPO (arXiv
     2305.18290, eq. 7). With ``next_value`` (Step-APO), x = beta h - V(s'_w) + V(s'_l) from the part "next_value".
+
+    Args:
+      beta: scale of the log-ratios.
+      smoothing: label smoothing s, the probability that the preference is wrong.
+      per_token: average log-ratios over tokens instead of summing them.
+      next_value: subtract the margin of the part "next_value".
     """
-
-    def term(loss: types.Loss, rollout: types.Rollout, scores: types.Scores):
-        del loss
-        delta = (ops.row_mean if per_token else ops.row_sum)(row.to_reference(rollout, scores), rollout.mask)
-        x = beta * _margin(delta, rollout)
-        if next_value:
-            x = x - _margin(ops.part(rollout, "next_value")[:, None], rollout)
-        value = -(1.0 - smoothing) * jax.nn.log_sigmoid(x) - smoothing * jax.nn.log_sigmoid(-x)
-        return value * jnp.ones_like(rollout.mask), {"preferred": jnp.where(x > 0, jnp.ones_like(rollout.mask), 0.0)}
-
-    parts = frozenset({"next_value"}) if next_value else frozenset()
-    return token.policy(term, PAIR | types.Needs(reference=True, parts=parts))
+    delta = (ops.row_mean if per_token else ops.row_sum)(row.to_reference(r, s), r.mask)
+    x = beta * _margin(delta, r)
+    if next_value:
+        x = x - _margin(ops.part(r, "next_value")[:, None], r)
+    value = -(1.0 - smoothing) * jax.nn.log_sigmoid(x) - smoothing * jax.nn.log_sigmoid(-x)
+    return value * jnp.ones_like(r.mask), {"preferred": jnp.where(x > 0, jnp.ones_like(r.mask), 0.0)}
 
 
-@token.surrogate(PAIR | types.Needs(reference=True))
+@define.surrogate(needs=PAIR | types.Needs(reference=True))
 def squared_preference(loss, r, s, beta: types.Positive = 0.1, per_token: bool = False):
-    """Hold the margin at 1 / (2 beta): (h - 1 / (2 beta))^2, h as in ``preference``.
+    """Regress the margin onto 1 / (2 beta): (h - 1 / (2 beta))^2, h as in ``preference``.
 
     Source: IPO (arXiv 2310.12036, eq. 17); ``per_token`` averages log-ratios over tokens, as TRL and AReaL do.
     """
@@ -59,9 +66,9 @@ def squared_preference(loss, r, s, beta: types.Positive = 0.1, per_token: bool =
     return (_margin(delta, r) - 0.5 / beta) ** 2 * jnp.ones_like(r.mask)
 
 
-@token.surrogate(types.Needs(siblings=True))
+@define.surrogate(needs=types.Needs(siblings=True))
 def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
-    """Clip both rows' ratios by themselves, with advantages +-(r_w - r_l) / 2; the pair's loss is their sum.
+    """Clip the ratios of both rows separately, with advantages +-(r_w - r_l) / 2; the pair's loss is their sum.
 
     Source: P3O (arXiv 2310.00212), V1. At ratio 1 its gradient is -(r_w - r_l) grad(logp_w - logp_l) / 2.
     """
@@ -71,11 +78,11 @@ def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegat
     return 2.0 * jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
 
 
-@token.surrogate(PAIR | types.Needs(reference=True))
+@define.surrogate(needs=PAIR | types.Needs(reference=True))
 def reward_difference(loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None):
     """Regress the difference of log-ratios onto that of rewards: (r_w - r_l - beta (Delta_w - Delta_l))^2.
 
-    Delta = sum_t log(pi / ref), held to [-limit, limit] where given. Source: PRDP (arXiv 2402.08714, eq. 7).
+    Delta = sum_t log(pi / ref), clamped to [-limit, limit] if ``limit`` is set. Source: PRDP (arXiv 2402.08714, eq. 7).
     """
     delta = ops.row_sum(row.to_reference(r, s), r.mask)
     delta = delta if limit is None else jnp.clip(delta, -limit, limit)

@@ -1,11 +1,11 @@
-"""Surrogates of whole rows: the loss of a row stands on each of its tokens."""
+"""Surrogates of whole rows: the loss of a row is written on each of its tokens."""
 
 from typing import Literal
 
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import ops
+from rljax.transforms import define, ops
 from rljax.transforms.surrogate import token
 
 GROUP = types.Needs(whole="group")
@@ -19,7 +19,7 @@ def _on_tokens(row, rollout: types.Rollout):
     return row * jnp.ones_like(rollout.mask)
 
 
-@token.surrogate()
+@define.surrogate
 def geometric_mean(loss, r, s, epsilon: types.NonNegative = 0.4):
     """Clip tokens in log space, then take the row's geometric mean: -A exp(sum_t d'_t / |y|).
 
@@ -28,11 +28,11 @@ def geometric_mean(loss, r, s, epsilon: types.NonNegative = 0.4):
     """
     d, a = token.log_ratio(loss), _row_advantage(r)
     sign = jnp.sign(a)
-    held = sign * jnp.minimum(sign * d, sign * jnp.clip(d, -epsilon, epsilon))
-    return _on_tokens(-a * jnp.exp(ops.row_mean(held, r.mask)), r)
+    clipped = sign * jnp.minimum(sign * d, sign * jnp.clip(d, -epsilon, epsilon))
+    return _on_tokens(-a * jnp.exp(ops.row_mean(clipped, r.mask)), r)
 
 
-@token.surrogate()
+@define.surrogate
 def mirror_descent(loss, r, s, tau: types.Positive = 0.1):
     """Regress the row's log-ratio onto its advantage: (A - tau Delta)^2, Delta = sum_t log rho_t.
 
@@ -43,7 +43,7 @@ def mirror_descent(loss, r, s, tau: types.Positive = 0.1):
     return _on_tokens((_row_advantage(r) - tau * delta) ** 2, r)
 
 
-@token.surrogate()
+@define.surrogate
 def scaled_mirror_descent(loss, r, s, tau: types.Positive = 0.01):
     """Regress as ``mirror_descent`` does, scaled to REINFORCE by row mean: tau / 2 (A / tau - Delta)^2 / |y|.
 
@@ -54,7 +54,7 @@ def scaled_mirror_descent(loss, r, s, tau: types.Positive = 0.01):
     return _on_tokens(0.5 * tau * (_row_advantage(r) / tau - delta) ** 2 / length, r)
 
 
-@token.surrogate(lambda a: types.Needs(reference=True, turns=a["unit"] == "turn"))
+@define.surrogate(needs=lambda a: types.Needs(reference=True, turns=a["unit"] == "turn"))
 def reference_regression(loss, r, s, beta: types.Positive = 1.0, unit: Literal["row", "turn"] = "row"):
     """Regress the log-ratio of a row, or of a turn, to the reference onto its advantage: (beta sum log(pi/ref) - A)^2.
 
@@ -76,7 +76,7 @@ def to_reference(rollout: types.Rollout, scores: types.Scores):
     return jnp.where(rollout.mask > 0, live - reference, 0.0)
 
 
-@token.surrogate(GROUP | types.Needs(siblings=True))
+@define.surrogate(needs=GROUP | types.Needs(siblings=True))
 def group_variance(loss, r, s, beta: types.Positive = 0.1):
     """Match the spread of log-ratios to that of advantages: (beta (Delta_i - mean Delta) - A_i)^2 / 2 * G / (G - 1).
 
@@ -91,7 +91,7 @@ def group_variance(loss, r, s, beta: types.Positive = 0.1):
     return _on_tokens((0.5 * spread**2 * scale)[:, None], r)
 
 
-@token.surrogate(types.Needs(reference=True, value=True))
+@define.surrogate(needs=types.Needs(reference=True, value=True))
 def trajectory_balance(loss, r, s, beta: types.Positive = 15.0, cap: types.Positive = 10.0):
     """Match the policy to exp(beta A) ref: w (log Z + mean_t logp - beta A - mean_t ref)^2.
 

@@ -1,39 +1,14 @@
-"""Surrogates of single tokens. A piece is a function of (loss, rollout, scores) and its arguments."""
+"""Surrogates of single tokens."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
-from rljax.transforms import ops, prepare
+from rljax import types
+from rljax.transforms import define, ops, prepare
 
 sg = jax.lax.stop_gradient
-
-
-def policy(term: Callable[..., Any], needs: types.Needs = types.Needs(), statistics=()) -> types.LossTransform:
-    """Add ``term(loss, rollout, scores)`` [B, T], or a pair of it and its metrics, to the policy term."""
-
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-        found = term(loss, rollout, scores)
-        value, metrics = found if isinstance(found, tuple) else (found, {})
-        value = loss.terms["policy"] + value if "policy" in loss.terms else value
-        return loss.replace(terms={**loss.terms, "policy": value}, metrics={**loss.metrics, **sg(metrics)})
-
-    return transforms.stateless(types.LossTransform, apply, needs=needs, statistics=statistics)
-
-
-def surrogate(needs: types.Needs | Callable[[Mapping[str, Any]], types.Needs] = types.Needs(), statistics=()):
-    """Make a piece of ``term(loss, rollout, scores, *arguments)``; see ``policy`` and ``transforms.formula``.
-
-    ``needs`` may be a function of the arguments by name.
-    """
-
-    def lift(term, arguments) -> types.LossTransform:
-        return policy(term, needs if isinstance(needs, types.Needs) else needs(arguments), statistics)
-
-    return transforms.formula(lift, 3)
 
 
 def advantage(r: types.Rollout):
@@ -46,25 +21,30 @@ def log_ratio(loss: types.Loss):
     return ops.given(loss.log_ratio, "surrogate: no ratio; put a ratio piece before it, such as ratio.token()")
 
 
-@surrogate()
+@define.surrogate
 def reinforce(loss, r, s):
-    """Follow the score function: -A logp (Williams 1992). The reference for all the others."""
+    """Follow the score function: -A logp (Williams 1992). The baseline of comparison for the others."""
     return -advantage(r) * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def unclipped(loss, r, s):
     """Weigh by the plain ratio: -A rho. On-policy its gradient is ``reinforce``'s."""
     return -advantage(r) * jnp.exp(log_ratio(loss))
 
 
-@surrogate()
+@define.surrogate
 def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2, dual: types.Positive | None = None):
-    """Take the larger loss of -A rho and -A rho', where rho' is rho held to [1 - low, 1 + high].
+    """Return the larger loss of -A rho and -A rho', where rho' is rho clamped to [1 - low, 1 + high].
 
     Tokens beyond the bound in the direction of A have no gradient. ``dual`` > 1 bounds the loss of negative
     advantages by -dual A (arXiv 1912.09729, eq. 5); None leaves it out. Source: PPO (arXiv 1707.06347, eq. 7);
     separate bounds: DAPO (arXiv 2503.14476, eq. 10).
+
+    Args:
+      low: distance of the lower bound from 1.
+      high: distance of the upper bound from 1.
+      dual: bound of the loss of negative advantages, in units of -A; None: no bound.
     """
     a, rho = advantage(r), jnp.exp(log_ratio(loss))
     value = jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
@@ -74,7 +54,7 @@ def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2
     return value, {"clipped": outside.astype(value.dtype)}
 
 
-@surrogate(types.Needs(proximal=True))
+@define.surrogate(needs=types.Needs(proximal=True, behaviour=True))
 def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     """Clip the ratio around where the update started: [c - epsilon, c + epsilon], c = exp(proximal - behaviour).
 
@@ -86,7 +66,7 @@ def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     return jnp.maximum(-a * rho, -a * jnp.clip(rho, centre - epsilon, centre + epsilon))
 
 
-@surrogate()
+@define.surrogate
 def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: types.Number = 4.0):
     """Weigh REINFORCE by a clipped constant: -sg(clip(rho, 1 - low, 1 + high)) A logp.
 
@@ -96,7 +76,7 @@ def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: 
     return -sg(jnp.clip(jnp.exp(log_ratio(loss)), 1.0 - low, 1.0 + high)) * advantage(r) * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
     """Weigh REINFORCE by sg(rho) inside (1 - low, 1 + high), by 0 outside (SkyRL).
 
@@ -106,7 +86,7 @@ def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonN
     return -jnp.where((rho > 1.0 - low) & (rho < 1.0 + high), rho, 0.0) * advantage(r) * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positive = 1.05):
     """Pass the ratio through a sigmoid: -A (4 / tau) sigmoid(tau (rho - 1)), tau by the sign of A.
 
@@ -120,7 +100,7 @@ def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positi
 Pair = tuple[float, float]
 
 
-@surrogate()
+@define.surrogate
 def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0, 2.0)):
     """Weigh REINFORCE by sg(W^k exp(lambda (1 - W))), W the ratio: largest at W = k / lambda, 1 at W = 1.
 
@@ -131,7 +111,7 @@ def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0,
     return -jnp.exp(k * d - lam * jnp.expm1(d)) * a * ops.live_logp(r, s)
 
 
-@surrogate()
+@define.surrogate
 def divergence_mask(
     loss,
     r,
@@ -145,29 +125,35 @@ def divergence_mask(
 
     Drop A > 0 where pi > pi_b by more than ``high``, A < 0 where pi < pi_b by more than ``low``; moved by pi - pi_b
     ("tv") or by the Bernoulli KL(pi_b || pi) of the token ("kl"). Source: DPPO (arXiv 2602.04879).
+
+    Args:
+      measure: "tv", the change of the token's probability, or "kl", its Bernoulli KL in nats.
+      low: largest move where A < 0.
+      high: largest move where A > 0.
+      cap: upper bound of the ratio.
     """
     a, d, live = advantage(r), sg(log_ratio(loss)), sg(ops.live_logp(r, s))
-    now, before = jnp.exp(live), jnp.exp(live - d)
-    moved = jnp.abs(now - before) if measure == "tv" else ops.bernoulli_kl(before, now)
-    drop = jnp.where(a > 0, (now > before) & (moved > high), (now < before) & (moved > low))
+    p, p_anchor = jnp.exp(live), jnp.exp(live - d)
+    moved = jnp.abs(p - p_anchor) if measure == "tv" else ops.bernoulli_kl(p_anchor, p)
+    drop = jnp.where(a > 0, (p > p_anchor) & (moved > high), (p < p_anchor) & (moved > low))
     weight = jnp.where(drop, 0.0, jnp.minimum(jnp.exp(d), cap))
     return -weight * a * ops.live_logp(r, s), {"clipped": drop.astype(a.dtype)}
 
 
-@surrogate()
+@define.surrogate
 def quadratic(loss, r, s, beta: types.Positive):
-    """Hold each token on a leash: -(A logp - beta / 2 (log rho)^2).
+    """Penalize the squared log-ratio of each token: -(A logp - beta / 2 (log rho)^2).
 
     Source: Direct Reward Optimisation (arXiv 2405.19107). At rho = 1 the gradient is ``reinforce``'s.
     """
     return -advantage(r) * ops.live_logp(r, s) + 0.5 * beta * log_ratio(loss) ** 2
 
 
-@surrogate(statistics=(prepare.solve_rate(),))
+@define.surrogate(statistics=(prepare.solve_rate(),))
 def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure", floor: types.Positive = 1.0):
     """Fit right rows, and wrong ones through the policy they imply: -log R and -log((1 - p R) / (1 - p)).
 
-    R the ratio, p the group's success rate held to [0.02, 0.98]. ``floor`` bounds the second argument from below,
+    R the ratio, p the group's success rate clamped to [0.02, 0.98]. ``floor`` bounds the second argument from below,
     straight-through: its gradient stays. Source: NFT (arXiv 2505.18116, eq. 8-10).
     """
     d, p = log_ratio(loss), jnp.clip(r.extra["solve_rate"], 0.02, 0.98)[:, None]
@@ -177,27 +163,23 @@ def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure",
     return weight * jnp.where(ops.correct(r)[:, None], -d, -jnp.log(implied))
 
 
-@surrogate()
+@define.surrogate
 def likelihood(loss, r, s):
     """Fit the rows as they are: -logp. The surrogate of supervised fine-tuning; reads no advantage."""
     return -ops.live_logp(r, s)
 
 
-@transforms.piece
-def value_error(clip: types.Positive | None = 0.2):
+@define.surrogate(needs=types.Needs(value=True), term="value")
+def value_error(loss, r, s, clip: types.Positive | None = 0.2):
     """Regress the critic: max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2.
 
     Source: the PPO implementation of value clipping (arXiv 2005.12729, section 3); ``clip`` None is plain squared
     error. ``returns`` and V_old are constants.
     """
-
-    def apply(loss: types.Loss, r: types.Rollout, s: types.Scores) -> types.Loss:
-        if s.value is None or r.returns is None or r.value is None:
-            raise ValueError("surrogate.value_error: needs scores.value, rollout.value and rollout.returns")
-        error = (s.value - r.returns) ** 2
-        if clip is not None:
-            near = r.value + jnp.clip(s.value - r.value, -clip, clip)
-            error = jnp.maximum(error, (near - r.returns) ** 2)
-        return loss.replace(terms={**loss.terms, "value": 0.5 * error})
-
-    return transforms.stateless(types.LossTransform, apply, needs=types.Needs(value=True))
+    if s.value is None or r.returns is None or r.value is None:
+        raise ValueError("surrogate.value_error: needs scores.value, rollout.value and rollout.returns")
+    error = (s.value - r.returns) ** 2
+    if clip is not None:
+        near = r.value + jnp.clip(s.value - r.value, -clip, clip)
+        error = jnp.maximum(error, (near - r.returns) ** 2)
+    return 0.5 * error
