@@ -66,7 +66,7 @@ def test_demonstrations_stand_at_the_end_of_each_group_and_are_verified():
     np.testing.assert_array_equal(rollout.on_policy, np.where(demonstrated, 0.0, 1.0))
     assert np.all(np.asarray(rollout.behaviour_logp)[demonstrated] == 0)
     assert np.all(np.asarray(rollout.behaviour_logp)[~demonstrated].min(axis=1) < 0)
-    verdict = program.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
+    verdict = program.tasks[-1].verify(rollout.index, "train", rollout.action.token, rollout.mask)
     np.testing.assert_array_equal(rollout.reward, verdict.reward)
     # the teacher errs in 3 of 10, an untrained policy always
     assert np.mean(np.asarray(rollout.reward)[demonstrated]) > 0.5
