@@ -3,10 +3,10 @@
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# eight devices; and programs that run but a few times are compiled without care for their speed
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-)
+from tests import compiler
+
+flags = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8 {compiler.QUICK}"
 
 from rljax import data
 

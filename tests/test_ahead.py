@@ -353,7 +353,7 @@ def test_wrong_names_are_told_the_right_ones():
     with pytest.raises(ValueError, match="Did you mean 'rollout'"):
         programs.trace(step(), "rolout")
     missing = [sys.executable, "-c", "import sys; sys.modules['libtpu'] = None\n"
-               "from rljax.ahead import topology; topology.describe('v5e:4x4')"]  # fmt: skip
+               "from rljax.aot import topology; topology.describe('v5e:4x4')"]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TPU_")}
     done = subprocess.run(missing, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "RuntimeError: the TPU compiler is not installed: pip install" in done.stderr

@@ -16,6 +16,7 @@ import pytest
 
 from rljax import types
 from rljax.run import checkpoints
+from tests import compiler
 
 # Tensorstore's threads may still answer to an event loop that orbax closed after the first error.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -388,9 +389,9 @@ def test_digest_sees_bits_places_and_every_dtype():
 WRITER = """
 import sys
 import jax.numpy as jnp
-from rljax import checkpoint
+from rljax.run import checkpoints
 like = {"w": jnp.zeros((64, 64)), "step": jnp.int32(0)}
-with checkpoint.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
+with checkpoints.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
     step = 0
     if saver.latest_step() is not None:
         state, extras, step = saver.restore(like)
@@ -405,8 +406,8 @@ with checkpoint.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
 def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
     rng = np.random.default_rng(0)
     like = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
-    root = pathlib.Path(checkpoints.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    root = pathlib.Path(checkpoints.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": compiler.QUICK}
     reached = 0
     for _ in range(3):
         process = subprocess.Popen(

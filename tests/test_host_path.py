@@ -18,6 +18,7 @@ import pytest
 from rljax import types
 from rljax.config import files
 from rljax.run import evaluate, host_rollouts, loop, metrics, programs
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 ONE = jax.devices()[:1]
@@ -48,7 +49,7 @@ JUDGES = """
         return {"reward": luck % 2, "format": 1.0, "wanted": float(reference)}
 
     def questions(path):
-        from rljax.tasks import gsm8k
+        from rljax.environments import gsm8k
         task = gsm8k.gsm8k(path, prompt_length=24, completion_length=12)
         return dataclasses.replace(task, reward=judge, parts=("format", "wanted"))
 """
@@ -321,7 +322,7 @@ def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moo
     path = os.pathsep.join((str(ROOT), str(folder)))
     done = subprocess.run(
         command,
-        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": compiler.QUICK},
         capture_output=True,
         text=True,
         timeout=240,

@@ -18,7 +18,7 @@ import pytest
 import rljax
 from rljax.config import files, schema
 from rljax.run import checkpoints, evaluate, loop, sample
-from tests import tiny
+from tests import compiler, tiny
 
 ONE = jax.devices()[:1]
 ROOT = pathlib.Path(__file__).parent.parent
@@ -34,9 +34,9 @@ def get_config(arg=""):
 
 
 def command(module, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     return {
-        "args": [sys.executable, "-m", f"rljax{module}", *arguments],
+        "args": [sys.executable, "-m", "rljax", *filter(None, [module]), *arguments],
         "env": environment,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.STDOUT,
@@ -168,15 +168,15 @@ def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, 
 
 def test_evaluate_and_sample_from_the_command_line(finished):
     _, whole, _ = finished
-    done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module=".evaluate")
+    done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
     assert done.returncode == 0, done.stdout
     record = json.loads(done.stdout.strip().splitlines()[-1])
     assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 200
-    done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module=".sample")
+    done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
-    done = run("--workdir", str(whole), "--prompt", "3+x=", module=".sample")
+    done = run("--workdir", str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "does not know" in done.stdout
-    done = run(str(whole), "--step", "180", "--count", "2", module=".metrics")
+    done = run(str(whole), "--step", "180", "--count", "2", module="metrics")
     assert done.returncode == 0 and "step 180: 2 of 4" in done.stdout and "advantage" in done.stdout
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from rljax.host import processes
 from rljax.run import checkpoints, loop
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
@@ -23,7 +24,7 @@ STEPS = 14
 # A host task with a verifier that draws lots, and says in which process it was asked.
 TASK = """
 import dataclasses, os, pathlib, zlib
-from rljax.tasks import gsm8k
+from rljax.environments import gsm8k
 
 
 def judge(text, reference):
@@ -39,14 +40,14 @@ def questions(path):
 
 CONFIG = f"""
 import pathlib
-from rljax import config as configs
+import rljax
 from tests import tiny
 
 
 def get_config(arg=""):
     config = tiny.config("grpo(kl=0.0)", phases=("main",), phase__main__steps={STEPS}, evaluation__final_prompts=4)
     config.task = f"task_of_test_multihost.questions(path={{str(pathlib.Path(__file__).parent)!r}})"
-    config.phase.main = configs.phase(steps={STEPS}, optimizer="sgd(learning_rate=1.0)", warmup=0, evaluate="result")
+    config.phase.main = rljax.phase(steps={STEPS}, optimizer="sgd(learning_rate=1.0)", warmup=0, evaluate="result")
     config.model.update({{"remat": "none", "layers": 1}})
     config.sampler.cache_block = 0
     config.learner.clip_norm = 0.0
@@ -62,7 +63,7 @@ def environment(folder, name, number, processes, devices, address):
         **{k: v for k, v in os.environ.items() if not k.startswith(("RLJAX_", "JAX_COMPILATION"))},
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
         "RLJAX_CACHE": str(folder / "cache"),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {compiler.QUICK}",
         "CALLS": f"{name}-{number}",
         "RLJAX_NUM_PROCESSES": str(processes),
         **several,

@@ -11,6 +11,8 @@ import nbclient
 import nbformat
 import pytest
 
+from tests import compiler
+
 ROOT = pathlib.Path(__file__).parent.parent
 PATH = ROOT / "notebooks" / "first_run.ipynb"
 
@@ -27,7 +29,7 @@ def executed(tmp_path_factory):
         "RLJAX_QUICK": "1",
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "XLA_FLAGS": compiler.QUICK,
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }

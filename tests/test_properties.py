@@ -146,7 +146,7 @@ def alone():
     for built in BUILT.values():
         o, token = built.objectives[0], "token_reward" if built.spec.partition("(")[0] in batch.PAID_AT_TOKENS else ""
         pieces = (*built.transforms, *o.prepare, *(p for p in o.loss if p.statistics or p.needs.whole == "group"))
-        own = [p for p in o.loss if any(q.seam == "reduce" for q in p.prepare)]  # a mean of its own
+        own = [p for p in o.loss if any(q.seam == "reduce" for q in p.statistics)]  # a mean of its own
         if not own and not any(called(p) in OF_THE_BATCH for p in (*pieces, *o.loss)):
             summing = types.Objective(loss=o.loss, reduce=reduce.sum_over_tokens(), prepare=o.prepare)
             key = " ".join([token, *(p.spec for p in pieces)])

@@ -9,6 +9,7 @@ import sys
 
 from rljax import __main__, algorithms
 from rljax.config import files, resolve
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -37,7 +38,7 @@ def test_every_command_exists():
 def test_the_python_example_runs():
     example = re.search(r"```python\n(.*?)```", README, re.S)[1]
     assert len(example.strip().splitlines()) <= 18
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     done = subprocess.run(
         [sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -265,7 +265,7 @@ def test_workers_end_with_a_killed_parent(judge, tmp_path, busy):
     code = f"""
         import os, signal, time
         import judges_of_test_rewards as judges
-        from rljax.rewards import pool
+        from rljax.environments.verifiers import pool
         pool._ORPHAN_GRACE = 0.2
         verifiers = pool.Verifiers(judges.judge, workers=1, timeout=1.0).__enter__()
         print(int(verifiers.submit(["pid"], [None]).result().reward[0]), flush=True)
@@ -287,7 +287,7 @@ def test_rewards_that_workers_cannot_import():
         assert verifiers.submit(["a"], [None]).result().reward[0] == 1
 
     code = """
-        from rljax.rewards import pool
+        from rljax.environments.verifiers import pool
         def mine(text, reference):
             return 1.0
         try:

@@ -181,7 +181,7 @@ def test_the_page_counts_what_lies_on_a_device():
     program = tiny.program("ppo(kl=0.1)", mesh__data=2, mesh__fsdp=2, mesh__tensor=1, mesh__expert=2)
     step = program.steps[-1]
     state = step.begin(None, program.key, None)
-    rows = sharding.rows(step.shape, {module: program.model(module).axes for module in state.params})
+    rows = page.rows(step.shape, {module: program.model(module).axes for module in state.params})
     first = jax.devices()[0]
     for row, leaf in zip(rows, jax.tree.leaves(state), strict=True):
         (shard,) = [s for s in leaf.addressable_shards if s.device == first]

@@ -22,7 +22,7 @@ from rljax.host import workdirs
 from rljax.models import architecture as architectures
 from rljax.models.checkpoints import weights
 from rljax.run import checkpoints, evaluate, loop, metrics
-from tests import flaky
+from tests import compiler, flaky
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -53,7 +53,8 @@ def _no_faults(store):
 
 UNREACHABLE = """
 import concurrent.futures
-from rljax import checkpoint, storage
+from rljax.data import storage
+from rljax.run import checkpoints
 storage.PATIENCE = 0.0
 place = "gs://somewhere/run"
 calls = {
@@ -62,7 +63,7 @@ calls = {
     "names": storage.names,
     "read": storage.read,
     "write": lambda place: storage.write(place, b"x"),
-    "all_steps": lambda place: checkpoint.Checkpointer(place).all_steps(),
+    "all_steps": lambda place: checkpoints.Checkpointer(place).all_steps(),
 }
 with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
     for name, answer in {name: threads.submit(call, place) for name, call in calls.items()}.items():
@@ -435,9 +436,9 @@ def get_config(arg=""):
 
 
 def command(module, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([sys.executable, "-m", f"rljax{module}", *arguments], env=environment, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "rljax", *filter(None, [module]), *arguments], env=environment, **pipes)
 
 
 @pytest.fixture(scope="module")
@@ -489,8 +490,8 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command(".sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
-        command(".metrics", place, "--count", "1"),
+        command("sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
+        command("metrics", place, "--count", "1"),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
     assert [process.returncode for process in reads] == [0, 0], outputs
