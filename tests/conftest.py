@@ -17,7 +17,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 import jax
 import pytest
 
-from tests import memory
+from tests import memory, tiers
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,8 +27,13 @@ def _few_programs():
     memory.forget_programs()
 
 
-def pytest_collection_modifyitems(items):
-    """Start with the files that take longest, so that no worker is left with one of them at the end."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the cases of the full tier, and start with the files that take longest.
+
+    The files that take longest come first so that no worker is left with one of them at the end.
+    """
+    tiers.mark(config, items)
     long = (
         "loop",
         "host_path",
@@ -48,6 +53,7 @@ def pytest_configure(config):
     """Set what jax must know before the first computation."""
     jax.config.update("jax_numpy_rank_promotion", "raise")
     config.addinivalue_line("markers", "full: slow; run before an issue is closed with pytest -m full")
+    config.addinivalue_line("markers", "default_tier(cases): the other cases of a parametrized test are full")
     config.addinivalue_line("filterwarnings", "error:::rljax")
     # tests ask that layouts change nothing, also where they are no use
     config.addinivalue_line("filterwarnings", "ignore::rljax.run.programs.SharedWorkWarning")

@@ -62,6 +62,7 @@ def close(a, b, **tolerance):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), **{"rtol": 1e-5, "atol": 2e-6, **tolerance})
 
 
+@pytest.mark.default_tier(10)
 @pytest.mark.parametrize("name", PIECES)
 def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
     d, piece = batch.arrays(0, "mars"), PIECES[name]

@@ -46,6 +46,7 @@ def _work(lengths: str):
     return parts.whole(shapes.work(config, "test", 5, 16, lengths))
 
 
+@pytest.mark.full
 def test_the_split_names_every_part_and_counts_real_tokens():
     made = _work("fixed")
     found = {part["part"]: part for part in parts.split(made, 2)}
@@ -67,6 +68,7 @@ def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
     assert ours < counted  # norms, rotations and softmaxes are work, but not the model's
 
 
+@pytest.mark.full
 def test_a_long_tail_has_a_quarter_of_the_length():
     made = _work("longtail")
     lengths = []

@@ -218,6 +218,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.default_tier(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_path, fault):
     write(tmp_path, [10, 20, 30])
@@ -403,6 +404,7 @@ with checkpoints.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
 """
 
 
+@pytest.mark.full
 def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
     rng = np.random.default_rng(0)
     like = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}

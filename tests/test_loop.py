@@ -104,6 +104,7 @@ def test_a_run_writes_everything_it_promises(finished):
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)
 
 
+@pytest.mark.full
 def test_killed_twice_and_resumed_it_ends_bit_for_bit_the_same(finished, tmp_path):
     config, whole, _ = finished
     arguments = ("--config", str(config), "--workdir", str(tmp_path))
@@ -116,6 +117,7 @@ def test_killed_twice_and_resumed_it_ends_bit_for_bit_the_same(finished, tmp_pat
     same(whole, tmp_path)
 
 
+@pytest.mark.full
 def test_sigterm_saves_and_exits_with_the_resumable_code(finished, tmp_path):
     config, whole, _ = finished
     arguments = ("--config", str(config), "--workdir", str(tmp_path))
@@ -129,6 +131,7 @@ def test_sigterm_saves_and_exits_with_the_resumable_code(finished, tmp_path):
     same(whole, tmp_path)
 
 
+@pytest.mark.full
 def test_a_corrupt_newest_checkpoint_falls_back_and_replays_the_same(finished, tmp_path):
     config, whole, _ = finished
     shutil.copytree(whole, tmp_path / "copy")
@@ -150,6 +153,7 @@ def test_a_finished_run_says_so_again_and_changes_nothing(finished):
     assert (whole / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.full
 def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, tmp_path):
     _, whole, _ = finished
     config = files.from_dict(json.loads((whole / "config.json").read_text()))
@@ -180,6 +184,7 @@ def test_evaluate_and_sample_from_the_command_line(finished):
     assert done.returncode == 0 and "step 180: 2 of 4" in done.stdout and "advantage" in done.stdout
 
 
+@pytest.mark.full
 def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
     _, whole, _ = finished
     program, params, _ = evaluate.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
@@ -216,6 +221,7 @@ def test_train_in_memory_and_use_what_it_returns():
         sample.complete(result.program, result.params, "3+4=" * 9)
 
 
+@pytest.mark.full
 def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path):
     config = tiny.config("reinforce()", learner__max_skipped=2, phase__main__steps=9)
     config.seam.reward = "affine(inf)"  # 0 * inf is not a number
@@ -224,6 +230,7 @@ def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path)
     assert "loss" in str(error.value)
 
 
+@pytest.mark.full
 def test_phases_hand_over_parameters_and_references():
     config = tiny.config("grpo()")
     config.phases = ("warm", "main", "again")

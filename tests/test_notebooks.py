@@ -55,6 +55,7 @@ def test_it_is_valid_and_committed_without_outputs():
             assert cell.outputs == [] and cell.execution_count is None
 
 
+@pytest.mark.full
 def test_every_cell_runs_and_draws_its_figures(executed):
     cells, workdir = executed
     assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
@@ -69,6 +70,7 @@ def test_every_cell_runs_and_draws_its_figures(executed):
     assert list(workdir.iterdir()) == []  # nothing is written without a work directory
 
 
+@pytest.mark.full
 def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
     cells, _ = executed
     printed = {c.source: text(c) for c in cells}

@@ -165,6 +165,7 @@ def test_other_errors_pass():
         raise KeyError("RESOURCE_EXHAUSTED")
 
 
+@pytest.mark.full
 def test_a_run_that_exhausts_memory_says_what_fills_it(tmp_path):
     config = short(seam__advantage="+ tests.test_profile.devour()")
     with pytest.raises(profiles.OutOfMemory, match=r"out of memory in step 1: .*memory-step-1\.prof\. Largest"):
@@ -204,6 +205,7 @@ def test_a_run_writes_what_its_time_went_to(run):
     assert not {"dispatch", "wait"} & set.union(*logged)  # no clock in there
 
 
+@pytest.mark.full
 def test_a_host_task_splits_rollout_verdicts_and_update(tmp_path):
     lines = [json.dumps({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"}) + "\n" for i in range(8)]
     for name in ("train", "test"):

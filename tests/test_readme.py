@@ -7,6 +7,8 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
 from rljax import __main__, algorithms
 from rljax.config import files, resolve
 from tests import compiler
@@ -35,6 +37,7 @@ def test_every_command_exists():
     assert {"evaluate", "sample", "sweep", "bench"} <= names <= set(__main__.COMMANDS)
 
 
+@pytest.mark.full
 def test_the_python_example_runs():
     example = re.search(r"```python\n(.*?)```", README, re.S)[1]
     assert len(example.strip().splitlines()) <= 18

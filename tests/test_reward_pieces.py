@@ -61,6 +61,7 @@ def close(a, b):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.default_tier(8)
 @pytest.mark.parametrize("name", PIECES)
 def test_rows_that_do_not_count_move_nothing_and_the_order_of_rows_is_free(name):
     known = arguments(name)

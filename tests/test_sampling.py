@@ -281,6 +281,7 @@ def test_a_draw_depends_on_its_own_key_and_prompt_only():
     assert len(np.unique(whole.token, axis=0)) > 4  # or all of this would hold of a constant
 
 
+@pytest.mark.full
 def test_rows_sharded_over_a_mesh_draw_the_same():
     devices = jax.devices()
     mesh = jax.sharding.Mesh(np.array(devices), ("data",))
@@ -293,6 +294,7 @@ def test_rows_sharded_over_a_mesh_draw_the_same():
     jax.tree.map(np.testing.assert_array_equal, plain, spread)
 
 
+@pytest.mark.full
 def test_a_vmapped_loop_has_one_predicate_and_the_same_draws():
     tables = jnp.stack([jnp.asarray(TABLE), jnp.asarray(TABLE[::-1].copy())])
     prompts, keys = prompts_of(PROMPT, (0,), width=2), keys_for(2, 3)

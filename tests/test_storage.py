@@ -333,6 +333,7 @@ def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
     assert content(store, "keeps/corrupt-3") == damaged and saver.all_steps() == [1, 4]
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize(("kind", "error"), [("403", checkpoints.CheckpointError), ("503", storage.Unavailable)])
 def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_others(store, kind, error, quick):
     quick(max_retries=2)
@@ -438,7 +439,9 @@ def get_config(arg=""):
 def command(module, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([sys.executable, "-m", "rljax", *filter(None, [module]), *arguments], env=environment, **pipes)
+    return subprocess.Popen(
+        [sys.executable, "-m", "rljax", *filter(None, [module]), *arguments], env=environment, **pipes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -474,6 +477,7 @@ def runs(store, tmp_path_factory):
     return folder / "whole", place
 
 
+@pytest.mark.full
 def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_the_same(runs):
     whole, place = runs
     for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl", "algorithm.txt", "tokenizer.model"):
@@ -487,6 +491,7 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
     assert storage.names(f"{place}/checkpoints") == sorted(os.listdir(whole / "checkpoints"))
 
 
+@pytest.mark.full
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
@@ -575,6 +580,7 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
         tokenizers.load(f"{BUCKET}/nothing")
 
 
+@pytest.mark.full
 def test_a_store_that_does_not_answer_is_not_an_empty_one(unreachable):
     output, errors = unreachable.communicate(timeout=240)
     names = ("exists", "is_dir", "names", "read", "write", "all_steps")

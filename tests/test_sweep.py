@@ -153,6 +153,7 @@ def test_a_wrong_command_line_is_named(write, tmp_path):
             sweep.commands(words)
 
 
+@pytest.mark.full
 def test_the_command_prints_counts_and_runs(write, tmp_path):
     """--index becomes the run: it trains, here until its first mistake, and its exit code is the run's."""
     file = write("sweep.grid({'seed': range(3)})")

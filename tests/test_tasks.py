@@ -69,6 +69,7 @@ def test_arithmetic_beyond_the_index_keeps_problems_apart():
     assert np.all(train.outcome == CORRECT)
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize(
     ("settings", "splits"),
     [
@@ -103,6 +104,7 @@ def working_by_hand(a, b, digits, forgetful):
     return ";".join([*parts, str(int(units))])
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("slip", [0.0, 1.0])
 def test_working_and_forgotten_carries(slip):
     assert working_by_hand(37, 48, 2, False) == "7+8=15;3+4+1=8;85"  # the docstring's example

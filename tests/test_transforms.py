@@ -613,6 +613,7 @@ def test_a_loss_of_pairs_fits_the_seams():
     close(sum(interpreter.loss(o, *half, state, KEY)[0] for half in halves), whole)
 
 
+@pytest.mark.default_tier("grpo", "ppo", "dpo")
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_recipes_promote_no_types_silently(name):
     algorithm = battery.recipe(name)
@@ -627,6 +628,7 @@ def test_recipes_promote_no_types_silently(name):
             assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.default_tier("weight", "advantage")
 @pytest.mark.parametrize("seam", ["reward", "advantage", "prepare", *transforms.LOSS_SEAMS, "reduce"])
 def test_pieces_promote_no_types_silently(seam):
     rollout, scores = batch.records(batch.arrays(name=batch.PAID_AT_TOKENS[0]))
