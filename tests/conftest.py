@@ -5,8 +5,9 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 from tests import compiler
 
-flags = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8 {compiler.QUICK}"
+os.environ["XLA_FLAGS"] = " ".join(
+    (os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", compiler.QUICK)
+)
 
 from rljax import data
 
@@ -22,9 +23,16 @@ from tests import memory, tiers
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_programs():
-    """Let go of compiled programs after a file that made many."""
+    """Drop compiled programs after a file that made many."""
     yield
     memory.forget_programs()
+
+
+@pytest.fixture(autouse=True)
+def _little_memory():
+    """Drop compiled programs within a file that made very many."""
+    yield
+    memory.forget_programs(mebibytes=1300)
 
 
 @pytest.hookimpl(tryfirst=True)

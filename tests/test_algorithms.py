@@ -81,8 +81,8 @@ def case(request):
     memory.forget_programs()
 
 
-# The default tier holds every recipe against its oracle in float64; these recipes also in float32, with the invariances:
-# each kind of batch and of piece, and the recipe whose draws depend on the batch's width.
+# The default tier holds every recipe against its oracle in float64; these recipes also in float32 and with the
+# invariances: each kind of batch, and the recipe whose draws depend on the batch's width.
 few = pytest.mark.default_tier("grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "turn_ppo-0")
 
 # picks the first of equals, or draws: the order of rows matters where it must

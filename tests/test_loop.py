@@ -28,8 +28,8 @@ from tests import tiny
 
 
 def get_config(arg=""):
-    return tiny.config("grpo(kl=0.01)", phase__warm__steps=30, phase__main__steps=170,
-                       checkpoint__every=10, log__rollouts=20, evaluation__every=50)
+    return tiny.config("grpo(kl=0.01)", phase__warm__steps=15, phase__main__steps=85,
+                       checkpoint__every=10, log__rollouts=20, evaluation__every=25)
 """
 
 
@@ -81,7 +81,7 @@ def same(one, other):
     for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl", "algorithm.txt"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     (step, a), (step_too, b) = parameters(one), parameters(other)
-    assert step == step_too == 200
+    assert step == step_too == 100
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
@@ -94,7 +94,7 @@ def test_a_run_writes_everything_it_promises(finished):
     assert list((workdir / "tensorboard").iterdir())
     assert "scale_by_group(epsilon=1e-06, ddof=1)" in (workdir / "algorithm.txt").read_text()
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
-    assert [r["step"] for r in records] == list(range(1, 201))
+    assert [r["step"] for r in records] == list(range(1, 101))
     assert {r["phase"] for r in records} == {"warm", "main"}
     assert [e["name"] for e in map(json.loads, (workdir / "evaluations.jsonl").open())] == [
         "base", "training", "training", "training", "result",
@@ -108,10 +108,10 @@ def test_a_run_writes_everything_it_promises(finished):
 def test_killed_twice_and_resumed_it_ends_bit_for_bit_the_same(finished, tmp_path):
     config, whole, _ = finished
     arguments = ("--config", str(config), "--workdir", str(tmp_path))
-    for lines in (12, 90):
+    for lines in (12, 60):
         code, output = stop_at(lines, signal.SIGKILL, tmp_path, *arguments)
         assert code == -signal.SIGKILL, output
-    assert checkpoints.Checkpointer(tmp_path / "checkpoints").latest_step() < 200
+    assert checkpoints.Checkpointer(tmp_path / "checkpoints").latest_step() < 100
     done = run(*arguments)
     assert done.returncode == 0, done.stdout
     same(whole, tmp_path)
@@ -136,12 +136,12 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_replays_the_same(finished, t
     config, whole, _ = finished
     shutil.copytree(whole, tmp_path / "copy")
     checkpoints = tmp_path / "copy" / "checkpoints"
-    for file in (checkpoints / "200").rglob("*"):
+    for file in (checkpoints / "100").rglob("*"):
         if file.is_file():
             file.write_bytes(b"garbage")
     done = run("--config", str(config), "--workdir", str(tmp_path / "copy"))
     assert done.returncode == 0, done.stdout
-    assert "200" in done.stdout and "190" in done.stdout  # both steps are named
+    assert "step 100" in done.stdout and "step 90" in done.stdout  # both steps are named
     same(whole, tmp_path / "copy")
 
 
@@ -157,17 +157,17 @@ def test_a_finished_run_says_so_again_and_changes_nothing(finished):
 def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, tmp_path):
     _, whole, _ = finished
     config = files.from_dict(json.loads((whole / "config.json").read_text()))
-    config.phase.main.steps = 171
+    config.phase.main.steps = 86
     config.algorithm = "rloo()"
     with pytest.raises(ValueError, match="another config") as error:
         loop.train(config, whole)
     assert "config.algorithm: 'grpo(kl=0.01)' -> 'rloo()'" in str(error.value)
-    assert "config.phase.main.steps: 170 -> 171" in str(error.value)
+    assert "config.phase.main.steps: 85 -> 86" in str(error.value)
     assert "config.seed" not in str(error.value)
     shutil.copytree(whole, tmp_path / "copy")
     config.algorithm = "grpo(kl=0.01)"
     result = loop.train(config, tmp_path / "copy", allow_config_change=True, progress=False, devices=ONE)
-    assert int(result.state.step) == 201
+    assert int(result.state.step) == 101
 
 
 def test_evaluate_and_sample_from_the_command_line(finished):
@@ -175,13 +175,13 @@ def test_evaluate_and_sample_from_the_command_line(finished):
     done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
     assert done.returncode == 0, done.stdout
     record = json.loads(done.stdout.strip().splitlines()[-1])
-    assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 200
+    assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 100
     done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
     done = run("--workdir", str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "does not know" in done.stdout
-    done = run(str(whole), "--step", "180", "--count", "2", module="metrics")
-    assert done.returncode == 0 and "step 180: 2 of 4" in done.stdout and "advantage" in done.stdout
+    done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
+    assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout
 
 
 @pytest.mark.full
