@@ -55,6 +55,7 @@ def test_the_split_names_every_part_and_counts_real_tokens():
     assert made.metrics["slot_utilisation"] == 1
 
 
+@pytest.mark.full
 def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
     plan = _work("fixed").step.plan
     model, rows, width = models.build(plan.models["policy"].architecture), 32, 21  # on one device

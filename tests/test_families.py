@@ -77,7 +77,7 @@ def test_decoding_reads_what_the_whole_row_does(name, folder):
 
     @jax.jit
     def decode(params):
-        ready = model.prepare(params)
+        ready = model.decode_params(params)
         _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, own.shape[1], 3)
         out = []
         for i in range(own.shape[1]):

@@ -25,7 +25,7 @@ def run():
 
 def restored(model, params):
     """Return the parameters that ``prepare`` makes, matrices as floats again, stacked."""
-    layers = model.prepare(params)["layers"]
+    layers = model.decode_params(params)["layers"]
     is_int8 = lambda w: isinstance(w, transformer.Int8)  # noqa: E731
     whole = [jax.tree.map(lambda w: w.value * w.scale if is_int8(w) else w, x, is_leaf=is_int8) for x in layers]
     return {**params, "layers": jax.tree.map(lambda *x: jnp.stack(x), *whole)}
@@ -35,7 +35,7 @@ def restored(model, params):
 def test_every_output_is_rounded_by_half_a_step_at_most():
     step, state, _ = run()
     params = state.params["policy"]
-    ready = step.plan.models["policy"].prepare(params)["layers"][0]
+    ready = step.plan.models["policy"].decode_params(params)["layers"][0]
     for name, w in params["layers"].items():
         if name not in MATRICES:
             np.testing.assert_array_equal(ready[name], w[0])
