@@ -120,6 +120,7 @@ def test_what_makes_no_adapter_is_refused(fields, message):
         dataclasses.replace(ADAPTED, **fields)
 
 
+@pytest.mark.full
 def test_a_public_checkpoint_in_and_a_plain_one_out(tmp_path):
     base = models.build(PLAIN).init(jax.random.key(5))
     weights.save(str(tmp_path / "base"), PLAIN, base, family="qwen2")

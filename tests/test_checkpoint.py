@@ -241,6 +241,7 @@ def test_a_corrupt_newest_falls_back_says_so_and_is_replaced_in_the_replay(tmp_p
     same(reader.restore(abstract(make_state(0)))[0], make_state(30))
 
 
+@pytest.mark.full
 def test_corrupt_twice_keeps_both_aside(tmp_path):
     for _ in range(2):
         with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
@@ -269,6 +270,7 @@ def test_going_back_on_purpose_sets_the_later_ones_aside(tmp_path):
     assert checkpoints.Checkpointer(tmp_path).read_extras() == {"again": True}
 
 
+@pytest.mark.full
 def test_none_readable_is_an_error_that_lists_them_and_deletes_nothing(tmp_path):
     write(tmp_path, [1, 2])
     flip_a_bit(tmp_path / "1")

@@ -20,6 +20,7 @@ def made(shared: bool):
     return tiny.program("ppo(kl=0.0)", learner__shared_critic=WEIGHT if shared else 0.0, model__scan=False)
 
 
+@pytest.mark.full
 def test_one_reading_gives_what_two_models_give():
     plan = made(True).steps[0].plan
     assert set(plan.models) == {"policy"} and plan.models["policy"].architecture.output == "both"

@@ -448,6 +448,7 @@ def test_watch_recreates_what_is_preempted_until_the_run_is_done(cloud):
     assert "the run is done on every worker" in done.stdout
 
 
+@pytest.mark.full
 def test_watch_outlives_a_preemption_during_the_set_up(cloud):
     states = (STATE, [{"out": "ACTIVE\n"}, {"out": "SUSPENDED\n"}, {}, {"out": "ACTIVE\n"}])
     cloud.plan(states, ("scp", [{"err": "connection lost\n", "code": 255}, {}]))
@@ -457,6 +458,7 @@ def test_watch_outlives_a_preemption_during_the_set_up(cloud):
     assert "error: setup: copying to the workers" in done.stderr and len(cloud.arguments()) == 2
 
 
+@pytest.mark.full
 def test_watch_stops_all_when_a_worker_gives_up(cloud):
     cloud.plan(ACTIVE)
     cloud.codes("sleep", 2)
@@ -466,6 +468,7 @@ def test_watch_stops_all_when_a_worker_gives_up(cloud):
     assert states == ["ended 2\n", "stopped\n"]
 
 
+@pytest.mark.full
 def test_watch_launches_again_where_a_machine_was_started_again(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
@@ -480,6 +483,7 @@ def test_watch_launches_again_where_a_machine_was_started_again(cloud):
     assert not any(a[1] == "scp" for a in cloud.asked()[4:])  # installed is installed
 
 
+@pytest.mark.full
 def test_watch_does_not_take_an_earlier_run_for_its_own(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
@@ -492,6 +496,7 @@ def test_watch_does_not_take_an_earlier_run_for_its_own(cloud):
     assert done.returncode == 0 and cloud.arguments()[2:] == [["-m", "rljax", "--config", "x"]] * 2
 
 
+@pytest.mark.full
 def test_watch_does_not_start_again_what_somebody_stopped(cloud):
     cloud.plan(ACTIVE, ("worker status", [{}, {}, {"out": "rljax-worker a stopped\n" * 2, "code": 0}]))
     cloud.codes("sleep", "sleep")
@@ -499,6 +504,7 @@ def test_watch_does_not_start_again_what_somebody_stopped(cloud):
     assert done.returncode == 1 and "watch: somebody stopped the run" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("answers", "said"),
     [

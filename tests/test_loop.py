@@ -145,6 +145,7 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_replays_the_same(finished, t
     same(whole, tmp_path / "copy")
 
 
+@pytest.mark.full
 def test_a_finished_run_says_so_again_and_changes_nothing(finished):
     config, whole, _ = finished
     before = (whole / "metrics.jsonl").read_bytes()
@@ -210,6 +211,7 @@ def test_mistakes_on_the_command_line_end_with_one_clear_line():
 # --- from Python --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_train_in_memory_and_use_what_it_returns():
     result = rljax.train(tiny.config(), progress=False, devices=ONE)
     assert [r["step"] for r in result.history] == [1, 2, 3, 4]

@@ -188,6 +188,7 @@ def test_reported_numbers_are_those_of_the_enumeration(setting):
     assert (sample.kept is None) == (sampling.build(**SETTINGS[setting]).filter is None)
 
 
+@pytest.mark.full
 def test_tokens_the_model_rules_out_leave_every_number_finite():
     # The second token never; the other two have odds e : 1 and entropy log(1 + e) - e / (1 + e).
     table = np.array([[1.0, -np.inf, 0.0]])
@@ -383,6 +384,7 @@ def test_reported_numbers_are_those_of_the_whole_sequence_read_at_once():
     np.testing.assert_allclose(sample.entropy, scores.entropy, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_transformer_draws_the_same_alone_and_behind_more_padding():
     keys = keys_for(3, 3)
     together = draw(parameters(), prompts_of(*TEXTS, width=5), keys, FILTERED, model=TRANSFORMER, **SHAPE)
@@ -408,6 +410,7 @@ def test_the_inverse_draw_has_the_frequencies_of_its_logits(size):
     assert np.all(np.abs(count - len(keys) * prob) < 5 * deviation)
 
 
+@pytest.mark.full
 def test_the_inverse_draw_never_passes_the_last_token_there_is():
     # Uniform numbers next to 1, and a tail of tokens that are ruled out.
     logits = jnp.where(jnp.arange(50) < 30, 0.0, -jnp.inf)

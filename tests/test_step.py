@@ -197,6 +197,7 @@ def test_replay_mixes_rows_of_the_step_before():
     assert second["sampler_gap"] > 10 * first["sampler_gap"]
 
 
+@pytest.mark.full
 def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
     program, state, metrics = run("dapo(oversample=3)", steps=1)
     assert int(state.cursor) == 24
@@ -223,6 +224,7 @@ def test_references_follow_and_reset():
     jax.tree.map(np.testing.assert_array_equal, state.reference, state.params["policy"])
 
 
+@pytest.mark.full
 def test_schedules_and_adaptive_coefficients_are_state():
     _, state, _ = run(
         "reinforce()", seam__penalty="kl('k3', adaptive_kl(0.1, 0.5, 100)) | entropy(linear(0.1, 0.0, 4))"

@@ -307,6 +307,7 @@ def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quic
     same(state, make(2))
 
 
+@pytest.mark.full
 def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
     directory = f"{BUCKET}/keeps"
     with checkpoints.Checkpointer(directory, max_to_keep=1) as saver:
@@ -561,6 +562,7 @@ def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_
         storage.stage(f"{BUCKET}/none", tmp_path)
 
 
+@pytest.mark.full
 def test_weights_and_tokenizers_come_and_go_through_failures(store):
     architecture = architectures.Architecture(vocabulary=40, layers=2, width=16, heads=2, kv_heads=1, hidden=32)
     params = architectures.init(architecture, jax.random.key(0))

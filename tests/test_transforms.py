@@ -199,6 +199,7 @@ def steered(piece, read, *records):
     return out
 
 
+@pytest.mark.full
 def test_a_schedule_may_stand_in_any_kind_of_piece():
     r = one_row([1], reward=1.0, advantage=[1.0], behaviour_logp=[-2.0])
     loss = types.Loss(log_ratio=jnp.log(floats([[1.8]])))
@@ -503,6 +504,7 @@ def test_after_pieces_move_the_reference():
     assert reset.needs.reference and after.ema_reference().needs.reference
 
 
+@pytest.mark.full
 def test_dynamic_prefers_groups_with_spread_and_fills_up_with_invalid_rows():
     r = record([[1]] * 6, (1, 1, 0, 1, 0, 0), (8, 8, 3, 3, 4, 4), index=jnp.arange(6))
     piece = source.dynamic(3)
@@ -516,6 +518,7 @@ def test_dynamic_prefers_groups_with_spread_and_fills_up_with_invalid_rows():
 # --- the functions underneath -------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_kl_estimators_against_enumeration():
     r = np.random.default_rng(0)
     theta, phi = floats(r.normal(size=5)), floats(r.normal(size=5))
@@ -587,6 +590,7 @@ def test_masked_statistics():
 # --- a piece nobody foresaw, and strict types ---------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_loss_of_pairs_fits_the_seams():
     @transforms.piece(seam="surrogate")
     def pairs():
