@@ -32,7 +32,7 @@ def _few_programs():
 def _little_memory():
     """Drop compiled programs within a file that made very many."""
     yield
-    memory.forget_programs(mebibytes=1300)
+    memory.forget_programs(mebibytes=1400)
 
 
 @pytest.hookimpl(tryfirst=True)

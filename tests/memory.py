@@ -9,7 +9,7 @@ import jax
 STATUS = pathlib.Path("/proc/self")
 
 
-def forget_programs(maps: int = 20_000, mebibytes: int = 700) -> None:
+def forget_programs(maps: int = 20_000, mebibytes: int = 1000) -> None:
     """Drop compiled programs once the process holds much memory or many maps: without maps the compiler crashes.
 
     Args:

@@ -45,9 +45,13 @@ def ones(reward, group=None, width=1, **fields):
 
 
 def run(r, *pieces):
-    for p in pieces:
-        r, _ = p.apply(r, p.init(), KEY)
-    return r
+    @jax.jit  # one program is cheaper to compile than its many operations
+    def chain(r):
+        for p in pieces:
+            r, _ = p.apply(r, p.init(), KEY)
+        return r
+
+    return chain(r)
 
 
 def get(r, *pieces):

@@ -29,7 +29,8 @@ floats = functools.partial(jnp.asarray, dtype=jnp.float32)
 
 def paid(piece, r):
     """Return what a piece may write: (reward, token rewards, the part of overlong)."""
-    r = piece.apply(r, piece.init(), jax.random.key(0))[0]
+    # one program is cheaper to compile than its many operations
+    r = jax.jit(lambda r: piece.apply(r, piece.init(), jax.random.key(0))[0])(r)
     return r.reward, r.token_reward, r.parts.get("overlong")
 
 
