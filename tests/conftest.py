@@ -43,18 +43,11 @@ def pytest_collection_modifyitems(config, items):
     """
     tiers.mark(config, items)
     long = (
-        "loop",
-        "host_path",
-        "storage",
-        "step",
-        "partial",
-        "notebooks",
-        "readme",
-        "recipes_run",
-        "families",
-        "bench",
+        *("multihost", "loop", "algorithms", "step", "extremes", "enumeration", "storage", "notebooks", "readme"),
+        *("advantage_pieces", "sharding", "decoding", "packing", "properties", "profile", "partial", "adapters"),
     )
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in long)
+    place = {f"test_{name}": number for number, name in enumerate(long)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(long)))
 
 
 def pytest_configure(config):
