@@ -3,9 +3,10 @@
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# eight devices; and programs that run but a few times are compiled without care for their speed
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+from tests import compiler
+
+os.environ["XLA_FLAGS"] = " ".join(
+    (os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", compiler.QUICK)
 )
 
 from rljax import data
@@ -17,37 +18,43 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 import jax
 import pytest
 
-from tests import memory
+from tests import memory, tiers
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_programs():
-    """Let go of compiled programs after a file that made many."""
+    """Drop compiled programs after a file that made many."""
     yield
     memory.forget_programs()
 
 
-def pytest_collection_modifyitems(items):
-    """Start with the files that take longest, so that no worker is left with one of them at the end."""
+@pytest.fixture(autouse=True)
+def _little_memory():
+    """Drop compiled programs within a file that made very many."""
+    yield
+    memory.forget_programs(mebibytes=1400)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the cases of the full tier, and start with the files that take longest.
+
+    The files that take longest come first so that no worker is left with one of them at the end.
+    """
+    tiers.mark(config, items)
     long = (
-        "loop",
-        "host_path",
-        "storage",
-        "step",
-        "partial",
-        "notebooks",
-        "readme",
-        "recipes_run",
-        "families",
-        "bench",
+        *("multihost", "loop", "algorithms", "step", "extremes", "enumeration", "storage", "notebooks", "readme"),
+        *("advantage_pieces", "sharding", "decoding", "packing", "properties", "profile", "partial", "adapters"),
     )
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in long)
+    place = {f"test_{name}": number for number, name in enumerate(long)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(long)))
 
 
 def pytest_configure(config):
     """Set what jax must know before the first computation."""
     jax.config.update("jax_numpy_rank_promotion", "raise")
     config.addinivalue_line("markers", "full: slow; run before an issue is closed with pytest -m full")
+    config.addinivalue_line("markers", "default_tier(cases): the other cases of a parametrized test are full")
     config.addinivalue_line("filterwarnings", "error:::rljax")
     # tests ask that layouts change nothing, also where they are no use
     config.addinivalue_line("filterwarnings", "ignore::rljax.run.programs.SharedWorkWarning")

@@ -1,14 +1,25 @@
-"""Release of compiled programs: each holds memory maps, and a process may have at most 65,530."""
+"""Dropping compiled programs, which hold memory and memory maps; a process may have 65,530 maps."""
 
+import ctypes
 import gc
 import pathlib
 
 import jax
 
+STATUS = pathlib.Path("/proc/self")
 
-def forget_programs(limit: int = 20_000) -> None:
-    """Clear jax's caches if the process has more than ``limit`` maps: at the kernel's limit the compiler crashes."""
-    maps = pathlib.Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > limit:
+
+def forget_programs(maps: int = 20_000, mebibytes: int = 1000) -> None:
+    """Drop compiled programs once the process holds much memory or many maps: without maps the compiler crashes.
+
+    Args:
+      maps: memory maps that the process may keep.
+      mebibytes: resident memory that the process may keep.
+    """
+    if not STATUS.exists():
+        return
+    resident = int((STATUS / "statm").read_text().split()[1]) / 256  # pages of 4 KiB
+    if resident > mebibytes or (STATUS / "maps").read_bytes().count(b"\n") > maps:
         jax.clear_caches()
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # else glibc keeps what was freed

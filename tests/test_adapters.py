@@ -120,6 +120,7 @@ def test_what_makes_no_adapter_is_refused(fields, message):
         dataclasses.replace(ADAPTED, **fields)
 
 
+@pytest.mark.full
 def test_a_public_checkpoint_in_and_a_plain_one_out(tmp_path):
     base = models.build(PLAIN).init(jax.random.key(5))
     weights.save(str(tmp_path / "base"), PLAIN, base, family="qwen2")
@@ -197,6 +198,7 @@ def test_only_adapters_move_and_only_they_are_kept_twice():
     equal(after.reference, adapters.trained(after.params["policy"]))  # reset
 
 
+@pytest.mark.full
 def test_the_reference_is_the_model_with_its_adapter_switched_off():
     step, _, (_, after, _), _ = trained()
     model = step.setup.networks["policy"]
@@ -210,6 +212,7 @@ def test_the_reference_is_the_model_with_its_adapter_switched_off():
     assert np.abs(policy - base).max() > 1e-3
 
 
+@pytest.mark.full
 def test_eight_devices_equal_one():
     _, _, (_, _, one), metrics = trained()
     step, state, (_, _, many), others = trained(mesh__fsdp=8)
@@ -220,6 +223,7 @@ def test_eight_devices_equal_one():
     np.testing.assert_allclose(others[1]["loss"], metrics[1]["loss"], atol=1e-5)
 
 
+@pytest.mark.full
 def test_such_a_state_is_checkpointed(tmp_path):
     step, state, (_, _, after), _ = trained()
     with checkpoints.Checkpointer(tmp_path / "run") as saver:
@@ -229,6 +233,7 @@ def test_such_a_state_is_checkpointed(tmp_path):
     equal(restored, after)
 
 
+@pytest.mark.full
 def test_a_critic_trains_its_head_beside_its_adapters():
     program = tiny.program("ppo(kl=0.0)", model__adapter_rank=4)
     (step,) = program.steps

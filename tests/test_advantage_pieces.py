@@ -47,9 +47,13 @@ def ones(reward, group=None, width=1, **fields):
 
 
 def run(r, *pieces):
-    for p in pieces:
-        r, _ = p.apply(r, p.init(), KEY)
-    return r
+    @jax.jit  # one program is cheaper to compile than its many operations
+    def chain(r):
+        for p in pieces:
+            r, _ = p.apply(r, p.init(), KEY)
+        return r
+
+    return chain(r)
 
 
 def get(r, *pieces):
@@ -64,6 +68,7 @@ def close(a, b, **tolerance):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), **{"rtol": 1e-5, "atol": 2e-6, **tolerance})
 
 
+@pytest.mark.default_tier(10)
 @pytest.mark.parametrize("name", PIECES)
 def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
     d, piece = batch.arrays(0, "mars"), PIECES[name]
@@ -139,6 +144,7 @@ def test_the_two_functions_and_what_they_count():
     close(get(tokens, adv.center_by("turn", per="token")), [[-2, -3, 0], [0, 2, 3]])
 
 
+@pytest.mark.full
 def test_presets_and_other_scales_by_hand():
     close(np.abs(row(ones([1, 0, 0, 0]), adv.zscore_by_group(0.0, 0))).mean(), 2 * np.sqrt(0.25 * 0.75))
     close(row(ones([1, 0, 0, 0]), CENTRE, adv.scale_by_group_mean()), [3, -1, -1, -1])
@@ -212,6 +218,7 @@ def test_pass_at_k_sums_to_zero(right):
         close(row(r, adv.pass_at_k(2)), np.array([2 / 3, *[2 / 3 - 4 / 5] * 5]) / np.sqrt(2 / 9), rtol=1e-4)
 
 
+@pytest.mark.full
 def test_outcomes_by_hand():
     h = [[1.0, 3], [2, 1], [1, 1], [1, 5], [2, 4]]
     r = record([[1, 1], [1, 1], [1, 1], [1, 0], [1, 1]], [1, 0, 1, 0, 0], [0, 0, 1, 2, 2], entropy=h)
@@ -263,6 +270,7 @@ def test_critics_by_hand():
     close(get(r, adv.partition_target(10.0)), r.advantage)
 
 
+@pytest.mark.full
 def test_trees():
     d = batch.arrays(3)
     got, end = get(batch.records(d)[0], adv.prefix_tree()), [max(np.flatnonzero(m), default=-1) for m in d["mask"]]
@@ -283,6 +291,7 @@ def test_trees():
     close(get(r, adv.branch_tree()), [[top, top, 2 - 1 / 3 - 0.5], [top, top, -1 / 3 - 0.5], [-2 / 3] * 3, [0] * 3])
 
 
+@pytest.mark.full
 def test_distinct_values_and_steps_count_once_and_mix_with_the_episode():
     a, mask = [[1.0, 1, 1], [3, 1 + 1e-7, 7], [5, 5, 9], [5, 0, 0]], [[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
     r = record(mask, [0] * 4, agent=[0, 0, 1, 1], valid=[1.0, 1, 1, 0], advantage=a)

@@ -306,6 +306,7 @@ def small(**fields):
     return config
 
 
+@pytest.mark.default_tier("update")
 @pytest.mark.parametrize("name", ["rollout", "update"])
 def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
     record = report.describe(step(), programs.compile_one(step(), name, target()), target())

@@ -32,7 +32,8 @@ FLOORS = {
     "host": {
         "__init__": ("__main__",),  # imports by name, at first use
         "host": (),
-        "config": ("host",),
+        "run.config": (),  # settings of the loop, which the schema collects
+        "config": ("host", "run.config"),
         "run": ("config", "host"),
         "bench": ("__main__", "config", "run"),
         "aot": ("bench", "config", "run"),
@@ -74,8 +75,10 @@ def own_imports(path):
     """Yield (line, module of rljax) for the imports of other modules of rljax."""
     for line, dotted in imports(path):
         parts = dotted.split(".")
-        if parts[0] == "rljax" and len(parts) > 1 and parts[1] != module(path):
-            yield line, parts[1]
+        if parts[0] == "rljax" and len(parts) > 1:
+            other = ".".join(parts[1:3]) if ".".join(parts[1:3]) in FLOOR else parts[1]
+            if other != module(path):
+                yield line, other
 
 
 def test_every_module_has_a_floor_and_every_row_a_module():

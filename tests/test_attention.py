@@ -270,6 +270,7 @@ def test_the_gradient_of_blocks_from_bfloat16_operands(name):
         assert 0 < error <= 2**-6 * np.abs(expected).max()
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.skipif(not PALLAS, reason="this jax has no pallas splash kernel: splash attention is NOT checked")
 @pytest.mark.parametrize("name", SPLASH)
 def test_the_gradient_of_splash_is_that_of_one_softmax(name):

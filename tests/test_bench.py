@@ -47,6 +47,7 @@ def _work(lengths: str):
     return parts.compile_step(shapes.work(config, "test", 5, 16, lengths))
 
 
+@pytest.mark.full
 def test_the_split_names_every_part_and_counts_real_tokens():
     work = _work("fixed")
     split = {part["part"]: part for part in parts.split(work, 2)}
@@ -55,6 +56,7 @@ def test_the_split_names_every_part_and_counts_real_tokens():
     assert work.metrics["slot_utilisation"] == 1
 
 
+@pytest.mark.full
 def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
     setup = _work("fixed").step.setup
     model, rows, width = models.build(setup.networks["policy"].architecture), 32, 21  # on one device
@@ -68,6 +70,7 @@ def test_flops_are_those_the_compiler_counts_of_a_plain_forward_pass():
     assert count < counted  # model FLOPs leave out norms, rotations and softmaxes
 
 
+@pytest.mark.full
 def test_a_long_tail_has_a_quarter_of_the_length():
     work = _work("longtail")
     lengths = []

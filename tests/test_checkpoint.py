@@ -16,6 +16,7 @@ import pytest
 
 from rljax import types
 from rljax.run import checkpoints, digests
+from tests import compiler
 
 # Tensorstore's threads may still call back an event loop that orbax closed after the first error.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -217,6 +218,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.default_tier(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_corrupt_newest_checkpoint_is_skipped_with_a_warning_and_replaced(tmp_path, fault):
     write(tmp_path, [10, 20, 30])
@@ -239,6 +241,7 @@ def test_a_corrupt_newest_checkpoint_is_skipped_with_a_warning_and_replaced(tmp_
     same(reader.restore(abstract(make_state(0)))[0], make_state(30))
 
 
+@pytest.mark.full
 def test_a_step_corrupted_twice_is_renamed_twice(tmp_path):
     for _ in range(2):
         with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:
@@ -267,6 +270,7 @@ def test_restoring_an_older_step_renames_the_newer_ones(tmp_path):
     assert checkpoints.Checkpointer(tmp_path).read_extras() == {"again": True}
 
 
+@pytest.mark.full
 def test_an_error_lists_the_unreadable_checkpoints_and_deletes_nothing(tmp_path):
     write(tmp_path, [1, 2])
     flip_a_bit(tmp_path / "1")
@@ -402,11 +406,12 @@ with checkpoints.Checkpointer(sys.argv[1], max_to_keep=2) as saver:
 """
 
 
+@pytest.mark.full
 def test_a_kill_at_any_moment_leaves_complete_checkpoints(tmp_path):
     rng = np.random.default_rng(0)
     like = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
     root = pathlib.Path(checkpoints.__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": compiler.QUICK}
     reached = 0
     for _ in range(3):
         process = subprocess.Popen(

@@ -102,6 +102,7 @@ def test_rows_of_the_plain_run_end_at_very_different_times():
     assert np.any(plain.kept[plain.mask > 0] != plain.kept[plain.mask > 0][0])
 
 
+@pytest.mark.default_tier("2-2")
 @pytest.mark.parametrize(("block", "compact"), [(3, 1), (2, 2), (0, 5)])
 def test_neither_blocks_nor_compaction_change_a_draw(block, compact):
     found = drawn(build(**ONE_LAYER), block=block, compact=compact)
@@ -109,6 +110,7 @@ def test_neither_blocks_nor_compaction_change_a_draw(block, compact):
     replayed(found, compact, len(TEXTS), SAMPLES)
 
 
+@pytest.mark.full
 def test_a_prompt_of_its_own_for_each_row_draws_the_same():
     block, compact = 3, 2
     repeated = tuple(text for text in TEXTS for _ in range(SAMPLES))
@@ -117,6 +119,7 @@ def test_a_prompt_of_its_own_for_each_row_draws_the_same():
     replayed(found, compact, len(repeated), 1)
 
 
+@pytest.mark.full
 def test_rows_over_eight_devices_are_compacted_and_draw_the_same():
     mesh = sharding.make_mesh({"data": 8})
     spread = models.build(build(**ONE_LAYER).architecture, sharding.Layout(mesh))
@@ -254,6 +257,7 @@ def rescored(model: models.Model, layout: str, block: int, compact: int) -> dict
     return {name: (getattr(sample, name), np.asarray(getattr(scores, there))) for name, there in names.items()}
 
 
+@pytest.mark.default_tier("blocks-compact", "packed")
 @pytest.mark.parametrize(
     ("changes", "layout", "block", "compact"),
     [
@@ -272,6 +276,7 @@ def test_the_sampler_reports_what_the_trainer_scores(changes, layout, block, com
         np.testing.assert_allclose(sampled, scored, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["whole", "packed"])
 def test_the_gap_in_bfloat16_is_that_of_a_few_roundings(layout):
     # The two paths round the same numbers at other places: a softmax in parts, its weights not yet divided. Where

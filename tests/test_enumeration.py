@@ -143,6 +143,7 @@ def test_every_recipe_is_accounted_for():
     assert set(EXPECTED) == set(algorithms.TABLE)
 
 
+@pytest.mark.default_tier("sft", "rloo", "grpo", "ppo", "areal")
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_the_expected_gradient(name):
     close(family(algorithms.TABLE[name].__module__)[name], EXPECTED[name])
@@ -161,6 +162,7 @@ def test_the_truth_is_the_slope_of_the_success_rate():
     assert np.linalg.svd(together)[1].min() > 0.02  # none is a mixture of the others
 
 
+@pytest.mark.full
 def test_sequences_of_different_lengths():
     """Token 2 ends a sequence. A mean over the row's tokens follows r / |y|, centred by p / |y|; sums do not."""
     last = np.where(ENDED > 0, SEQUENCE, 0)
@@ -185,6 +187,7 @@ def test_sequences_of_different_lengths():
     close(gradients["opo"], contract((P * (a @ P))[:, None] * ENDED) * 3 / tokens)
 
 
+@pytest.mark.full
 def test_away_from_the_sampler_the_clip_has_the_gradient_of_its_definition():
     """Rows of the sampler, another live policy: E over the sampler of min(A rho, A clip(rho))."""
     moved = LOGITS + 0.4 * np.random.default_rng(8).normal(size=(13, 3))

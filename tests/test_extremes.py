@@ -123,12 +123,14 @@ WORST = [
 every_family = pytest.mark.parametrize("family", algorithms.FAMILIES)
 
 
+@pytest.mark.default_tier("stale", "regression")
 @every_family
 def test_the_worst_batches(family):
     for choice in WORST:
         check(family, choice)
 
 
+@pytest.mark.full
 @every_family
 @settings(max_examples=5, derandomize=True, deadline=None, database=None)
 @given(

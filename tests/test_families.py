@@ -64,6 +64,7 @@ def test_logits_are_those_of_transformers(name, folder):
     assert np.abs(found[:, -4:] - np.asarray(STORED[name]["logits"])).max() < 1e-4
 
 
+@pytest.mark.default_tier("qwen3-moe")
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral"])
 def test_decoding_reads_what_the_whole_row_does(name, folder):
     """Prompts of two lengths, each read once for two rows, then tokens one by one past the window."""
@@ -92,6 +93,7 @@ def test_decoding_reads_what_the_whole_row_does(name, folder):
     np.testing.assert_allclose(model.logits(params, shared), expected, atol=1e-5)
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_loop_over_whole_patterns_computes_the_same(remat, folder):
     model, params = read(folder("gemma2"))  # local, global, local: one iteration of two layers, then one layer
@@ -180,6 +182,7 @@ def test_a_critic_reads_the_trunk_and_a_reward_model_its_head(tmp_path):
     np.testing.assert_array_equal(reward["scalar"], np.arange(16))
 
 
+@pytest.mark.full
 def test_a_run_starts_from_a_folder(folder):
     config = tiny.config("grpo(kl=0.1)", phases=("main",), model__weights=folder("gemma3"))
     program = programs.build(config, tokenizers.train(resolve.phases(config)[0].task.corpus()), jax.devices()[:1])

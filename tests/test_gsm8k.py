@@ -335,6 +335,7 @@ def test_math(tmp_path):
         environments.lookup("math")(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")
 def test_the_real_problems(tmp_path):
     task = gsm8k.gsm8k(REAL, cache=tmp_path)

@@ -194,6 +194,7 @@ def test_no_array_of_positions_by_vocabulary(kept):
     assert largest(many) >= many  # the walk does see them
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_logits():
     rows, width, small = 8, 64, 16
 

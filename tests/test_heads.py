@@ -20,6 +20,7 @@ def made(shared: bool):
     return tiny.program("ppo(kl=0.0)", learner__shared_critic=WEIGHT if shared else 0.0, model__scan=False)
 
 
+@pytest.mark.full
 def test_one_reading_gives_what_two_models_give():
     setup = made(True).steps[0].setup
     assert set(setup.networks) == {"policy"} and setup.networks["policy"].architecture.output == "both"
@@ -58,6 +59,7 @@ def test_the_loss_on_one_trunk_is_the_sum_and_trains_both_heads():
     assert np.any(after["scalar"] != before["scalar"]) and np.any(after["embedding"] != before["embedding"])
 
 
+@pytest.mark.full
 def test_the_critics_term_is_weighed():
     plain = seams.algorithm("ppo(kl=0.0)", "test")
     joined = seams.on_one_trunk(plain, WEIGHT)
@@ -86,6 +88,7 @@ def test_what_cannot_stand_on_one_trunk(algorithm, says):
         seams.on_one_trunk(seams.algorithm(algorithm, "test"), 0.5)
 
 
+@pytest.mark.full
 def test_a_model_of_both_refuses_nothing_and_the_others_what_they_lack():
     sizes = {"vocabulary": 8, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "hidden": 8}
     for output in ("logits", "scalar", "both"):

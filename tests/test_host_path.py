@@ -18,6 +18,7 @@ import pytest
 from rljax import types
 from rljax.config import files
 from rljax.run import evaluate, host_rollouts, loop, metrics, programs
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 ONE = jax.devices()[:1]
@@ -151,6 +152,7 @@ def test_each_row_is_judged_by_its_own_text_and_its_own_answer(whole):
         assert row["outcome"] == ("correct" if row["reward"] else "wrong")
 
 
+@pytest.mark.full
 def test_chunks_change_no_row(folder, moods):
     p = program(folder)
     step = p.steps[1]
@@ -240,6 +242,7 @@ t.train(t.config(pathlib.Path(sys.argv[1])), sys.argv[2])
 """
 
 
+@pytest.mark.full
 def test_killed_it_ends_bit_for_bit_as_if_nothing_had_been(whole, folder, moods, tmp_path):
     # Killed by its own judge in step 7: step 6 is journalled, the newest checkpoint is step 5's.
     (moods / "kill").write_text(str(EVALUATED + 3 * ROWS + 7))
@@ -263,6 +266,7 @@ def test_killed_it_ends_bit_for_bit_as_if_nothing_had_been(whole, folder, moods,
     jax.tree.map(np.testing.assert_array_equal, whole[1].state, result.state)
 
 
+@pytest.mark.full
 def test_time_outs_are_replayed_as_they_happened(folder, moods, tmp_path):
     # Every other call times out; in step 7 the judge breaks down, before the checkpoint of step 6 that never comes.
     (moods / "slow").touch()
@@ -305,6 +309,7 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
 # --- around it ------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moods):
     command = [
         sys.executable,
@@ -321,7 +326,7 @@ def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moo
     path = os.pathsep.join((str(ROOT), str(folder)))
     done = subprocess.run(
         command,
-        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": compiler.QUICK},
         capture_output=True,
         text=True,
         timeout=240,

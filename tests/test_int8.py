@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import types
 from rljax.models import layer
@@ -30,6 +31,7 @@ def restored(model, params):
     return {**params, "layers": jax.tree.map(lambda *x: jnp.stack(x), *whole)}
 
 
+@pytest.mark.full
 def test_every_output_is_rounded_by_half_a_step_at_most():
     step, state, _ = run()
     params = state.params["policy"]

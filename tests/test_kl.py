@@ -86,6 +86,7 @@ def test_off_policy_only_k1_and_k3_with_the_behaviour_correction_are_exact():
     assert {n for n, x in results.items() if x["bias"].max() < ZERO} == right | {'k3+, correction="behaviour"'}
 
 
+@pytest.mark.full
 def test_of_sequences_only_k1_in_the_reward_or_the_advantage_has_the_gradient():
     along = study.over_rows(LEVELS)
     right = {'reward, `kl("k1")`', 'advantage, `charge_kl("k1")`'}
@@ -97,6 +98,7 @@ def test_of_sequences_only_k1_in_the_reward_or_the_advantage_has_the_gradient():
     np.testing.assert_allclose(along['loss, `kl("k1")`']["size"], 0, atol=ZERO)
 
 
+@pytest.mark.full
 def test_k1_in_the_loss_under_a_mean_of_each_row_descends_the_mean_of_one_over_the_length():
     logits, ref = (x[0] for x in study.sequences((0.1,), study.ENDED))
     inverse = 1 / study.ENDED.sum(axis=1)
@@ -164,6 +166,7 @@ def test_f_is_zero_at_one_and_held_at_its_limit(name):
     np.testing.assert_allclose(slopes, 0, atol=1e-12)
 
 
+@pytest.mark.full
 def test_garbage_does_not_overflow_and_the_square_is_twice_k2():
     for name in ops.ESTIMATORS:
         with jax.enable_x64(False):

@@ -449,6 +449,7 @@ def test_watch_recreates_preempted_tpus_until_the_run_has_finished(cloud):
     assert "the run has finished on every worker" in done.stdout
 
 
+@pytest.mark.full
 def test_watch_survives_a_preemption_during_setup(cloud):
     states = (STATE, [{"out": "ACTIVE\n"}, {"out": "SUSPENDED\n"}, {}, {"out": "ACTIVE\n"}])
     cloud.plan(states, ("scp", [{"err": "connection lost\n", "code": 255}, {}]))
@@ -458,6 +459,7 @@ def test_watch_survives_a_preemption_during_setup(cloud):
     assert "error: setup: could not copy to the workers" in done.stderr and len(cloud.arguments()) == 2
 
 
+@pytest.mark.full
 def test_watch_stops_all_workers_when_one_fails(cloud):
     cloud.plan(ACTIVE)
     cloud.codes("sleep", 2)
@@ -467,6 +469,7 @@ def test_watch_stops_all_workers_when_one_fails(cloud):
     assert states == ["ended 2\n", "stopped\n"]
 
 
+@pytest.mark.full
 def test_watch_launches_again_after_a_machine_was_rebooted(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
@@ -481,6 +484,7 @@ def test_watch_launches_again_after_a_machine_was_rebooted(cloud):
     assert not any(a[1] == "scp" for a in cloud.requests()[4:])  # setup is not repeated
 
 
+@pytest.mark.full
 def test_watch_ignores_the_states_of_an_earlier_run(cloud):
     cloud.plan(ACTIVE)
     cloud.pod("setup", "mine")
@@ -493,6 +497,7 @@ def test_watch_ignores_the_states_of_an_earlier_run(cloud):
     assert done.returncode == 0 and cloud.arguments()[2:] == [["-m", "rljax", "--config", "x"]] * 2
 
 
+@pytest.mark.full
 def test_watch_does_not_restart_a_stopped_run(cloud):
     cloud.plan(ACTIVE, ("worker status", [{}, {}, {"out": "rljax-worker a stopped\n" * 2, "code": 0}]))
     cloud.codes("sleep", "sleep")
@@ -500,6 +505,7 @@ def test_watch_does_not_restart_a_stopped_run(cloud):
     assert done.returncode == 1 and "watch: the run was stopped" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("replies", "message"),
     [

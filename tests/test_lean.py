@@ -126,6 +126,7 @@ def start():
     return params, jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 1, x.shape), jnp.float32), params)
 
 
+@pytest.mark.full
 def test_muon_moves_each_layers_matrices_as_matrices_and_the_rest_by_adam():
     params, gradient = start()
     moved, state = one_update("muon(0.01, adam_learning_rate=0.002)", params, gradient)
@@ -193,6 +194,7 @@ def test_bfloat16_parameters_train_with_float32_moments():
     jax.tree.map(lambda x, y: np.any(x != np.asarray(y)) or pytest.fail(), before.params, state.params)
 
 
+@pytest.mark.full
 def test_offloaded_state_waits_in_the_hosts_memory_and_changes_nothing(tmp_path):
     kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
     if optimizers.HOST not in kinds:

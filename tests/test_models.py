@@ -117,6 +117,7 @@ def test_padding_ids_change_nothing():
     np.testing.assert_array_equal(np.asarray(hidden)[MASK > 0], np.asarray(changed)[MASK > 0])
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize(("block", "scan"), [(0, True), (2, True), (0, False), (2, False)])
 def test_cached_decode_equals_full_forward(block, scan):
     model = _model(scan=scan)

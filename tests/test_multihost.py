@@ -15,6 +15,7 @@ import pytest
 
 from rljax.host import processes
 from rljax.run import checkpoints, loop
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
@@ -62,7 +63,7 @@ def environment(folder, name, number, processes, devices, address):
         **{k: v for k, v in os.environ.items() if not k.startswith(("RLJAX_", "JAX_COMPILATION"))},
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
         "RLJAX_CACHE": str(folder / "cache"),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {compiler.QUICK}",
         "CALLS": f"{name}-{number}",
         "RLJAX_NUM_PROCESSES": str(processes),
         **variables,
@@ -172,6 +173,7 @@ def saved(workdir, step):
 # --- the same numbers ---------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [2, 4])
 def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, count):
     one, more = layouts[1], layouts[count]
@@ -186,6 +188,7 @@ def test_loss_and_gradient_of_an_update_are_those_of_one_process(layouts, count)
         np.testing.assert_allclose(more[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_two_processes_sample_and_judge_as_one_does(folder, layouts):
     for name in ("rows/action/token", "rows/mask", "rows/reward", "rows/outcome", "rows/parts/wanted", "rows/episode"):
         np.testing.assert_array_equal(layouts[2][name], layouts[1][name], err_msg=name)
@@ -194,6 +197,7 @@ def test_two_processes_sample_and_judge_as_one_does(folder, layouts):
         assert (folder / f"calls-{name}").stat().st_size == calls, name
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_two_processes_is_read_by_one_and_by_four_on_another_mesh(whole, layouts):
     stored = saved(whole[0], STEPS)
     for count in (1, 2, 4):
@@ -219,6 +223,7 @@ def test_process_0_writes_and_prints_and_both_judge(folder, whole):
         assert (folder / f"calls-whole-{i}").stat().st_size == STEPS * 16 + 8 + 2
 
 
+@pytest.mark.full
 def test_a_run_stopped_and_killed_ends_bit_for_bit_as_an_uninterrupted_one(folder, whole):
     workdir = folder / "cut"
     with run(folder, "cut") as group:

@@ -11,6 +11,8 @@ import nbclient
 import nbformat
 import pytest
 
+from tests import compiler
+
 ROOT = pathlib.Path(__file__).parent.parent
 PATH = ROOT / "notebooks" / "first_run.ipynb"
 
@@ -27,7 +29,7 @@ def executed(tmp_path_factory):
         "RLJAX_QUICK": "1",
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "XLA_FLAGS": compiler.QUICK,
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }
@@ -53,6 +55,7 @@ def test_the_notebook_is_valid_and_committed_without_outputs():
             assert cell.outputs == [] and cell.execution_count is None
 
 
+@pytest.mark.full
 def test_every_cell_runs_and_draws_its_figures(executed):
     cells, workdir = executed
     assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
@@ -67,6 +70,7 @@ def test_every_cell_runs_and_draws_its_figures(executed):
     assert list(workdir.iterdir()) == []  # nothing is written without a work directory
 
 
+@pytest.mark.full
 def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
     cells, _ = executed
     printed = {c.source: text(c) for c in cells}

@@ -15,6 +15,7 @@ import pytest
 
 import rljax
 from rljax.config import resolve
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHIPPED = sorted(p.stem for p in (ROOT / "configs").glob("*.py") if p.stem != "__init__")
@@ -119,7 +120,8 @@ def test_a_wheel_holds_the_tree_and_runs_a_shipped_config_from_any_directory(tmp
     assert {f for f in found if ".dist-info/" not in f} == tree
     assert any(f.endswith("LICENSE") for f in found)
 
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
+    environment = os.environ | {
+        "XLA_FLAGS": compiler.QUICK,
         "PYTHONPATH": str(installed),
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",

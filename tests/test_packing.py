@@ -189,6 +189,7 @@ def check(model: models.Model, needs: types.Needs = NEEDS, packed: bool = False,
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
+@pytest.mark.default_tier("True-True-none-blocked")
 @pytest.mark.parametrize(
     ("packed", "scan", "remat", "attention"),
     [
@@ -203,10 +204,12 @@ def test_scores_and_gradient_do_not_depend_on_the_layout(packed, scan, remat, at
     check(model, packed=packed, vocabulary=10)
 
 
+@pytest.mark.full
 def test_exact_divergences_do_not_depend_on_the_layout():
     check(models.build(SMALL), NEEDS | types.Needs(divergence=EXACT), packed=True, chunk=20)
 
 
+@pytest.mark.default_tier("packed")
 @pytest.mark.parametrize("packed", [False, True], ids=["shared", "packed"])
 def test_values_and_their_gradient_do_not_depend_on_the_layout(packed):
     changes = {"output": "scalar", "scan": packed, "remat": "full" if packed else "none"}
@@ -300,6 +303,7 @@ def updated(**changes):
     return jax.tree.map(lambda a, b: a - b, after.params, state.params), metrics
 
 
+@pytest.mark.default_tier("2-2")
 @pytest.mark.parametrize(("lanes", "microbatches"), [(1, 2), (2, 1), (2, 2), (4, 1)])
 def test_an_update_of_packed_rows_is_the_update(lanes, microbatches):
     moved, metrics = updated(share_prompt=True, lanes=lanes, microbatches=microbatches, vocabulary=8)

@@ -32,6 +32,7 @@ TOY, TRANSFORMER = samplers.TOY, samplers.TRANSFORMER
 TEXTS = {TOY: ((1, 2, 2), (0,), (2, 1)), TRANSFORMER: samplers.TEXTS}
 
 
+@pytest.mark.default_tier("model1-True-2-2")
 @pytest.mark.parametrize(
     ("model", "filtered", "segment", "compact"),
     [(TOY, False, 1, 0), (TOY, True, 2, 2), (TOY, True, 9, 0), (TRANSFORMER, False, 4, 0), (TRANSFORMER, True, 2, 1)],
@@ -190,6 +191,7 @@ def test_no_prompt_is_lost_or_drawn_twice():
         np.testing.assert_array_equal(rows.index, index[rows.group])
 
 
+@pytest.mark.full
 def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
     made, _ = run()
     (step,) = made.steps
@@ -210,6 +212,7 @@ def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
     assert compared > 20
 
 
+@pytest.mark.full
 def test_rows_given_all_their_tokens_at_once_are_those_of_the_plain_source():
     states = []
     for made in (program(segment=64, oversample=1), program(seam__source="task()")):

@@ -120,6 +120,18 @@ def exchanged(case, got):
 RELATIONS = {f.__name__: f for f in (first, tail, lone, gmpo, clamp, gradient, exchanged)}
 
 
+@pytest.mark.default_tier(
+    "verl/loss/vanilla",
+    "trl/loss/dapo",
+    "openrlhf/loss/ppo",
+    "areal/loss/ppo",
+    "tunix/loss/grpo",
+    "verl/mask/token_k1_wide",
+    "verl/kl/k1",
+    "verl/value_loss/clip_0.5",
+    "verl/advantage/grpo",
+    "verl/advantage/rloo",
+)
 @pytest.mark.parametrize(("kind", "text", "inputs"), list(GROUPS), ids=[names[0] for names in GROUPS.values()])
 def test_equals_what_the_systems_gave(kind, text, inputs):
     with jax.enable_x64(True):
@@ -141,6 +153,7 @@ def test_what_differs_says_why_and_no_case_is_vacuous():
     assert systems.keys() == {"verl", "trl", "openrlhf", "tunix", "areal"} and min(systems.values()) >= 20
 
 
+@pytest.mark.default_tier(5)
 @pytest.mark.parametrize(("recipe", "system"), [(r, s) for r, of in like.LIKE.items() for s in of])
 def test_a_preset_is_a_call_of_its_recipe(recipe, system):
     built = algorithm(f"{recipe}(like={system!r})")

@@ -162,6 +162,7 @@ def test_other_errors_pass():
         raise KeyError("RESOURCE_EXHAUSTED")
 
 
+@pytest.mark.full
 def test_a_run_that_exhausts_memory_names_the_largest_arrays(tmp_path):
     config = short(seam__advantage="+ tests.test_profile.devour()")
     with pytest.raises(profiles.OutOfMemory, match=r"out of memory in step 1: .*memory-step-1\.prof\. Largest"):
@@ -201,6 +202,7 @@ def test_a_run_writes_its_timings(run):
     assert not {"dispatch", "wait"} & set.union(*logged)  # metrics hold no wall-clock values
 
 
+@pytest.mark.full
 def test_a_host_task_splits_rollout_verdicts_and_update(tmp_path):
     lines = [json.dumps({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"}) + "\n" for i in range(8)]
     for name in ("train", "test"):

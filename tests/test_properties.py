@@ -90,6 +90,7 @@ def test_at_ratio_one_every_surrogate_follows_reinforce_and_weights_are_the_iden
 # --- constants, traced numbers, packing, devices --------------------------------------------------------
 
 
+@pytest.mark.default_tier("stale")
 @pytest.mark.parametrize("family", algorithms.FAMILIES)
 def test_nothing_of_the_rollout_is_differentiated(family):
     members = [n for n in TABLE if TABLE[n].__module__.endswith(family)]
@@ -116,6 +117,7 @@ TRACED = [
 ]
 
 
+@pytest.mark.full
 def test_numbers_may_be_traced():
     values = (0.004, 0.5)
 
@@ -154,6 +156,7 @@ def alone():
     return results
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("part", range(3))
 def test_groups_in_one_batch_do_not_see_each_other(part):
     """Two batches of three groups exchange one: the losses of all four add up."""

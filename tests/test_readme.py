@@ -7,8 +7,11 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
 from rljax import __main__, algorithms
 from rljax.config import files, resolve
+from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -34,10 +37,11 @@ def test_every_command_exists():
     assert {"evaluate", "sample", "sweep", "bench"} <= names <= set(__main__.COMMANDS)
 
 
+@pytest.mark.full
 def test_the_python_example_runs():
     example = re.search(r"```python\n(.*?)```", README, re.S)[1]
     assert len(example.strip().splitlines()) <= 18
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     done = subprocess.run(
         [sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=300, check=False
     )

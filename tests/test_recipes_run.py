@@ -41,6 +41,7 @@ def one_step(name):
     return rollout
 
 
+@pytest.mark.default_tier("dpo")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_step_of(name):
     assert one_step(name) is not None
@@ -58,6 +59,7 @@ def test_a_step_of_every_other(name):
     memory.forget_programs()
 
 
+@pytest.mark.full
 def test_demonstrations_stand_at_the_end_of_each_group_and_are_verified():
     program = tiny.program("luffy()")
     (step,) = program.steps
@@ -77,6 +79,7 @@ def test_a_group_of_demonstrations_alone_is_refused():
         tiny.program("luffy(demonstrations=4)")
 
 
+@pytest.mark.full
 def test_a_coefficient_in_the_reward_follows_the_kl():
     program = tiny.program("rloo(kl=adaptive_kl(0.1, target=0.001, horizon=100.0))", phase__main__reference="start")
     (step,) = program.steps

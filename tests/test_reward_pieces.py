@@ -29,7 +29,8 @@ floats = functools.partial(jnp.asarray, dtype=jnp.float32)
 
 def paid(piece, r):
     """Return what a piece may write: (reward, token rewards, the part of overlong)."""
-    r = piece.apply(r, piece.init(), jax.random.key(0))[0]
+    # one program is cheaper to compile than its many operations
+    r = jax.jit(lambda r: piece.apply(r, piece.init(), jax.random.key(0))[0])(r)
     return r.reward, r.token_reward, r.parts.get("overlong")
 
 
@@ -61,6 +62,7 @@ def close(a, b):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.default_tier(8)
 @pytest.mark.parametrize("name", PIECES)
 def test_rows_that_do_not_count_move_nothing_and_the_order_of_rows_is_free(name):
     known = arguments(name)
@@ -182,6 +184,7 @@ def test_lengths_by_themselves():
     close(got(reward.truncated(0.25), [1, 1], finish=[0, 1]), [0.25, 1])
 
 
+@pytest.mark.full
 def test_lengths_within_the_group():
     rewards, fields = [1, 1, 0, 1, 0], {"lengths": [2, 4, 6, 3, 3], "group": [0, 0, 0, 1, 1]}
     close(got(reward.min_max_length(2.0), rewards, **fields), [2, 1, -1, 1, 0])
@@ -199,6 +202,7 @@ def test_lengths_within_the_group():
     close(got(reward.tag_cosine(), [1, 1, -1, 1], lengths=[2, 4, 4, 1], parts=parts), [2.5, 1, -2, 2])
 
 
+@pytest.mark.full
 def test_only_the_groups_solved_best_are_asked_to_be_short():
     rewards, group = [1, 1, 1, 0, 1, 0, 1, 1], [5, 5, 1, 1, 3, 3, 8, 8]  # rates 1, 1/2, 1/2, 1
     low, high = (1 - 0.5 / (1 + math.exp(s)) for s in (1, -1))
@@ -214,6 +218,7 @@ def test_modes_are_balanced_by_their_share():
     close(got(reward.mode_balance(), [1, 0], parts={"think": [0, 0]}), [1, -2])  # all in one mode: the other end
 
 
+@pytest.mark.full
 def test_repetition_is_counted_over_trained_tokens():
     rows = {"token": [[1, 2, 9, 1, 2, 1], [1, 2] * 3, [4] * 6], "mask": [[1, 1, 0, 1, 1, 1], [1] * 6, [1, 0] * 3]}
     close(got(reward.repetition(-1.0, 2), [0] * 3, **rows), [-0.5, -0.6, -0.5])  # 12 21 12 21 is two of four
@@ -233,6 +238,7 @@ def test_process_rewards_are_bounded():
         close(got(reward.gated(threshold), [1, 1], **steps), [1 + 8 * kept, 1])
 
 
+@pytest.mark.full
 def test_turns_are_paid():
     row = {"mask": [[1, 1, 0, 1, 1, 1]], "turn": [[0, 0, 1, 1, 2, 2]], "token_reward": [[1, 2, 50, 4, 8, 16]]}
     close(tokens(reward.only_turn(2), [5], **row), [[0, 0, 0, 0, 8, 16]])

@@ -189,6 +189,7 @@ def test_reported_numbers_are_those_of_the_enumeration(setting):
     assert (sample.kept is None) == (sampling.build(sampling.SamplerConfig(**SETTINGS[setting])).filter is None)
 
 
+@pytest.mark.full
 def test_tokens_the_model_rules_out_leave_every_number_finite():
     # The second token never; the other two have odds e : 1 and entropy log(1 + e) - e / (1 + e).
     table = np.array([[1.0, -np.inf, 0.0]])
@@ -282,6 +283,7 @@ def test_a_draw_depends_on_its_own_key_and_prompt_only():
     assert len(np.unique(whole.token, axis=0)) > 4  # or all of this would hold of a constant
 
 
+@pytest.mark.full
 def test_rows_sharded_over_a_mesh_draw_the_same():
     devices = jax.devices()
     mesh = jax.sharding.Mesh(np.array(devices), ("data",))
@@ -294,6 +296,7 @@ def test_rows_sharded_over_a_mesh_draw_the_same():
     jax.tree.map(np.testing.assert_array_equal, plain, spread)
 
 
+@pytest.mark.full
 def test_a_vmapped_loop_has_one_predicate_and_the_same_draws():
     tables = jnp.stack([jnp.asarray(TABLE), jnp.asarray(TABLE[::-1].copy())])
     prompts, keys = prompts_of(PROMPT, (0,), width=2), keys_for(2, 3)
@@ -383,6 +386,7 @@ def test_reported_numbers_are_those_of_the_whole_sequence_read_at_once():
     np.testing.assert_allclose(sample.entropy, scores.entropy, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_transformer_draws_the_same_alone_and_behind_more_padding():
     keys = keys_for(3, 3)
     together = draw(parameters(), prompts_of(*TEXTS, width=5), keys, FILTERED, model=TRANSFORMER, **SHAPE)
@@ -410,6 +414,7 @@ def test_the_inverse_draw_has_the_frequencies_of_its_logits(size):
     assert np.all(np.abs(count - len(keys) * prob) < 5 * deviation)
 
 
+@pytest.mark.full
 def test_the_inverse_draw_never_passes_the_last_token_there_is():
     # Uniform numbers next to 1, and a tail of tokens that are ruled out.
     logits = jnp.where(jnp.arange(50) < 30, 0.0, -jnp.inf)

@@ -88,6 +88,7 @@ def _single():
     return _hidden(_one())
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("shape", [{"fsdp": 8}, {"data": 2, "fsdp": 4}], ids=["fsdp", "data-fsdp"])
 def test_hidden_states_on_eight_devices_equal_one(shape):
     hidden = _hidden(sharding.make_mesh(shape))
@@ -95,6 +96,7 @@ def test_hidden_states_on_eight_devices_equal_one(shape):
     np.testing.assert_allclose(hidden, _single(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.default_tier("data-fsdp-tensor")
 @pytest.mark.parametrize(
     ("shape", "architecture", "samples"),
     [
@@ -181,7 +183,7 @@ def test_the_page_counts_what_lies_on_a_device():
     program = tiny.program("ppo(kl=0.1)", mesh__data=2, mesh__fsdp=2, mesh__tensor=1, mesh__expert=2)
     step = program.steps[-1]
     state = step.begin(None, program.key, None)
-    rows = sharding.rows(step.shape, {module: program.model(module).axes for module in state.params})
+    rows = page.rows(step.shape, {module: program.model(module).axes for module in state.params})
     first = jax.devices()[0]
     for row, leaf in zip(rows, jax.tree.leaves(state), strict=True):
         (shard,) = [s for s in leaf.addressable_shards if s.device == first]
@@ -194,6 +196,7 @@ def test_the_page_counts_what_lies_on_a_device():
     assert "fsdp, expert split expert or width, and it has none: (layers, None)" in text
 
 
+@pytest.mark.full
 def test_rollouts_of_resident_weights_are_the_same():
     fields = {
         "model__heads": 4,

@@ -52,6 +52,7 @@ def test_fused_equals_rollout_then_update():
     close(fused_metrics, metrics)
 
 
+@pytest.mark.default_tier("{'mesh__data': 4, 'mesh__fsdp': 2, 'learner__microbatches': 2}")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -69,6 +70,7 @@ def test_no_split_of_the_work_changes_the_update(fields):
         np.testing.assert_allclose(others[name], metrics[name], atol=1e-5)
 
 
+@pytest.mark.full
 def test_parameters_and_optimizer_state_are_sharded_over_fsdp():
     program = tiny.program("grpo()", mesh__fsdp=8)
     step, state = start(program)
@@ -83,6 +85,7 @@ def test_parameters_and_optimizer_state_are_sharded_over_fsdp():
     )
 
 
+@pytest.mark.full
 def test_several_minibatches_and_epochs_move_further_and_use_the_proximal_policy():
     one, _ = updated(tiny.program())
     program = tiny.program(learner__epochs=2, learner__minibatches=2)
@@ -93,6 +96,7 @@ def test_several_minibatches_and_epochs_move_further_and_use_the_proximal_policy
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True))
 
 
+@pytest.mark.full
 def test_a_minibatch_step_equals_two_updates_by_hand():
     """Two minibatches with row-local losses are two updates of half the rows each."""
     program = tiny.program("reinforce()", learner__minibatches=2)
@@ -128,6 +132,7 @@ def test_the_same_state_and_key_replay_bit_for_bit():
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.full
 def test_a_rows_draw_does_not_depend_on_the_batch_or_the_mesh():
     step, state = start(tiny.program())
     key = tiny.program().key
@@ -157,6 +162,7 @@ def test_ppo_trains_a_critic_of_its_own():
     assert len(state.opt_state) == 2
 
 
+@pytest.mark.full
 def test_exact_and_estimated_divergences_vanish_at_the_reference_and_grow_from_it():
     program = tiny.program("nsr()", seam__penalty="exact_kl('js', 0.1) | kl('k3', 0.1)")
     step, state = start(program)
@@ -166,11 +172,13 @@ def test_exact_and_estimated_divergences_vanish_at_the_reference_and_grow_from_i
     assert second["loss/kl"] > 0.1 * second["kl"] > 1e-9  # both penalties count; the metric is the last one's
 
 
+@pytest.mark.full
 def test_live_rejection_sees_the_minibatch():
     _, _, none = run("rloo()", seam__prepare="reject('abs', -0.0)", steps=1)
     assert none["sampler_gap"] < 1e-4 and np.isfinite(none["loss"])
 
 
+@pytest.mark.full
 def test_replay_mixes_rows_of_the_step_before():
     program = tiny.program("nsr()", seam__source="replay(0.5)")
     step, state = start(program)
@@ -189,6 +197,7 @@ def test_replay_mixes_rows_of_the_step_before():
     assert second["sampler_gap"] > 10 * first["sampler_gap"]
 
 
+@pytest.mark.full
 def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
     program, state, metrics = run("dapo(oversample=3)", steps=1)
     assert int(state.cursor[0]) == 24
@@ -202,6 +211,7 @@ def test_dynamic_sampling_draws_more_and_keeps_informative_groups():
     assert 0 <= metrics["valid_rows"] <= 32
 
 
+@pytest.mark.full
 def test_references_follow_and_reset():
     program = tiny.program("nsr()", seam__after="ema_reference(0.5) | reset_reference(2)")
     step, state = start(program)
@@ -214,6 +224,7 @@ def test_references_follow_and_reset():
     jax.tree.map(np.testing.assert_array_equal, state.reference, state.params["policy"])
 
 
+@pytest.mark.full
 def test_schedules_and_adaptive_coefficients_are_state():
     _, state, _ = run(
         "reinforce()", seam__penalty="kl('k3', adaptive_kl(0.1, 0.5, 100)) | entropy(linear(0.1, 0.0, 4))"
@@ -224,18 +235,21 @@ def test_schedules_and_adaptive_coefficients_are_state():
     assert int(entropy[0]["coefficient"]) == 2
 
 
+@pytest.mark.full
 def test_weights_touch_the_policy_term_and_leave_penalties_alone():
     _, _, none = run("rloo()", steps=1, seam__weight="by_sign(0.0, 0.0)", seam__penalty="entropy(0.1)")
     assert none["loss/policy"] == 0
     assert none["loss/live_entropy"] < 0
 
 
+@pytest.mark.full
 def test_where_and_chain_branch_inside_a_seam():
     seam = "where('positive', unclipped(), chain(reinforce()))"
     _, _, branched = run("rloo()", steps=1, seam__ratio="token()", seam__surrogate=seam)
     assert np.isfinite(branched["loss"])
 
 
+@pytest.mark.full
 def test_an_objective_may_run_every_other_step():
     import dataclasses
 
@@ -252,6 +266,7 @@ def test_an_objective_may_run_every_other_step():
     assert counts == [1, 1, 2]
 
 
+@pytest.mark.full
 def test_rescoring_under_the_kept_support_closes_the_gap():
     filters = {"sampler__top_p": 0.7, "sampler__temperature": 0.8}
     _, _, same = run("grpo()", steps=1, sampler__rescore="kept", **filters)
@@ -259,6 +274,7 @@ def test_rescoring_under_the_kept_support_closes_the_gap():
     assert same["sampler_gap"] < 1e-5 < 1e-2 < raw["sampler_gap"]
 
 
+@pytest.mark.full
 def test_invalid_rows_do_not_count():
     program = tiny.program("rloo()")
     step, state = start(program)

@@ -153,6 +153,7 @@ def test_completions_end_where_the_text_first_holds_a_string(compact):
     assert cut.steps == cut.mask.sum(axis=1).max()
 
 
+@pytest.mark.full
 def test_a_string_may_straddle_a_cut():
     width = 2
     whole = sampled(STRINGS)

@@ -22,7 +22,7 @@ from rljax.host import workdirs
 from rljax.models import architecture as architectures
 from rljax.models.checkpoints import weights
 from rljax.run import checkpoints, evaluate, loop, metrics
-from tests import flaky
+from tests import compiler, flaky
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -307,6 +307,7 @@ def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quic
     same(state, make(2))
 
 
+@pytest.mark.full
 def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
     directory = f"{BUCKET}/keeps"
     with checkpoints.Checkpointer(directory, max_to_keep=1) as saver:
@@ -333,6 +334,7 @@ def test_keeps_the_newest_and_the_best_and_moves_the_corrupt_aside(store):
     assert content(store, "keeps/corrupt-3") == damaged and saver.all_steps() == [1, 4]
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize(("kind", "error"), [("403", checkpoints.CheckpointError), ("503", storage.Unavailable)])
 def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_others(store, kind, error, quick):
     quick(max_retries=2)
@@ -436,7 +438,7 @@ def get_config(arg=""):
 
 
 def command(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([sys.executable, "-m", "rljax", *arguments], env=environment, **pipes)
 
@@ -474,6 +476,7 @@ def runs(store, tmp_path_factory):
     return folder / "whole", place
 
 
+@pytest.mark.full
 def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_the_same(runs):
     whole, place = runs
     for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl", "algorithm.txt", "tokenizer.model"):
@@ -487,6 +490,7 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
     assert storage.names(f"{place}/checkpoints") == sorted(os.listdir(whole / "checkpoints"))
 
 
+@pytest.mark.full
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
@@ -556,6 +560,7 @@ def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_
         storage.stage(f"{BUCKET}/none", tmp_path)
 
 
+@pytest.mark.full
 def test_weights_and_tokenizers_come_and_go_through_failures(store):
     architecture = architectures.Architecture(vocabulary=40, layers=2, width=16, heads=2, kv_heads=1, hidden=32)
     params = architectures.init(architecture, jax.random.key(0))
@@ -575,6 +580,7 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
         tokenizers.load(f"{BUCKET}/nothing")
 
 
+@pytest.mark.full
 def test_a_store_that_does_not_answer_is_not_an_empty_one(unreachable):
     output, errors = unreachable.communicate(timeout=240)
     names = ("exists", "is_dir", "names", "read", "write", "all_steps")

@@ -153,6 +153,7 @@ def test_an_invalid_command_line_is_refused(write, tmp_path):
             sweep.commands(words)
 
 
+@pytest.mark.full
 def test_the_command_prints_counts_and_runs(write, tmp_path):
     """--index runs one run in this process, here until an error, and exits with the run's code."""
     file = write("sweep.grid({'seed': range(3)})")

@@ -30,6 +30,7 @@ def test_lookup_names_the_choices_and_the_nearest():
         environments.lookup("contdown")
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("name", ["arithmetic", "countdown"])
 def test_a_tokenizer_trained_on_the_corpus_suffices(name):
     task = environments.lookup(name)()
@@ -56,6 +57,7 @@ def test_arithmetic_splits_are_disjoint_and_together_everything():
     assert swapped.bind(task.tokenizer) == task
 
 
+@pytest.mark.full
 def test_arithmetic_beyond_the_index_keeps_problems_apart():
     task = on_device.make("arithmetic", operands=3, digits=5, operators="+-", working=False)
     assert task.size("train") + task.size("heldout") == 4 * 10**7
@@ -71,6 +73,7 @@ def test_arithmetic_beyond_the_index_keeps_problems_apart():
     assert np.all(train.outcome == CORRECT)
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize(
     ("settings", "splits"),
     [
@@ -105,6 +108,7 @@ def working_by_hand(a, b, digits, forgetful):
     return ";".join([*parts, str(int(units))])
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("slip", [0.0, 1.0])
 def test_working_and_forgotten_carries(slip):
     assert working_by_hand(37, 48, 2, False) == "7+8=15;3+4+1=8;85"  # the docstring's example
@@ -116,6 +120,7 @@ def test_working_and_forgotten_carries(slip):
     np.testing.assert_array_equal(done.outcome, np.where(carries & (slip == 1), WRONG, CORRECT))
 
 
+@pytest.mark.full
 def test_forgotten_borrows():
     task = on_device.make("arithmetic", operators="-", working=False, slip=1.0)
     done = on_device.run(task, np.arange(task.size("train")))
@@ -125,6 +130,7 @@ def test_forgotten_borrows():
     assert done.texts == list(map(str, (pairs[:, 0] - pairs[:, 1] + 10 * borrows).tolist()))
 
 
+@pytest.mark.full
 def test_noise_and_randomness():
     noisy = on_device.make("arithmetic", noise=0.25)
     index = np.arange(noisy.size("train"))

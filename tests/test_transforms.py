@@ -200,6 +200,7 @@ def steered(piece, read, *records):
     return out
 
 
+@pytest.mark.full
 def test_a_schedule_may_stand_in_any_kind_of_piece():
     r = one_row([1], reward=1.0, advantage=[1.0], behaviour_logp=[-2.0])
     loss = types.Loss(log_ratio=jnp.log(floats([[1.8]])))
@@ -504,6 +505,7 @@ def test_after_pieces_move_the_reference():
     assert reset.needs.reference and after.ema_reference().needs.reference
 
 
+@pytest.mark.full
 def test_dynamic_prefers_groups_with_spread_and_fills_up_with_invalid_rows():
     r = record([[1]] * 6, (1, 1, 0, 1, 0, 0), (8, 8, 3, 3, 4, 4), index=jnp.arange(6))
     piece = source.dynamic(3)
@@ -517,6 +519,7 @@ def test_dynamic_prefers_groups_with_spread_and_fills_up_with_invalid_rows():
 # --- the functions underneath -------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_kl_estimators_against_enumeration():
     r = np.random.default_rng(0)
     theta, phi = floats(r.normal(size=5)), floats(r.normal(size=5))
@@ -588,6 +591,7 @@ def test_masked_statistics():
 # --- a piece nobody foresaw, and strict types ---------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_loss_of_pairs_fits_the_seams():
     @define.surrogate(needs=types.Needs(whole="group"), term="pair")
     def pairs(loss, r, scores):
@@ -609,6 +613,7 @@ def test_a_loss_of_pairs_fits_the_seams():
     close(sum(interpreter.loss(o, *half, state, KEY)[0] for half in halves), whole)
 
 
+@pytest.mark.default_tier("grpo", "ppo", "dpo")
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_recipes_promote_no_types_silently(name):
     algorithm = battery.recipe(name)
@@ -623,6 +628,7 @@ def test_recipes_promote_no_types_silently(name):
             assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.default_tier("weight", "advantage")
 @pytest.mark.parametrize("seam", ["reward", "advantage", "prepare", *transforms.LOSS_SEAMS, "reduce"])
 def test_pieces_promote_no_types_silently(seam):
     rollout, scores = batch.records(batch.arrays(name=batch.PAID_AT_TOKENS[0]))
