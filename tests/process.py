@@ -26,7 +26,7 @@ def main(folder, name, mesh):
     program = programs.build(config)
     step, key = program.steps[0], program.key
     state = step.begin(None, key)
-    with host_rollouts.verifiers(program) as workers:
+    with host_rollouts.verifiers(program.setups[-1]) as workers:
         rows = host_rollouts.rollout(program, step, state, workers, host_rollouts.Journal(None, 0), chunks=2)
     arrays = dict(named("rows", rows))
     fixed = folder / "fixed.npz"

@@ -198,8 +198,9 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
 def test_mistakes_on_the_command_line_end_with_one_clear_line():
     for arguments, words in (
         (("--config", "quickstrat"), "quickstart"),
+        (("--config", "quickstart", "--config.phase.main.seed=1"), "a phase cannot set seed, which"),
         (("--config", "quickstart:quik"), "the only variant is 'quick'"),
-        (("--config", "quickstart", "--config.batch.promts=3"), "no field 'promts'. Did you mean \"prompts\""),
+        (("--config", "quickstart", "--config.batch.promts=3"), "batch.promts: unknown field. Did you mean 'prompts'"),
         (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
         (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
     ):
