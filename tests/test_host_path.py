@@ -167,7 +167,7 @@ def test_chunks_change_no_row(folder, moods):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), one, two)
     np.testing.assert_array_equal(two.episode, np.arange(ROWS))
     np.testing.assert_array_equal(two.group, np.repeat(np.arange(8), 4))
-    completions = host_rollouts.texts(p, *jax.device_get((two.action.token, two.mask)))
+    completions = host_rollouts.texts(p.tokenizer, *jax.device_get((two.action.token, two.mask)))
     np.testing.assert_array_equal(two.reward, [lucky(text) for text in completions])
 
 
@@ -198,7 +198,7 @@ def test_crashed_rows_are_invalid_counted_and_told(folder, moods):
     step, state = p.steps[0], p.steps[0].begin(None, p.key)
     with host_rollouts.verifiers(p.setups[-1]) as workers, pytest.warns(host_rollouts.VerifierWarning):
         rows = host_rollouts.rollout(p, step, state, workers, host_rollouts.Journal(None, 0), chunks=2)
-    completions = host_rollouts.texts(p, *jax.device_get((rows.action.token, rows.mask)))
+    completions = host_rollouts.texts(p.tokenizer, *jax.device_get((rows.action.token, rows.mask)))
     crashed = np.array([zlib.crc32(text.encode()) % 3 == 0 for text in completions])
     assert 0 < crashed.sum() < ROWS
     np.testing.assert_array_equal(rows.valid, ~crashed)
