@@ -181,5 +181,11 @@ class Model:
 
 
 def build(architecture: Architecture, layout: layouts.Layout = layouts.UNCONSTRAINED) -> Model:
-    """Return the model of an architecture, whose activations ``layout`` shards."""
+    """Return the model of an architecture, whose activations ``layout`` shards.
+
+    Raises:
+      ValueError: the architecture leaves the vocabulary to a tokenizer.
+    """
+    if not architecture.vocabulary:
+        raise ValueError("vocabulary=0: a model needs at least 1 id; 0 is replaced by a tokenizer's number of ids")
     return Model(architecture, layout)
