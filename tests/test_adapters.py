@@ -106,8 +106,8 @@ def test_they_are_float32_beside_bfloat16():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"adapter_rank": -1}, "adapter_rank=-1 must be"),
-        ({"adapter_scale": 0.0}, "adapter_scale=0.0 must be above 0"),
+        ({"adapter_rank": -1}, "adapter_rank=-1: must be"),
+        ({"adapter_scale": 0.0}, "adapter_scale=0.0: must be a number in"),
         ({"adapter_modules": ("query", "embedding")}, "some of query, key, value, attention_output, gate, up, down"),
         (
             {"experts": 4, "experts_per_token": 2, "expert_hidden": 8},

@@ -88,7 +88,9 @@ def case(request):
 
 # The default tier holds every recipe against its oracle in float64; these recipes also in float32 and with the
 # invariances: each kind of batch, and the recipe whose draws depend on the batch's width.
-few = pytest.mark.default_tier("grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "turn_ppo-0", "p3o-0")
+few = pytest.mark.default_tier(
+    "grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "turn_ppo-0", "p3o-0"
+)
 
 # recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
 ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}

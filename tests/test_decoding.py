@@ -231,7 +231,7 @@ def scorer(model: models.Model, layout: str):
             params,
             rollout,
             types.Needs(entropy=True, square_prob=True),
-            temperature=FILTERED.temperature,
+            temperature=FILTERED["temperature"],
             kept=True,
             vocabulary=16,
             samples=0 if layout == "whole" else SAMPLES,

@@ -221,13 +221,14 @@ def test_scalar_starts_at_zero():
     ("changes", "message"),
     [
         ({"layers": 0}, "layers=0"),
+        ({"vocabulary": 0}, "vocabulary=0: a model needs at least 1 id"),
         ({"width": 2.5}, "width=2.5"),
         ({"kv_heads": 3}, "heads=4 must be divisible by kv_heads=3"),
         ({"head_size": 5}, "head_size=5 must be even"),
         ({"head_size": 0, "width": 18}, "width=18 must be divisible by heads=4"),
         ({"norm_epsilon": 0.0}, "norm_epsilon"),
-        ({"dtype": "float16"}, "float32, bfloat16"),
-        ({"remat": "some"}, "none, full, dots"),
+        ({"dtype": "float16"}, "must be one of 'float32', 'bfloat16'"),
+        ({"remat": "some"}, "must be one of 'none', 'full', 'dots'"),
         ({"output": "value"}, "logits, scalar, both"),
     ],
 )

@@ -24,6 +24,7 @@ READS = {
     "reward": "the scores of a reward model",
     "token_reward": "rewards paid at tokens",
     "reference": "log-probs of the reference policy",
+    "behaviour": "log-probs of the distribution that the sampler drew from",
     "proximal": "log-probs of the policy at the start of the update, where an update takes several steps",
     "fixed_proximal": "the same, always",
     "live": "a pass over the whole minibatch before it is split",
