@@ -172,7 +172,7 @@ def test_the_command_prints_counts_and_runs(write, tmp_path):
     (tmp_path / "study" / "seed=1").mkdir(parents=True)
     (tmp_path / "study" / "seed=1" / "config.json").write_text(files.load("countdown").to_json())
     refused = run("--index", "1")  # the run detects that its work directory belongs to another config
-    assert refused.returncode == 2 and "seed=1 holds a run of another config" in refused.stderr
+    assert refused.returncode == 2 and "seed=1 contains a run of another config" in refused.stderr
 
 
 def test_the_example_of_the_repository_expands():
