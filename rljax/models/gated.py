@@ -144,8 +144,5 @@ def balance(architecture: Architecture, router: Array, y: Array, mask: Array) ->
     share = jnp.zeros((a.experts,)).at[chosen].add(jnp.broadcast_to(real[:, None], chosen.shape))
     share /= total * a.experts_per_token
     mean = jnp.sum(prob * real[:, None], axis=0) / total
-    return {
-        "loss": a.experts * jnp.sum(share * mean),
-        "fullest": a.experts * jnp.max(share),
-        "unused": jnp.mean((share == 0) * 1.0),
-    }
+    loss, fullest = a.experts * jnp.sum(share * mean), a.experts * jnp.max(share)
+    return {"loss": loss, "fullest": fullest, "unused": jnp.mean((share == 0) * 1.0)}

@@ -81,8 +81,8 @@ def _check_directory(
         lines = files.differences(files.from_dict(json.loads(stored)), config)
         if lines and not allow_config_change:
             raise ValueError(
-                f"{directory.path} contains a run of another config. Choose another --workdir, or continue this one with "
-                "the changed config by --allow_config_change. Differences:\n  " + "\n  ".join(lines)
+                f"{directory.path} contains a run of another config. Choose another --workdir, or continue this run "
+                "with the changed config by --allow_config_change. Differences:\n  " + "\n  ".join(lines)
             )
     return directory.read("tokenizer.model")
 

@@ -68,7 +68,13 @@ class Session(contextlib.AbstractContextManager):
         return self.program.steps[self.program.number(extras["step"] - 1)].shape
 
     def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
-        """Take a step's metrics; fetch them in batches, so that the devices need not wait for the host."""
+        """Add the metrics of a step. They are fetched in batches, so that devices do not wait for the host.
+
+        Args:
+          setup: the phase on devices.
+          step: the step, from 1.
+          values: scalars by name, on devices; "rows", if present, is the ``Rollout`` to log.
+        """
         rows = values.pop("rows", None)
         log = setup.settings.log
         if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
