@@ -32,7 +32,7 @@ def algorithm(text: str, field: str) -> types.Algorithm:
 
 
 def _edit(seam: str, text: str, current: tuple, prefix: str = "config.seam.") -> tuple:
-    """Apply a seam's field to the pieces a recipe has there."""
+    """Apply a seam's field to the pieces of a recipe at that seam."""
     text = text.strip()
     if not text:
         return current
@@ -68,7 +68,7 @@ def pieces(seam: str, text: str, field: str) -> tuple:
 
 
 def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], prefix: str) -> tuple:
-    """Edit pieces of several seams in place. A seam that had none comes before those after it in ``order``."""
+    """Edit pieces of several seams in place. Pieces of an empty seam are inserted before those of later seams in ``order``."""
     for i, seam in enumerate(order):
         current = tuple(p for p in chain if p.seam == seam)
         rest = [p for p in chain if p.seam != seam]
@@ -116,7 +116,7 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = 
       algorithm: the recipe to edit.
       fields: by seam, all of ``transforms.SEAMS``: "" keeps the recipe's pieces, ``a() | b()`` replaces them,
         ``+ a()`` appends, "none" removes.
-      prefix: what stands before a seam's name in error messages.
+      prefix: prefix of a seam's name in error messages.
 
     Returns:
       The edited algorithm; its ``spec`` stays that of the recipe.

@@ -68,7 +68,7 @@ def experts(architecture: Architecture, weights: Tree, y: Array, layout: Layout 
 
     No token is dropped. Each device sorts its tokens by expert, so that each expert multiplies contiguous rows. Where
     a mesh splits the experts, the devices that share them gather each other's tokens, multiply those of the experts
-    they hold, and reduce-scatter the sums. A token without an expert on a device takes memory there, no FLOPs.
+    they hold, and reduce-scatter the sums. A token without an expert on a device uses memory on it, but no FLOPs.
 
     Args:
       architecture: with ``experts`` above 0.
@@ -102,7 +102,7 @@ def experts(architecture: Architecture, weights: Tree, y: Array, layout: Layout 
 
 
 def _held_experts(a: Architecture, router: Array, weights: tuple[Array, ...], y: Array, first: Array | int) -> Array:
-    """Return the float32 sum over those experts of tokens [B, S, D] that ``weights`` holds, from number ``first``."""
+    """Return the float32 sum over the experts in ``weights``, from number ``first``, of tokens [B, S, D]."""
     flat, count = y.reshape(-1, y.shape[-1]), weights[0].shape[0]
     _, chosen, weight = route(a, router, flat)
     expert = chosen.reshape(-1) - first

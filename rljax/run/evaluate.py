@@ -200,8 +200,8 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
                 config.phase[name].task = None
         program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
         shape = program.steps[0].shape.params["policy"]
-        params, _, step = saved.restore_params({"policy": shape}, step)
-    return program, params["policy"], step
+        params, _, number = saved.restore_params({"policy": shape}, step)
+    return program, params["policy"], number
 
 
 def define_flags() -> None:

@@ -67,7 +67,7 @@ class Journal:
     """The scores of each step, stored so that they can be replayed. Without a log, nothing is stored.
 
     Scores are replayed only if the step has produced the same completions again; a run that is resumed with a changed
-    config is scored anew. The leader writes the scores of all processes and broadcasts them when it reads them, so a
+    config is scored again. The leader writes the scores of all processes and broadcasts them when it reads them, so a
     run may be resumed with another number of processes.
     """
 

@@ -117,9 +117,9 @@ class Session(contextlib.AbstractContextManager):
             if in_row > limit and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
                 self.failure = NonFinite(
-                    f"step {step} (phase {name!r}): {in_row:.0f} updates in a row were not finite and were "
+                    f"step {step} (phase {name!r}): {in_row:.0f} consecutive updates were not finite and were "
                     f"skipped (config.learner.max_skipped={limit}). "
-                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are those before them."
+                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are unchanged since then."
                 )
 
     def announce(self, step: steps.Step) -> None:
@@ -133,7 +133,7 @@ class Session(contextlib.AbstractContextManager):
         Args:
           state: the state after ``step`` updates.
           step: number of updates.
-          accuracy: pass@1 of the evaluation at this step, from 0 to 1; None: there was none.
+          accuracy: pass@1 of the evaluation at this step, from 0 to 1; None: no evaluation.
         """
         if self.saver is not None and self.directory is not None:
             processes.together(self.directory.upload if self.written else lambda: None)

@@ -157,13 +157,13 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     from rljax.host import processes
     from rljax.run import evaluate, loop
 
-    say = print if processes.leader() else lambda *_: None
-    say(f"work directory: {workdir}")
+    log = print if processes.leader() else lambda *_: None
+    log(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=flags.FLAGS.allow_config_change)
     except (loop.Interrupted, storage.Unavailable) as stopped:
         command = " ".join(["python -m rljax", *sys.argv[1:]])
-        say(f"{stopped} To resume, run the same command again:\n  {command}")
+        log(f"{stopped} To resume, run the same command again:\n  {command}")
         sys.exit(loop.RESUMABLE)
     if processes.leader():
         evaluate.table(result.evaluations)

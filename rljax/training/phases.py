@@ -161,7 +161,7 @@ def score(
       params: the module's parameters.
       rows: B rows of T completion tokens.
       needs: what to compute beyond log-probs.
-      kept: whether log-probs are normalized over the sampler's kept set; None: as ``sampler.rescore`` says.
+      kept: whether log-probs are normalized over the sampler's kept set; None: if ``sampler.rescore`` is "kept".
       reference: parameters of the reference policy, for exact divergences.
       places: lanes and offsets of packed completions; None: each completion is a row.
 
