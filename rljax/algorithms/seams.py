@@ -68,7 +68,7 @@ def pieces(seam: str, text: str, field: str) -> tuple:
 
 
 def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], prefix: str) -> tuple:
-    """Edit pieces of several seams in place. Pieces of an empty seam are inserted before those of later seams in ``order``."""
+    """Edit the pieces of several seams. A new seam is inserted before those after it in ``order``."""
     for i, seam in enumerate(order):
         current = tuple(p for p in chain if p.seam == seam)
         rest = [p for p in chain if p.seam != seam]
