@@ -1,4 +1,4 @@
-"""Installation. The configs at the top level travel with the package, as rljax.configs."""
+"""Installation. The top-level folder configs is installed as the package rljax.configs."""
 
 import pathlib
 

@@ -1,22 +1,22 @@
-"""Reach a target: supervised warm start on demonstrations that often miss it, then GRPO on verified expressions.
+"""Countdown: supervised warm start on partly wrong demonstrations, then GRPO on verified expressions.
 
 Command:   python -m rljax --config configs/countdown.py
 Hardware:  two CPU cores, no accelerator.
-Time:      4 min 26 s of processor time; 6 min 41 s by the clock when measured, on cores shared with other work.
+Time:      4 min 26 s of processor time, 6 min 41 s of wall time, measured on cores shared with other work.
            Estimate for two free cores: 3 to 4 minutes.
-Score:     seed 0, 256 held-out prompts: pass@1 33 % to 67 %, greedy 57 % to 70 %, pass@64 99 % to 90 %. The
-           single answer gets better and variety is lost: from k = 8 on the base is ahead.
+Score:     seed 0, 256 held-out prompts: pass@1 33 % to 67 %, greedy 57 % to 70 %, pass@64 99 % to 90 %. Training
+           improves single answers and reduces diversity: from k = 8 on the base policy has the higher pass@k.
 
-Three numbers in [1, 15], sums and differences, ``10 4 3 > 9:`` answered by ``10+3-4``. Three demonstrations in ten
-are another expression over the same numbers, right only by chance. Held-out prompts have sets of numbers that
-training never shows.
+Write an expression of three numbers in [1, 15] with sums and differences that equals the target: ``10 4 3 > 9:`` is
+answered by ``10+3-4``. Three demonstrations in ten are a random expression of the same numbers. Held-out prompts have
+sets of numbers that do not occur in training.
 """
 
 import rljax
 
 
 def get_config(arg: str = ""):
-    """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
+    """Return the config; ``arg`` "quick" makes it small enough for a test and too short to learn."""
     config = rljax.default_config()
     config.name = "countdown"
     config.task = "countdown(numbers=3, highest=15, operators='+-', slip=0.3)"

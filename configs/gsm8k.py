@@ -1,18 +1,18 @@
 """GSM8K from random weights: tokenizer, supervised warm start and GRPO with answers checked by worker processes.
 
 Command:   python -m rljax --config configs/gsm8k.py --config.task="gsm8k(path='DIR')"
-           DIR holds the data set's train.jsonl and test.jsonl (7,473 and 1,319 problems; nothing is downloaded).
+           DIR contains the data set's train.jsonl and test.jsonl (7,473 and 1,319 problems); nothing is downloaded.
 Hardware:  two CPU cores, no accelerator.
 Time:      3 min 28 s; 1.8 GiB.
-Score:     about 0: no pretrained weights are used, and half a million parameters that have read 1,280 worked
-           solutions write their shape ("... #### 13", three completions in four) and hit an answer by luck, 1 in 100
-           (held-out pass@1 of the measured run: 0.0 % before RL, 0.8 % after, of 32 prompts x 4 samples). Reward is
-           the verifier's 1 or 0; ``reward/format`` in the metrics is the share of answers it could read. What is
-           shown is the path: text in, every completion judged, killed and resumed without a trace.
+Score:     about 0, because no pretrained weights are used. After 1,280 solutions, half a million parameters reproduce
+           the format ("... #### 13") in three completions of four and the correct answer in about 1 of 100, by
+           chance. Held-out pass@1 of the measured run, 32 prompts x 4 samples: 0.0 % before RL, 0.8 % after. The
+           reward is 0 or 1; ``reward/format`` in the metrics is the fraction of answers that the verifier can
+           parse. The config demonstrates the whole path: text files, host verifiers, checkpoints and resumption.
 
-The tokenizer is a BPE model of 1,024 pieces trained on the training problems and solutions. With it the longest
-prompt has 365 tokens and the longest solution 404: no prompt is left out of the task's default 384, and the one
-longer solution is cut, without end-of-sequence. Another tokenizer may need ``prompt_length=`` or
+The tokenizer is a BPE model of 1,024 pieces, trained on the training problems and solutions. With it the longest
+prompt has 365 tokens and the longest solution 404. All prompts fit the task's default length of 384; the one longer
+solution is truncated, without an end-of-sequence token. Another tokenizer may need ``prompt_length=`` or
 ``overlong='drop'`` in the task's call.
 """
 

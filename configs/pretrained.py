@@ -2,25 +2,26 @@ r"""A published model on GSM8K or MATH: GRPO, answers checked by worker processe
 
 Command:   python -m rljax --config configs/pretrained.py:qwen2.5-0.5b --config.model.weights=MODEL_DIR \
                --config.task="gsm8k(path='DATA_DIR', chat=True)"
-           MODEL_DIR holds config.json, *.safetensors and tokenizer.json as published, gs:// too; DATA_DIR the data
-           set's train.jsonl and test.jsonl. ``:MODEL,math`` takes MATH. Nothing is downloaded.
-Hardware:  an accelerator for real use. In float32 with AdamW, parameters, gradients and both moments are 16 bytes a
-           parameter, laid over the mesh (``mesh.fsdp``), before activations:
+           MODEL_DIR contains config.json, *.safetensors and tokenizer.json as published, and may be on gs://;
+           DATA_DIR contains the data set's train.jsonl and test.jsonl. ``:MODEL,math`` uses MATH. Nothing is
+           downloaded.
+Hardware:  accelerators. In float32 with AdamW, parameters, gradients and both moments need 16 bytes per parameter,
+           sharded over the mesh (``mesh.fsdp``), in addition to activations:
 
                qwen2.5-0.5b   7.4 GiB     qwen3-1.7b   25.6 GiB     llama-3.1-8b   119.7 GiB
                qwen2.5-1.5b  23.0 GiB     qwen3-4b     59.9 GiB     gemma-3-1b      14.9 GiB
                qwen2.5-7b   113.5 GiB     qwen3-8b    122.1 GiB     gemma-3-4b      57.8 GiB
 
-           ``model.adapter_rank=16`` leaves 4 bytes a parameter, 2 with ``model.param_dtype=bfloat16``. What whole
-           steps take of a TPU's memory, compiled for slices of 4 to 512 chips, is in tpu/TOPOLOGIES.md. A rollout
-           holds 2 bytes a parameter more on every chip, less with ``mesh.fsdp_tensor``; the prompts of a micro-batch
-           are to divide over the chips: qwen3-8b on v5p:4x4x4 takes mesh.fsdp=16, mesh.fsdp_tensor=4 and
-           learner.microbatches=1.
-Time:      not measured: no accelerator was at hand.
-Score:     not measured, for the same reason and for want of the published weights.
+           ``model.adapter_rank=16`` reduces this to 4 bytes per parameter, or 2 with ``model.param_dtype=bfloat16``.
+           tpu/TOPOLOGIES.md lists the TPU memory of whole steps, compiled for slices of 4 to 512 chips. A rollout
+           needs 2 more bytes per parameter on every chip, fewer with ``mesh.fsdp_tensor``. The prompts of a
+           micro-batch should divide over the chips: for qwen3-8b on v5p:4x4x4 set mesh.fsdp=16, mesh.fsdp_tensor=4
+           and learner.microbatches=1.
+Time:      not measured: no accelerator was available.
+Score:     not measured: neither an accelerator nor the published weights were available.
 
-Without ``model.weights`` the network has the model's shape and random weights, and ``tokenizer.kind=bytes`` a
-tokenizer: two such steps of 0.5B were run on two CPU cores.
+Without ``model.weights`` the network has the model's architecture and random weights; ``tokenizer.kind=bytes`` then
+supplies a tokenizer. Two such steps of the 0.5B model were run on two CPU cores.
 """
 
 import rljax
@@ -30,11 +31,11 @@ TASKS = {"gsm8k": "gsm8k(path='data/gsm8k', chat=True)", "math": "math(path='dat
 
 
 def get_config(arg: str = ""):
-    """Return the config of "MODEL" or "MODEL,TASK" (qwen2.5-0.5b, gsm8k); "quick" is a toy of the same make."""
+    """Return the config of "MODEL" or "MODEL,TASK" (qwen2.5-0.5b, gsm8k); "quick" is a small model for tests."""
     quick = arg == "quick"
     model, _, task = ("" if quick else arg).partition(",")
     if task not in ("", *TASKS):
-        raise ValueError(f"pretrained:{arg}: task {task!r}; there are {', '.join(TASKS)}.")
+        raise ValueError(f"pretrained:{arg}: unknown task {task!r}. Valid: {', '.join(TASKS)}.")
     config = rljax.default_config()
     config.name = "pretrained"
     config.task = TASKS[task or "gsm8k"]

@@ -1,4 +1,4 @@
-"""Learn to carry: supervised warm start on forgetful demonstrations, then GRPO on verified sums.
+"""Two-digit addition: supervised warm start on faulty demonstrations, then GRPO on verified sums.
 
 Command:   python -m rljax --config configs/quickstart.py
 Hardware:  two CPU cores, no accelerator; 1.5 GiB.
@@ -6,16 +6,16 @@ Time:      2 min 50 s, compilation and evaluations included.
 Score:     held-out pass@1 35 % to 96 % and greedy 53 % to 98 %, means of seeds 0, 1 and 2
            (experiments/quickstart).
 
-A demonstrator works sums column by column, ``37+48=`` as ``7+8=15;3+4+1=8;85``, forgets two carries in five and is
-off in one column of four. The policy that imitates it is right one time in three; the verifier reads only the answer
-behind the last semicolon.
+Demonstrations add column by column: ``37+48=`` is followed by ``7+8=15;3+4+1=8;85``. They omit three carries in five
+(``slip=0.6``) and one column in four is wrong (``noise=0.25``). After imitation about one answer in three is correct.
+The verifier reads only the answer after the last semicolon.
 """
 
 import rljax
 
 
 def get_config(arg: str = ""):
-    """Return the config; ``arg`` "quick" makes it small enough for a test, where nothing is learned."""
+    """Return the config; ``arg`` "quick" makes it small enough for a test and too short to learn."""
     config = rljax.default_config()
     config.name = "quickstart"
     config.task = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"

@@ -6,7 +6,7 @@
     config.algorithm = "rloo()"
     result = rljax.train(config)
 
-Names are imported at first use, so that a worker process that only checks answers does not load jax.
+Names are imported at first use, so that worker processes of verifiers do not import JAX.
 """
 
 import importlib
@@ -37,7 +37,7 @@ _MODULES = {
     **{name: name for name in ("algorithms", "config", "environments", "models", "sampling", "transforms", "types")},
     **{name: f"run.{name}" for name in ("evaluate", "plots", "sample", "sweep")},
 }
-_MOVED = {  # where modules of earlier versions are now
+_MOVED = {  # new locations of modules of earlier versions
     **{
         name: f"run.{name}" for name in ("evaluate", "sample", "sweep", "metrics", "plots", "passk", "progress", "loop")
     },
@@ -52,7 +52,7 @@ _MOVED = {  # where modules of earlier versions are now
 
 
 class _Moved(importlib.abc.MetaPathFinder):
-    """Says where a module of an earlier version is now."""
+    """Raises ImportError with the new location of a module of an earlier version."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         package, _, name = fullname.partition(".")
@@ -60,9 +60,9 @@ class _Moved(importlib.abc.MetaPathFinder):
             return
         from rljax import __main__
 
-        place = f"rljax.{_MOVED[name]}"
+        location = f"rljax.{_MOVED[name]}"
         command = f" The command is now 'python -m rljax {name}'." if name in __main__.COMMANDS else ""
-        raise ImportError(f"no module named {fullname!r}: it is now {place!r}.{command}")
+        raise ImportError(f"no module named {fullname!r}: it is now {location!r}.{command}")
 
 
 sys.meta_path.append(_Moved())

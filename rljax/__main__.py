@@ -14,24 +14,24 @@ from absl import app, flags
 
 from rljax.language import parse
 
-# name: (module, one line). A module has ``main(argv)``, whose first item is the program's name, and usually
-# ``define_flags()``; ``parse_flags(argv)``, where it is there, replaces absl's parser.
+# Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
+# ``define_flags()`` and ``parse_flags(argv)``, which replaces absl's parser.
 COMMANDS = {
-    "train": ("rljax.run.train", "Run a config; the command when none is named."),
+    "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
     "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
-    "metrics": ("rljax.run.metrics", "Show the rollouts that a run has dumped."),
-    "sweep": ("rljax.run.sweep", "Make the commands of many runs from a file of fields and values."),
-    "config": ("rljax.config.page", "List the fields of a config: defaults, what is allowed, what they mean."),
+    "metrics": ("rljax.run.metrics", "Show the rollouts that a run has logged."),
+    "sweep": ("rljax.run.sweep", "Print the commands of many runs, from a file of fields and values."),
+    "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
     "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
-    "sharding": ("rljax.run.sharding", "Show how a config's train state is laid out over a mesh."),
-    "convert": ("rljax.run.convert", "Read a public checkpoint, or write a run's policy as one."),
-    "bench": ("rljax.bench.__main__", "Time a step, its parts, the choices of the config, and other libraries."),
+    "sharding": ("rljax.run.sharding", "Print the sharding of a config's train state over a mesh."),
+    "convert": ("rljax.run.convert", "Convert a run's policy to a public checkpoint, or the reverse."),
+    "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
 }
 
 
 def overview() -> str:
-    """Return what ``python -m rljax --help`` prints."""
+    """Return the text of ``python -m rljax --help``."""
     return (__doc__ or "") + "\n" + "\n".join(f"    {name:<12}{line}" for name, (_, line) in COMMANDS.items())
 
 
@@ -40,7 +40,7 @@ def run(name: str, arguments: Sequence[str]) -> None:
 
     Args:
       name: a key of ``COMMANDS``.
-      arguments: the words after the command's name.
+      arguments: the command-line arguments after the command's name.
     """
     module = importlib.import_module(COMMANDS[name][0])
     argv = [f"python -m rljax {name}", *arguments]
@@ -54,7 +54,7 @@ def run(name: str, arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command that the first argument names; flags alone train."""
+    """Run the command that the first argument names, or ``train`` if it is a flag."""
     if not arguments or arguments[0] in ("-h", "--help", "-help", "help"):
         print(overview())
         return

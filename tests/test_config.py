@@ -84,8 +84,8 @@ BAD = [
     ),
     ({"algorithm": "grpo(0.1, low=0.2)"}, r"grpo\(low, high, .*multiple values for argument 'low'"),
     ({"phase__main__optimizer": "adam()"}, "missing a required argument: 'learning_rate'"),
-    ({"phase__main__optimizer": "linear_schedule(1, 0, 5)"}, "not a chain of optax gradient transformations"),
-    ({"phase__main__optimizer": "none"}, "not a chain of optax gradient transformations"),
+    ({"phase__main__optimizer": "linear_schedule(1, 0, 5)"}, "must be a chain of optax gradient transformations"),
+    ({"phase__main__optimizer": "none"}, "must be a chain of optax gradient transformations"),
     ({"task": "arithmetic(digits=0)"}, r"config\.task: arithmetic\(\): digits"),
     # numbers and choices that are fields of their own
     ({"batch__samples": 1}, r"config\.batch\.samples=1 \(phase 'main'\): grpo\(.*\) has a group baseline"),
@@ -94,7 +94,7 @@ BAD = [
     ({"phase__main__steps": 0}, r"config\.phase\.main\.steps=0: must be a whole number in \[1"),
     ({"phase__main__warmup": -1}, r"config\.phase\.main\.warmup=-1: must be a whole number in \[0"),
     ({"phase__main__reference": "old"}, r"config\.phase\.main\.reference='old': must be one of 'start', 'keep'"),
-    ({"phases": ()}, r"config\.phases: at least one phase"),
+    ({"phases": ()}, r"config\.phases=\(\): must name at least one phase"),
     ({"learner__minibatches": 3}, r"minibatches \* config\.learner\.microbatches = 3 .*must divide 16 prompts \* 1"),
     ({"learner__minibatches": 4, "learner__microbatches": 8}, r"= 32 \(phase 'warm'\): must divide 16 prompts"),
     ({"learner__epochs": 0}, r"config\.learner\.epochs=0: must be a whole number in \[1"),
@@ -105,7 +105,7 @@ BAD = [
     ({"log__every": 0}, r"config\.log\.every=0: must be a whole number in \[1"),
     ({"checkpoint__max_to_keep": 0}, r"config\.checkpoint\.max_to_keep=0: must be a whole number in \[1"),
     ({"evaluation__samples": 0}, r"config\.evaluation\.samples=0: must be a whole number in \[1"),
-    ({"sampler__temperature": 0.0}, r"config\.sampler\.temperature=0\.0 \(phase 'main'\): training needs more than 0"),
+    ({"sampler__temperature": 0.0}, r"config\.sampler\.temperature=0\.0 \(phase 'main'\): must be above 0 in training"),
     (
         {"sampler__rescore": "filtered"},
         r"config\.sampler\.rescore='filtered': must be one of 'unfiltered', 'kept'. Did you mean 'unfiltered'",
@@ -208,7 +208,7 @@ def test_pieces_that_need_a_whole_group_are_not_split():
     algorithm = types.Algorithm((types.Objective(loss=(loss,), reduce=prepare),))
     config = tiny.config(learner__microbatches=16)  # 8 prompts * 4 samples
     with pytest.raises(
-        ValueError, match=r"= 16 \(phase 'main'\): must divide 8 prompts \* 4 .*without cutting a group"
+        ValueError, match=r"= 16 \(phase 'main'\): must divide 8 prompts \* 4 .*without splitting a group"
     ):
         resolve._check_split(resolve.check(config), algorithm, "main")
     config.learner.microbatches = 8
@@ -410,7 +410,7 @@ def test_override_sets_fields_and_arguments():
         ("seed", "a", "config.seed='a': must be of type int"),
         ("batch", 3, "config.batch=3: must be of type ConfigDict"),
         ("seam.penalty.coefficient", 1, "config.seam.penalty='': not a call"),
-        ("task.digits", 3, "name its arguments to address 'digits'"),
+        ("task.digits", 3, "as keywords in order to set 'digits'"),
     ],
 )
 def test_override_refuses_what_is_not_there(field, value, message):
@@ -424,7 +424,7 @@ def test_with_argument_replaces_appends_and_keeps_the_rest():
     assert parse.with_argument("nsr()", "low", 0.1, "f") == "nsr(low=0.1)"
     assert parse.with_argument("a.b(x=1, y=c(2))", "x", "s", "f") == "a.b(y=c(2), x='s')"
     assert parse.with_argument("f", "x", (1, None), "f") == "f(x=(1, None))"
-    with pytest.raises(ValueError, match=r"f='nsr\(0\.1\)': name its arguments"):
+    with pytest.raises(ValueError, match=r"f='nsr\(0\.1\)': write its arguments"):
         parse.with_argument("nsr(0.1)", "low", 0.2, "f")
 
 

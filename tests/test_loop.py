@@ -180,7 +180,7 @@ def test_evaluate_and_sample_from_the_command_line(finished):
     done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
     done = run("--workdir", str(whole), "--prompt", "3+x=", module="sample")
-    assert done.returncode == 2 and "does not know" in done.stdout
+    assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
     done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
     assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout
 

@@ -343,10 +343,10 @@ def test_the_config_reaches_the_step():
     ("algorithm", "fields", "message"),
     [
         ("grpo()", {"learner__lanes": -1}, r"config\.learner\.lanes=-1: must be a whole number in \[0"),
-        ("grpo()", {"learner__lanes": 5}, r"config\.learner\.lanes=5 \(phase 'main'\).*at most the 4 samples"),
+        ("grpo()", {"learner__lanes": 5}, r"config\.learner\.lanes=5 \(phase 'main'\).*at most batch\.samples=4"),
         ("grpo()", {"learner__lanes": 2, "learner__share_prompt": False}, r"learner\.lanes=2.*needs learner\.share_p"),
         ("grpo()", {"learner__lanes": 2, "model__attention": "splash"}, r"learner\.lanes=2.*splash"),
-        ("dpo()", {"learner__lanes": 2}, r"config\.learner\.lanes=2.*dpo.*needs each group whole"),
+        ("dpo()", {"learner__lanes": 2}, r"config\.learner\.lanes=2.*dpo.*needs each group in one"),
     ],
 )
 def test_lanes_that_do_not_fit_are_refused(algorithm, fields, message):

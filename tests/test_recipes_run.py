@@ -75,7 +75,7 @@ def test_demonstrations_stand_at_the_end_of_each_group_and_are_verified():
 
 
 def test_a_group_of_demonstrations_alone_is_refused():
-    with pytest.raises(ValueError, match=r"samples=4 .*guided\(demonstrations=4\) leaves none to the policy"):
+    with pytest.raises(ValueError, match=r"samples=4 .*guided\(demonstrations=4\) leaves no sample to the policy"):
         tiny.program("luffy(demonstrations=4)")
 
 

@@ -110,7 +110,7 @@ def test_a_phase_sets_any_field_that_is_not_fixed():
     "field", [".".join(f.path) for f in settings.fields(schema.Config) if f.fixed], ids=lambda name: name
 )
 def test_what_holds_for_the_run_is_refused_in_a_phase(field):
-    message = rf"config\.phase\.main\.{field.split('.')[0]}.*: a phase cannot set .*, which holds for the whole run"
+    message = rf"config\.phase\.main\.{field.split('.')[0]}.*: a phase cannot set .*, which applies to the whole run"
     with pytest.raises(ValueError, match=message):
         files.override(tiny.config(), f"phase.main.{field}", 1)
 
@@ -124,7 +124,7 @@ def test_what_holds_for_the_run_is_refused_in_a_phase(field):
         ({"phase__main__seam__penalty": "kll()"}, r"config\.phase\.main\.seam\.penalty: .*Did you mean 'kl'"),
         (
             {"seam__penalty": "kl()", "phase__main__algorithm": "rloo()"},
-            r"config\.seam\.penalty='kl\(\)' edits nothing: every phase names an algorithm",
+            r"config\.seam\.penalty='kl\(\)' edits nothing: every phase sets algorithm",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_phase_is_checked_like_the_run(fields, message):
 
 
 def test_old_names_of_sizes_lead_to_the_new_ones():
-    with pytest.raises(ValueError, match=r"phase\.prompts: unknown field\. It is phase\.batch\.prompts"):
+    with pytest.raises(ValueError, match=r"phase\.prompts: unknown field\. Use phase\.batch\.prompts"):
         rljax.phase(prompts=4)
     old = files.from_dict({"phase": {"main": {"algorithm": "", "prompts": 4, "samples": 0}}, "sampler": {"block": 2}})
     assert (old.phase.main.batch.prompts, old.phase.main.batch.samples, old.sampler.cache_block) == (4, None, 2)

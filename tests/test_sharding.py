@@ -193,7 +193,7 @@ def test_the_page_counts_what_lies_on_a_device():
         assert bool(row.copied) == bool(page.why(row))
     text = page.page(program)
     assert all(row.name in text for row in rows)
-    assert "fsdp, expert split expert or width, and it has none: (layers, None)" in text
+    assert "fsdp, expert split expert or width, and this array has only (layers, None)" in text
 
 
 @pytest.mark.full

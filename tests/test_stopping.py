@@ -204,5 +204,5 @@ def test_a_string_that_is_a_special_token_is_one():
     changed = dataclasses.replace(program, tokenizer=special)
     assert changed._ends(("<end>", "1")).stop == (special.eos,)
     assert changed._special(("<end>", "1")) == {"<end>": special.eos}
-    with pytest.raises(ValueError, match=r"config\.sampler\.stop=\('a', ''\): a text is empty"):
+    with pytest.raises(ValueError, match=r"config\.sampler\.stop=\('a', ''\): no text may be empty"):
         tiny.program(sampler__stop=("a", ""))

@@ -48,7 +48,7 @@ def test_grids_and_products_are_all_combinations_and_zipped_lists_are_rows():
 
 
 def test_incompatible_lists_are_refused():
-    with pytest.raises(ValueError, match=r"zipped: not equally many values: \{'a': 2, 'b': 1\}"):
+    with pytest.raises(ValueError, match=r"zipped: different numbers of values: \{'a': 2, 'b': 1\}"):
         sweep.zipped({"a": [1, 2], "b": [1]})
     with pytest.raises(ValueError, match="product: 'b' is set twice"):
         sweep.product([{"a": 1}, {"b": 1}], [{"b": 2}])
@@ -136,7 +136,7 @@ def test_an_invalid_command_line_is_refused(write, tmp_path):
     file = write("[{'seed': 1}]")
     (tmp_path / "empty.py").write_text("")
     for words, message in [
-        ([], "one sweep file, please; got none"),
+        ([], "expected one sweep file, got none"),
         ([file, file], "one sweep file"),
         ([file], "--config and --workdir missing"),
         ([file, "--config"], "--config: a value is missing"),
@@ -144,7 +144,7 @@ def test_an_invalid_command_line_is_refused(write, tmp_path):
         (line("nowhere.py"), "sweep 'nowhere.py': no such file"),
         (line(str(tmp_path / "empty.py")), "has no function get_sweep"),
         (line(file, "--index", "1"), "--index 1: the sweep has 1 runs, 0 to 0"),
-        (line(file, "--index=x"), "--index x: a number"),
+        (line(file, "--index=x"), "--index x: must be a whole number"),
         (line(file, "--config.sed=1"), "config.sed: unknown field. Did you mean 'seed'"),
         (line(file, "--config.seed", "1"), "one sweep file"),
         ([file, "--config", "quickstrat", "--workdir", "x"], "no shipped config of this name. Did you mean"),
@@ -172,7 +172,7 @@ def test_the_command_prints_counts_and_runs(write, tmp_path):
     (tmp_path / "study" / "seed=1").mkdir(parents=True)
     (tmp_path / "study" / "seed=1" / "config.json").write_text(files.load("countdown").to_json())
     refused = run("--index", "1")  # the run detects that its work directory belongs to another config
-    assert refused.returncode == 2 and "seed=1 holds a run of another config" in refused.stderr
+    assert refused.returncode == 2 and "seed=1 contains a run of another config" in refused.stderr
 
 
 def test_the_example_of_the_repository_expands():

@@ -32,13 +32,12 @@ def algorithm(text: str, field: str) -> types.Algorithm:
 
 
 def _edit(seam: str, text: str, current: tuple, prefix: str = "config.seam.") -> tuple:
-    """Apply a seam's field to the pieces a recipe has there."""
+    """Apply a seam's field to the pieces of a recipe at that seam."""
     text = text.strip()
     if not text:
         return current
-    append = text.startswith("+")
-    new = pieces(seam, text[1:] if append else text, f"{prefix}{seam}")
-    return (*current, *new) if append else new
+    new = pieces(seam, text.removeprefix("+"), f"{prefix}{seam}")
+    return (*current, *new) if text.startswith("+") else new
 
 
 def pieces(seam: str, text: str, field: str) -> tuple:
@@ -47,7 +46,7 @@ def pieces(seam: str, text: str, field: str) -> tuple:
     Args:
       seam: one of ``transforms.SEAMS``.
       text: calls such as ``"a(1.0) | b()"``; "none" is no piece.
-      field: where the text stands, for error messages.
+      field: field of the config that errors name.
 
     Returns:
       The pieces, in order.
@@ -56,23 +55,20 @@ def pieces(seam: str, text: str, field: str) -> tuple:
       ValueError: an unknown piece, or one of another seam.
     """
     valid = _registry(seam)
-    within = {
-        n: f for s in transforms.LOSS_SEAMS for n, f in transforms.pieces(s).items() if seam in transforms.LOSS_SEAMS
-    }
-    nested = {**transforms.pieces("reduce"), **_numbers(), **within, **valid}
+    within = transforms.LOSS_SEAMS if seam in transforms.LOSS_SEAMS else ()
+    inner = {n: f for s in within for n, f in transforms.pieces(s).items()}
+    nested = {**transforms.pieces("reduce"), **_numbers(), **inner, **valid}
     built = parse.many(text, valid, field, nested=nested)
     for p in built:
         if not isinstance(p, types.Transform | types.Source) or p.seam != seam:
             home = getattr(p, "seam", None)
-            raise ValueError(
-                f"{field}={text!r}: {getattr(p, 'spec', None) or p} "
-                + (f"belongs to seam {home!r}." if home else "is not a piece.")
-            )
+            problem = f"belongs to seam {home!r}." if home else "is not a piece."
+            raise ValueError(f"{field}={text!r}: {getattr(p, 'spec', None) or p} {problem}")
     return tuple(built)
 
 
 def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], prefix: str) -> tuple:
-    """Edit pieces of several seams in place. A seam that had none comes before those after it in ``order``."""
+    """Edit the pieces of several seams. A new seam is inserted before those after it in ``order``."""
     for i, seam in enumerate(order):
         current = tuple(p for p in chain if p.seam == seam)
         rest = [p for p in chain if p.seam != seam]
@@ -87,7 +83,7 @@ def on_one_trunk(algorithm: types.Algorithm, weight: float) -> types.Algorithm:
     """Return the algorithm with its critic's loss, times ``weight``, in the policy's objective: one trunk, one step.
 
     Raises:
-      ValueError: there is no critic, or it trains in steps or on rows of its own.
+      ValueError: there is no critic, or its steps or rows differ from the policy's.
     """
     policy, *others = algorithm.objectives
     critics = [o for o in others if o.module == "value"]
@@ -100,12 +96,11 @@ def on_one_trunk(algorithm: types.Algorithm, weight: float) -> types.Algorithm:
                 "rows that differ from the policy's, which one trunk cannot have. Set it to 0."
             )
     policy = dataclasses.replace(policy, loss=(*policy.loss, *(_times(p, weight) for o in critics for p in o.loss)))
-    rest = tuple(o for o in others if o.module != "value")
-    return dataclasses.replace(algorithm, objectives=(policy, *rest))
+    return dataclasses.replace(algorithm, objectives=(policy, *(o for o in others if o.module != "value")))
 
 
 def _times(piece: types.LossTransform, weight: float) -> types.LossTransform:
-    """Weigh the terms that a piece adds."""
+    """Multiply the terms that a piece adds by a weight."""
 
     def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
         added = piece.apply(loss.replace(terms={}), rollout, scores, state, key)
@@ -121,7 +116,7 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = 
       algorithm: the recipe to edit.
       fields: by seam, all of ``transforms.SEAMS``: "" keeps the recipe's pieces, ``a() | b()`` replaces them,
         ``+ a()`` appends, "none" removes.
-      prefix: what stands before a seam's name in error messages.
+      prefix: prefix of a seam's name in error messages.
 
     Returns:
       The edited algorithm; its ``spec`` stays that of the recipe.

@@ -1,10 +1,10 @@
-"""Settings of a run: the schema, config files, and how the names in a config are resolved.
+"""Settings of a run: the schema, config files, and the resolution of names in a config.
 
 =============  ============================================================================
-``schema.py``   collects the groups of settings of all folders; ``default()`` and ``phase()``
-``files.py``    config files by name, edits of a config, how two differ
-``resolve.py``  checks the settings and looks the names up: ``check``, ``phases``
-``page.py``     ``python -m rljax config`` and configs/README.md
+``schema.py``   collects the groups of settings: ``default()``, ``phase()``
+``files.py``    loads config files by name, edits configs and compares them
+``resolve.py``  checks the settings and resolves the names: ``check``, ``phases``
+``page.py``     lists all fields: ``python -m rljax config``, configs/README.md
 =============  ============================================================================
 """
 

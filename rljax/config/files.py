@@ -1,4 +1,4 @@
-"""Config files by name, edits of a config, and how two differ."""
+"""Load config files by name, edit configs and compare them."""
 
 import importlib.util
 import json
@@ -10,21 +10,21 @@ from rljax.language import parse
 
 
 def find(name: str) -> str:
-    """Return the path of a config file: the path itself, or that of a shipped config of this name.
+    """Return the path of a config file, given its path or the name of a shipped config.
 
     Raises:
-      ValueError: there is neither.
+      ValueError: there is no such file and no such shipped config.
     """
     if pathlib.Path(name).is_file():
         return name
     spec = importlib.util.find_spec("rljax.configs")
-    homes = [pathlib.Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    homes.append(pathlib.Path(__file__).parents[2] / "configs")
-    for home in homes:
-        shipped = home / f"{pathlib.PurePath(name).stem}.py"
+    folders = [pathlib.Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    folders.append(pathlib.Path(__file__).parents[2] / "configs")
+    for folder in folders:
+        shipped = folder / f"{pathlib.PurePath(name).stem}.py"
         if shipped.is_file():
             return str(shipped)
-    valid = {p.stem for home in homes if home.is_dir() for p in home.glob("*.py") if p.stem != "__init__"}
+    valid = {p.stem for folder in folders for p in folder.glob("*.py") if p.stem != "__init__"}
     raise ValueError(f"config {name!r}: no such file, and no shipped config of this name.{parse.nearest(name, valid)}")
 
 
@@ -40,10 +40,15 @@ def load(name: str, argument: str = "") -> schema.ConfigDict:
 
 
 def override(config: schema.ConfigDict, field: str, value: Any) -> None:
-    """Set a field, or an argument of a call: ``override(config, "algorithm.positive", 0.2)``.
+    """Set a field of a config in place, or an argument of a call in a field.
+
+    Args:
+      config: the config.
+      field: such as "batch.prompts", or "algorithm.kl": the argument ``kl`` of the call in ``algorithm``.
+      value: the new value.
 
     Raises:
-      ValueError: there is no such field or argument.
+      ValueError: an unknown field, a value of another type, or a call with positional arguments.
     """
     head, _, last = field.rpartition(".")
     target = _group(config, head, field)
@@ -54,15 +59,13 @@ def override(config: schema.ConfigDict, field: str, value: Any) -> None:
     try:
         target[last] = value
     except TypeError as error:
-        kind = target.get_type(last).__name__
-        raise ValueError(f"config.{field}={value!r}: must be of type {kind}.") from error
+        raise ValueError(f"config.{field}={value!r}: must be of type {target.get_type(last).__name__}.") from error
 
 
 def check(config: schema.ConfigDict, field: str) -> None:
     """Raise ValueError unless a config has a field, such as "phase.main.batch.prompts"."""
     head, _, last = field.rpartition(".")
-    target = _group(config, head, field)
-    path = tuple(field.split("."))
+    target, path = _group(config, head, field), tuple(field.split("."))
     if path[0] == "phase" and len(path) > 2 and isinstance(target, schema.ConfigDict):
         schema.check_phase_field(target, path[2:], f"config.phase.{path[1]}")
     if not isinstance(target, schema.ConfigDict) or last not in target:
@@ -71,13 +74,13 @@ def check(config: schema.ConfigDict, field: str) -> None:
 
 
 def _group(config: schema.ConfigDict, path: str, field: str) -> Any:
-    """Return what stands at a path, a group of fields or a value; ``field`` is the one that errors name."""
+    """Return the group or value at a path; errors name ``field``."""
     target: Any = config
     names = tuple(filter(None, path.split(".")))
     for depth, name in enumerate(names, start=1):
-        check(config, ".".join(names[:depth])) if isinstance(target, schema.ConfigDict) else None
         if not isinstance(target, schema.ConfigDict):
             raise ValueError(f"config.{field}: unknown field.")
+        check(config, ".".join(names[:depth]))
         target = target[name]
     if target is None:
         raise ValueError(f"config.{field}: config.{path} is not set, so it has no arguments.")
@@ -85,31 +88,23 @@ def _group(config: schema.ConfigDict, path: str, field: str) -> Any:
 
 
 def last_phase(config: schema.ConfigDict) -> schema.ConfigDict:
-    """Return a copy of a config that has its last phase alone."""
+    """Return a copy of a config with its last phase only."""
     config = config.copy_and_resolve_references()
     config.phases = config.phases[-1:]
-    if config.phase[config.phases[0]].algorithm:  # the run's seams were for other phases
+    if config.phase[config.phases[0]].algorithm:  # the seams of the run edit the algorithm of the run
         config.seam.update(dict.fromkeys(config.seam, ""))
     return config
 
 
-def flatten(config: schema.ConfigDict | dict, prefix: str = "config") -> dict[str, Any]:
-    """Return {"config.a.b": value}, tuples as lists, as a config reads back from JSON."""
-    out: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}.{key}"
-        if isinstance(value, schema.ConfigDict | dict):
-            out |= flatten(value, name)
-        else:
-            out[name] = list(value) if isinstance(value, tuple | list) else value
-    return out
+def flatten(config: Any, prefix: str = "config") -> dict[str, Any]:
+    """Return {"config.a.b": value}, with tuples as lists, as they are stored in JSON."""
+    if not isinstance(config, schema.ConfigDict | dict):
+        return {prefix: list(config) if isinstance(config, tuple | list) else config}
+    return {k: v for key, value in config.items() for k, v in flatten(value, f"{prefix}.{key}").items()}
 
 
 def from_dict(fields: dict[str, Any]) -> schema.ConfigDict:
-    """Return the config that ``to_json`` and ``json.loads`` took apart: lists are tuples again.
-
-    Fields this version has and the stored config lacks get their defaults.
-    """
+    """Return the config of the dictionary that ``json.loads(dumps(config))`` returns; missing fields have defaults."""
 
     def restore(value: Any) -> Any:
         if isinstance(value, dict):
@@ -128,7 +123,7 @@ def from_dict(fields: dict[str, Any]) -> schema.ConfigDict:
 
 
 def _renamed(phase: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a phase under their present names: sizes were fields of the phase, 0 for the run's."""
+    """Rename fields of earlier versions: a phase had prompts and samples, and 0 and "" were the run's value."""
     batch = {n: phase.pop(n) for n in ("prompts", "samples") if n in phase}
     sizes = {n: v for n, v in batch.items() if v}
     phase = {n: v for n, v in phase.items() if v != "" or n == "evaluate"}
@@ -139,18 +134,17 @@ _RENAMED = {"sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for 
 
 
 def dumps(config: schema.ConfigDict, indent: int | None = None) -> str:
-    """Return a config as JSON, without the fields of a phase that it does not set."""
+    """Return a config as JSON, without the fields that a phase does not set."""
 
     def keep(value: Any) -> Any:
         return {k: keep(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
     tree = keep(json.loads(config.to_json()))
-    for name in tree["phase"]:
-        tree["phase"][name] = {k: v for k, v in tree["phase"][name].items() if v != {}}
+    tree["phase"] = {n: {k: v for k, v in phase.items() if v != {}} for n, phase in tree["phase"].items()}
     return json.dumps(tree, indent=indent)
 
 
 def differences(a: schema.ConfigDict, b: schema.ConfigDict) -> list[str]:
-    """Return the fields in which two configs differ, one line each."""
+    """Return a line for each field in which two configs differ."""
     x, y = flatten(a), flatten(b)
     return [f"{k}: {x.get(k)!r} -> {y.get(k)!r}" for k in sorted({*x, *y}) if x.get(k) != y.get(k)]

@@ -1,7 +1,7 @@
 """List the fields of a config.
 
-python -m rljax config              every field: default, what is allowed, what it means
-python -m rljax config sampler      those whose name contains a text
+python -m rljax config              all fields, with default, allowed values and meaning
+python -m rljax config sampler      the fields whose name contains "sampler"
 python -m rljax config --page       the page of all fields, configs/README.md
 """
 
@@ -18,43 +18,44 @@ from rljax.training.config import PhaseConfig
 _HEAD = """# Configs
 
 A config is a short Python file with `get_config(arg)`, which returns `rljax.default_config()` with some fields
-changed. Its header says the command, the hardware, the time and the score.
+changed. Its header states the command, the hardware, the time and the score.
 
 | config | what it is |
 | --- | --- |
-| [quickstart.py](quickstart.py) | the main job: learn to carry, from random weights, in minutes on a CPU |
+| [quickstart.py](quickstart.py) | two-digit addition, from random weights, in minutes on a CPU |
 | [countdown.py](countdown.py) | reach a target number with an arithmetic expression |
-| [gsm8k.py](gsm8k.py) | GSM8K from random weights; answers judged by worker processes |
+| [gsm8k.py](gsm8k.py) | GSM8K from random weights; answers verified by worker processes |
 | [pretrained.py](pretrained.py) | a published checkpoint on GSM8K or MATH |
 
 Fields are set in the file, on the command line (`--config.learner.epochs=2`), or with `--set`, which also reaches the
 arguments of a call (`--set algorithm.kl=0.01`). `python -m rljax config TEXT` lists the fields whose name contains
-TEXT. A field that does not exist, or a value that does not fit, is an error that names the field and what is allowed,
-before any device work.
+TEXT. An unknown field or an invalid value is an error before any device work; the message names the field and the
+allowed values.
 
 ## Phases
 
-A run is a sequence of phases (`config.phases`). Each phase has the fields of the section "phase" below, and may set
-any field of the run that is not marked *run* for itself: `config.phase.main.task`,
+A run is a sequence of phases (`config.phases`). Each phase has the fields of the section "phase" below, and may
+override any field of the run that is not marked *run*: `config.phase.main.task`,
 `config.phase.warm.learner.microbatches`, `config.phase.main.seam.penalty`, `config.phase.main.sampler.temperature`. A
-field that a phase does not set is the run's. A phase that names an algorithm of its own is not edited by
-`config.seam`, only by its own `seam`.
+field that a phase does not set has the run's value. If a phase sets `algorithm`, its `seam` edits that algorithm and
+`config.seam` does not.
 
-At a phase boundary the parameters carry over. Each task keeps its cursor. Rows in flight carry over if task, lengths
-and source are equal. The optimizer state carries over if the phase says `reset_optimizer=False` and its tree is
-equal; otherwise it is reset, and the log and `algorithm.txt` say so. The tokenizer is trained on the text of all
-tasks. An evaluation names its task.
+At a phase boundary the parameters and the cursor of each task carry over. Unfinished rows carry over if task, lengths
+and source are unchanged. The optimizer state carries over if the phase sets `reset_optimizer=False` and the tree of
+the state is unchanged; otherwise it is reset. If it is reset although `reset_optimizer=False`, the log and
+`algorithm.txt` report it. The tokenizer is trained on the text of all tasks. The record of an evaluation names its
+task.
 
 ## Fields
 
-*run* marks a field that holds for the whole run, so that a phase cannot set it.
+*run* marks a field that applies to the whole run; a phase cannot set it.
 """
 
 
 def _fields() -> list[settings.Field]:
-    """Return every field of a config; those of a phase alone begin with "phase.NAME"."""
-    own = [settings.Field(("phase", "NAME", *f.path), *_rest(f)) for f in settings.fields(PhaseConfig)]
-    return [*settings.fields(schema.Config), *own]
+    """Return all fields of a config; those of phases begin with "phase.NAME"."""
+    phase = [settings.Field(("phase", "NAME", *f.path), *_rest(f)) for f in settings.fields(PhaseConfig)]
+    return [*settings.fields(schema.Config), *phase]
 
 
 def _rest(field: settings.Field) -> tuple:
@@ -66,7 +67,7 @@ def _name(field: settings.Field) -> str:
 
 
 def page() -> str:
-    """Return configs/README.md."""
+    """Return the text of configs/README.md."""
     groups: dict[str, list[settings.Field]] = {}
     for field in _fields():
         groups.setdefault(".".join(field.path[:-1]), []).append(field)
@@ -88,12 +89,12 @@ def page() -> str:
 
 def show(fields: Iterable[settings.Field]) -> None:
     """Print fields as a table."""
-    shown = table.Table(box=box.SIMPLE_HEAD)
+    output = table.Table(box=box.SIMPLE_HEAD)
     for heading in ("config.", "default", "allowed", "meaning"):
-        shown.add_column(heading, overflow="fold")
+        output.add_column(heading, overflow="fold")
     for f in fields:
-        shown.add_row(_name(f), repr(f.default), f.allowed, f.help)
-    console.Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False).print(shown)
+        output.add_row(_name(f), repr(f.default), f.allowed, f.help)
+    console.Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False).print(output)
 
 
 def define_flags() -> None:
@@ -102,14 +103,14 @@ def define_flags() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the fields that the arguments ask for."""
+    """Print the fields whose name contains the argument, or the page."""
     if len(argv) > 2:
-        raise app.UsageError(f"at most one text to look for, got {' '.join(argv[1:])}")
+        raise app.UsageError(f"expected at most one text, got {' '.join(argv[1:])}")
     if flags.FLAGS.page:
         print(page(), end="")
         return
     text = argv[1] if len(argv) == 2 else ""
     fields = [f for f in _fields() if text in _name(f)]
     if not fields:
-        raise app.UsageError(f"no field contains {text!r}")
+        raise app.UsageError(f"no name of a field contains {text!r}")
     show(fields)

@@ -1,8 +1,8 @@
-"""A config resolved: its settings checked, its names looked up.
+"""Check the settings of a config and resolve its names.
 
 ``check(config)`` returns the settings as a typed ``schema.Config``; ``phases(config)`` returns the phases with task,
-algorithm and optimizers. Both do whatever can be done before any device work; each error names the field, what was
-given and what is allowed.
+algorithm and optimizers. Both check everything that needs no device; an error names the field, its value and what is
+allowed.
 """
 
 import dataclasses
@@ -30,22 +30,22 @@ _SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
 
 
 def check(config: schema.ConfigDict) -> schema.Config:
-    """Return the settings of the run, without those of its phases.
+    """Return the settings of the run, without the changes of its phases.
 
     Raises:
       ValueError: an unknown field, or a value of another type or out of range.
     """
     built = settings.build(schema.Config, {name: value for name, value in config.items() if name != "phase"})
     if "" in built.sampler.stop:
-        raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: a text is empty.")
+        raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
     return built
 
 
 def complete(config: schema.ConfigDict) -> schema.ConfigDict:
-    """Return a copy whose ``model`` is what the folder ``model.weights`` says, where one is named.
+    """Return a copy of a config; if ``model.weights`` is set, ``model`` is read from the config.json there.
 
     Raises:
-      ValueError: the folder has no config.json, or one of no known family.
+      ValueError: the folder has no config.json, or its model family is unknown.
     """
     config = config.copy_and_resolve_references()
     if config.model.weights:
@@ -59,7 +59,15 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
 def architecture(
     model: ModelConfig, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits"
 ) -> models.Architecture:
-    """Return the model's architecture for a tokenizer's vocabulary.
+    """Return the model's architecture for a tokenizer.
+
+    Args:
+      model: the settings of the model.
+      vocabulary: number of ids of the tokenizer.
+      output: outputs of the network.
+
+    Returns:
+      The architecture; its vocabulary is that of the settings, or the tokenizer's if the setting is 0.
 
     Raises:
       ValueError: the model's vocabulary is smaller than the tokenizer's.
@@ -67,7 +75,8 @@ def architecture(
     size = model.architecture.vocabulary
     if 0 < size < vocabulary:
         raise ValueError(
-            f"config.model.vocabulary={size} (weights {model.weights!r}): the tokenizer has {vocabulary} ids."
+            f"config.model.vocabulary={size} (weights {model.weights!r}): must be at least "
+            f"{vocabulary}, the number of ids of the tokenizer."
         )
     return dataclasses.replace(model.architecture, vocabulary=size or vocabulary, output=output)
 
@@ -76,14 +85,14 @@ def architecture(
 
 
 def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
-    """Return the phases of a run, every name resolved and every number checked that needs no device.
+    """Return the phases of a run, with names resolved and values checked.
 
     Raises:
-      ValueError: names the field, what was given and what is allowed.
+      ValueError: an invalid field; the message names the field, its value and what is allowed.
     """
     run = check(config)
     if not run.phases:
-        raise ValueError("config.phases: at least one phase.")
+        raise ValueError("config.phases=(): must name at least one phase.")
     built: list[Phase[schema.Config]] = []
     for name in run.phases:
         if name not in config.phase:
@@ -95,18 +104,18 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
-    """Raise ValueError where a seam of the run is set and no phase uses it."""
+    """Raise ValueError if a seam of the run is set and no phase uses it."""
     for seam in _SEAMS:
         users = [n for n in run.phases if not config.phase[n].algorithm and config.phase[n].seam[seam] is None]
         if getattr(run.seam, seam) and not users:
             raise ValueError(
-                f"config.seam.{seam}={getattr(run.seam, seam)!r} edits nothing: every phase names an algorithm or this "
-                f"seam itself. Set config.phase.{run.phases[-1]}.seam.{seam}."
+                f"config.seam.{seam}={getattr(run.seam, seam)!r} edits nothing: every phase sets algorithm or this "
+                f"seam. Set config.phase.{run.phases[-1]}.seam.{seam}."
             )
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a phase sets for itself: those that are not None, groups without any left out."""
+    """Return the fields that a phase sets, those that are not None, without empty groups."""
     out = {}
     for name, value in values.items():
         value = _set(value) if hasattr(value, "items") else value
@@ -116,7 +125,7 @@ def _set(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(run: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values with some of them replaced."""
+    """Return nested values with some values replaced."""
     out = dict(run.items())
     for name, value in changes.items():
         out[name] = _merged(out[name], value) if isinstance(value, dict) else value
@@ -124,20 +133,20 @@ def _merged(run: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[str, Any]]:
-    """Return what only a phase has, and the fields of the run that it sets for itself."""
+    """Return the fields of the phase alone, and the fields of the run that it overrides."""
     where = f"config.phase.{name}"
     _known(config.phase[name], schema.phase(), where)
     changes = _set(config.phase[name])
     for field in ("task", "algorithm"):
         if not changes.get(field, True):
-            del changes[field]  # "": the run's
+            del changes[field]  # "" means the run's value
     start = {f.name: changes.pop(f.name) for f in dataclasses.fields(PhaseConfig) if f.name in changes}
     settings.verify(schema.Config, changes, where)
     return settings.build(PhaseConfig, start, where), changes
 
 
 def _known(values: Mapping[str, Any], fields: Any, path: str) -> None:
-    """Raise ValueError where a phase has a field that it cannot set."""
+    """Raise ValueError if a phase sets a field that it cannot set."""
     prefix = tuple(path.split(".")[3:])
     for name, value in values.items():
         schema.check_phase_field(fields, (*prefix, name), ".".join(path.split(".")[:3]))
@@ -188,14 +197,14 @@ def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> 
 
 
 def _optax_registry() -> dict[str, Callable[..., Any]]:
-    own = {"muon": optimizers.muon}
-    return own | {n: f for n, f in vars(optax).items() if callable(f) and not isinstance(f, type) and n[0].islower()}
+    muon = {"muon": optimizers.muon}
+    return muon | {n: f for n, f in vars(optax).items() if callable(f) and not isinstance(f, type) and n[0].islower()}
 
 
 def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.GradientTransformation:
     parts = parse.many(text, _optax_registry(), field)
     if not parts or not all(isinstance(p, optax.GradientTransformation) for p in parts):
-        raise ValueError(f"{field}={text!r}: not a chain of optax gradient transformations.")
+        raise ValueError(f"{field}={text!r}: must be a chain of optax gradient transformations.")
     return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
 
 
@@ -203,7 +212,7 @@ def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.Gr
 
 
 def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that algorithm, task and sizes of a phase fit each other."""
+    """Check that algorithm, task and sizes of a phase are compatible."""
     prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
     drawn, chunks = prompts * source.oversample, chosen.verifier.chunks
     if task.host and source.origin == "policy" and drawn % chunks:
@@ -212,7 +221,9 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _inputs(algorithm, task, name)
     if samples <= source.demonstrated:
-        raise ValueError(f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves none to the policy.")
+        raise ValueError(
+            f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
+        )
     if interpreter.needs(algorithm).siblings and samples < 2:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
@@ -220,14 +231,14 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     if source.origin == "policy" and chosen.sampler.temperature <= 0:
         raise ValueError(
-            f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): training needs more than 0."
+            f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): must be above 0 in training."
         )
     _check_rounding(chosen)
     _check_split(chosen, algorithm, name)
 
 
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that somebody gives the named arrays the algorithm reads."""
+    """Check that task and source supply the arrays that the algorithm reads."""
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
     missing, unsupplied = inputs.missing_parts(algorithm, task.parts), inputs.unsupplied(algorithm)
     if missing:
@@ -235,20 +246,20 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
         raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {reported}.")
     if unsupplied:
         raise ValueError(
-            f"{where} reads {', '.join(unsupplied)}, which its source does not supply; rljax.objective takes it "
-            "on arrays."
+            f"{where} reads {', '.join(unsupplied)}, which its source does not supply; rljax.objective accepts "
+            "them as arrays."
         )
     if algorithm.source.segment and task.host:
         raise ValueError(
-            f"{where}: {algorithm.source.spec} carries rows over inside the program; task {task.name!r} is scored on "
-            "the host. Another config.seam.source, or a task with a device verifier."
+            f"{where}: {algorithm.source.spec} carries rows over inside the program, and task {task.name!r} is scored "
+            "on the host. Use another config.seam.source, or a task with a device verifier."
         )
     if algorithm.source.demonstrated and task.host:
-        raise ValueError(f"{where}: task {task.name!r} gives its demonstrations on the host, not inside a rollout.")
+        raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
 
 
 def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -> None:
-    """Check that rows divide into minibatches and micro-batches without cutting what must stay whole."""
+    """Check that rows divide into minibatches and micro-batches without splitting what must stay whole."""
     prompts, samples, learner = chosen.batch.prompts, chosen.batch.samples, chosen.learner
     for o in algorithm.objectives:
         unit = 1 if interpreter.objective_needs(o).whole == "row" else samples
@@ -262,30 +273,32 @@ def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -
         if (prompts * samples) % (pieces * unit):
             raise ValueError(
                 f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
-                f"{prompts} prompts * {samples} samples" + (" without cutting a group." if unit > 1 else ".")
+                f"{prompts} prompts * {samples} samples" + (" without splitting a group." if unit > 1 else ".")
             )
 
 
 def _check_lanes(chosen: schema.Config, algorithm: types.Algorithm, o: types.Objective, name: str) -> None:
-    """Check that packed rows fit the run: completions of one prompt, in any order, read by a kernel that can."""
+    """Check that algorithm, source and attention support packed rows."""
     lanes, samples, whole = chosen.learner.lanes, chosen.batch.samples, interpreter.objective_needs(o).whole
     if not lanes or algorithm.source.origin != "policy":
         return
     where = f"config.learner.lanes={lanes} (phase {name!r})"
     if not chosen.learner.share_prompt or lanes > samples:
-        raise ValueError(f"{where}: needs learner.share_prompt, and is at most the {samples} samples of a prompt.")
+        raise ValueError(f"{where}: needs learner.share_prompt=True, and must be at most batch.samples={samples}.")
     if whole != "row":
-        raise ValueError(f"{where}: {algorithm.spec} needs each {whole} whole in a micro-batch; lanes may part it. 0.")
+        raise ValueError(f"{where}: {algorithm.spec} needs each {whole} in one micro-batch. Set it to 0.")
     if chosen.model.architecture.attention == "splash":
-        raise ValueError(f"{where}: splash attention has one completion to a row; 0, or another model.attention.")
+        raise ValueError(
+            f"{where}: splash attention supports no packed rows. Set it to 0 or set another model.attention."
+        )
 
 
 def _check_rounding(chosen: schema.Config) -> None:
-    """Check that stochastic rounding has something to round."""
+    """Check that a run with stochastic rounding trains bfloat16 parameters."""
     shape = chosen.model.architecture
     if chosen.learner.rounding == "stochastic" and (shape.param_dtype != "bfloat16" or shape.adapted):
-        trained = "adapters, which are float32" if shape.adapted else f"parameters of {shape.param_dtype}"
+        trained = "adapters, which are float32" if shape.adapted else f"{shape.param_dtype} parameters"
         raise ValueError(
-            f"config.learner.rounding='stochastic': rounds parameters in bfloat16, and this run trains {trained}; "
-            "'nearest', or config.model.param_dtype='bfloat16' without adapters."
+            f"config.learner.rounding='stochastic': applies to bfloat16 parameters, and this run trains {trained}. Set "
+            "it to 'nearest', or set config.model.param_dtype='bfloat16' without adapters."
         )

@@ -1,7 +1,7 @@
 """The schema of a config: the groups of settings, collected.
 
-Each group is a frozen dataclass in the folder that reads it; ``Config`` here holds them all. ``default()`` and
-``phase()`` write the schema out as a ``ConfigDict``, which config files, flags and sweeps edit.
+Each group is a frozen dataclass in the folder that reads it; ``Config`` contains all of them. ``default()`` and
+``phase()`` return the schema as a ``ConfigDict``, which config files, flags and sweeps edit.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseC
 if TYPE_CHECKING:
 
     class ConfigDict(Any):
-        """A ConfigDict, with any fields to a type checker."""
+        """A ConfigDict; type checkers accept any field."""
 
 else:
     ConfigDict = ml_collections.ConfigDict
@@ -32,11 +32,11 @@ else:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Every setting of a run that is not a phase's. A phase may set the fields that are not fixed."""
+    """The settings of a run. A phase may set the fields that are not fixed."""
 
     name: str = setting("run", "Name of the run; part of its default work directory.", fixed=True)
-    seed: int = setting(0, "Seed of everything random.", fixed=True)
-    cpu_devices: Size = setting(0, "On a CPU, devices to create of its cores; 0: one.", fixed=True)
+    seed: int = setting(0, "Seed of all random draws.", fixed=True)
+    cpu_devices: Size = setting(0, "Number of devices that JAX creates on a CPU; 0: one.", fixed=True)
     task: str = setting("arithmetic()", "Task: a call of the table, or a dotted path to a function.")
     algorithm: str = setting("grpo()", "Algorithm: a call of the table, or a dotted path to a function.")
     seam: SeamConfig = group(SeamConfig)
@@ -55,7 +55,7 @@ class Config:
 
 
 def default() -> ConfigDict:
-    """Return every field with its default value; a config file changes some of them."""
+    """Return a config with every field at its default."""
     return ConfigDict({**settings.defaults(Config), "phase": {"main": phase()}})
 
 
@@ -63,14 +63,14 @@ def phase(**fields: Any) -> ConfigDict:
     """Return a phase: one algorithm for a number of steps.
 
     Args:
-      **fields: fields of ``PhaseConfig``, and any field of the run that is not fixed, for this phase alone: a value,
-        or a dictionary for a group (``batch={"prompts": 64}``). A field that is not set, None, is the run's.
+      **fields: fields of ``PhaseConfig``, and fields of the run that are not fixed, for this phase only: a value, or
+        a dictionary for a group (``batch={"prompts": 64}``). A field that is None has the run's value.
 
     Returns:
       A ConfigDict with every field that a phase may set.
 
     Raises:
-      ValueError: an unknown field, or one that holds for the whole run.
+      ValueError: an unknown field, or one that applies to the whole run.
     """
     tree = settings.defaults(PhaseConfig)
     for field in settings.fields(Config):
@@ -96,13 +96,22 @@ _BATCH = ("prompts", "samples")
 
 
 def check_phase_field(target: Any, path: tuple[str, ...], where: str = "phase") -> None:
-    """Raise ValueError unless the last name of ``path`` is a field of ``target``, a part of a phase."""
+    """Check that a phase has a field.
+
+    Args:
+      target: the phase or the group of it that should contain the field.
+      path: the names from the phase to the field, such as ("batch", "prompts").
+      where: name of the phase in error messages.
+
+    Raises:
+      ValueError: the phase has no such field, or the field applies to the whole run.
+    """
     if path[-1] in target:
         return
     name, run = ".".join(path), {f.path: f for f in settings.fields(Config)}
     known = [f for p, f in run.items() if p[: len(path)] == path]
     if known:
-        raise ValueError(f"{where}.{name}: a phase cannot set {name}, which holds for the whole run.")
+        raise ValueError(f"{where}.{name}: a phase cannot set {name}, which applies to the whole run.")
     if path[-1] in _BATCH and len(path) == 1:
-        raise ValueError(f"{where}.{name}: unknown field. It is {where}.batch.{name}.")
+        raise ValueError(f"{where}.{name}: unknown field. Use {where}.batch.{name}.")
     raise ValueError(f"{where}.{name}: unknown field.{parse.nearest(path[-1], target.keys())}")

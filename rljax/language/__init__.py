@@ -3,10 +3,10 @@
 ``parse``     Parses strings such as ``"clip(0.2) | dual_clip(3.0)"`` into calls of registered functions, without
               evaluating code: ``one``, ``many``, ``setting``, ``with_argument``, ``lookup``, ``invoke``; finds the
               nearest valid name for error messages: ``nearest``.
-``foreign``   Names of other systems and what they are called here.
+``foreign``   Names in other libraries, with the corresponding names in rljax.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
 
-Names, types and ranges are those of Python signatures and annotations. Every floor may import this folder; it imports
+Names, types and ranges are those of Python signatures and annotations. Every folder may import this one, which imports
 only ``types``.
 """

@@ -1,4 +1,4 @@
-"""Names of other systems, and what the same thing is called here; ``parse.nearest`` puts it into error messages."""
+"""Names in other libraries, with the corresponding names in rljax, for the error messages of ``parse.nearest``."""
 
 _PROXIMAL = "proximal_logp (the policy at the start of the update) or behaviour_logp (at sampling)"
 _BEHAVIOUR = "behaviour_logp (what the sampler assigned to the token)"
@@ -59,4 +59,4 @@ FOREIGN: dict[str, str] = {
     **dict.fromkeys(("num_generations", "n_samples_per_prompt", "group_size"), _SAMPLES),
     **dict.fromkeys(("ppo_epochs", "num_iterations", "num_ppo_epochs"), "config.learner.epochs"),
 }
-"""The key is the name elsewhere; the value completes the sentence "here that is ..."."""
+"""Keys are names in other libraries; each value completes the sentence "Here that is ..."."""

@@ -1,4 +1,4 @@
-"""Annotations as schemas: whether a value fits one, and what it allows in words."""
+"""Annotations as schemas: check values against them, and describe in words what they allow."""
 
 import difflib
 import inspect
@@ -10,7 +10,7 @@ from rljax import types
 
 
 def describe(hint: Any) -> str:
-    """Return in words what an annotation allows; "" where it allows anything."""
+    """Return in words what an annotation allows; "" if it allows anything."""
     if hint is Any or hint is inspect.Parameter.empty:
         return ""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -34,12 +34,12 @@ def describe(hint: Any) -> str:
 
 
 def mismatch(value: Any, hint: Any) -> str | None:
-    """Return None when a value fits an annotation, else what is allowed, in words."""
+    """Return None if a value fits an annotation, else what is allowed, in words."""
     return None if _fits(value, hint) else describe(hint)
 
 
 def closest(value: Any, hint: Any) -> str:
-    """Return a sentence that proposes the nearest of the texts an annotation allows; "" where none is near."""
+    """Return a sentence with the nearest text that an annotation allows; "" if none is close."""
     choices = (
         [c for c in typing.get_args(hint) if isinstance(c, str)] if typing.get_origin(hint) is typing.Literal else []
     )
@@ -53,7 +53,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     if origin is typing.Annotated:
         base, *marks = arguments
-        if isinstance(value, types.Controller):  # a number that changes; its range is the author's business
+        if isinstance(value, types.Controller):  # a number that changes during the run; its range is not checked
             return _fits(value, base)
         return _fits(value, base) and all(_inside(value, m) for m in marks if isinstance(m, types.Range))
     if origin in (typing.Union, builtin_types.UnionType):

@@ -42,7 +42,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """Return the tail of an error message: what a foreign name is here, or the nearest valid name; then all of them."""
+    """Return the end of an error message: the nearest valid name, or that of a foreign name, and all valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -73,7 +73,7 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     Args:
       name: a key of ``registry``, or a dotted path to an importable function.
       registry: functions by name.
-      field: where the name is written, for error messages.
+      field: field of the config that errors name.
 
     Returns:
       The function.
@@ -88,7 +88,7 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     if not module:
         raise ValueError(f"{field}: unknown name {name!r}.{nearest(name, registry)}")
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{field}: {name!r} is in Python's standard library, which has nothing for a config to call.")
+        raise ValueError(f"{field}: {name!r} is in Python's standard library, which a config cannot call.")
     try:
         imported = importlib.import_module(module)
     except ImportError as error:
@@ -134,14 +134,14 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     """Call ``function`` after checking argument names, types and ranges against its signature.
 
     Args:
-      function: any function; its annotations are checked.
-      name: what the config calls it, for error messages.
+      function: any function; arguments are checked against its annotations.
+      name: its name in the config, for error messages.
       args: positional arguments.
       kwargs: arguments by name.
-      field: where the call is written, for error messages.
+      field: field of the config that errors name.
 
     Returns:
-      What the function returns.
+      The result of the function.
 
     Raises:
       ValueError: an unknown or missing argument, a value outside its type or range, or an error of the function.
@@ -171,37 +171,37 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
 
 
 def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:
-    """Build what a single call describes.
+    """Evaluate a single call.
 
     Args:
       text: such as ``"grpo(high=0.28)"``.
       registry: functions by name, for the call.
-      field: where the text is written, for error messages.
-      nested: functions by name for the calls among the arguments; None: ``registry``.
+      field: field of the config that errors name.
+      nested: functions by name, for calls among the arguments; None: ``registry``.
 
     Returns:
-      What the called function returns.
+      The result of the called function.
 
     Raises:
-      ValueError: no call, an unknown name, or a wrong argument.
+      ValueError: the text is not a call, or has an unknown name or an invalid argument.
     """
     return _call(_tree(text, field), registry, field, registry if nested is None else nested)
 
 
 def many(text: str, registry: Registry, field: str, nested: Registry | None = None) -> list[Any]:
-    """Build what ``a() | b()`` describes.
+    """Evaluate calls joined by ``|``.
 
     Args:
-      text: calls joined by ``|``; "none" is no call.
+      text: such as ``"a() | b(2)"``; "none" means no calls.
       registry: functions by name, for the calls.
-      field: where the text is written, for error messages.
-      nested: functions by name for the calls among the arguments; None: ``registry``.
+      field: field of the config that errors name.
+      nested: functions by name, for calls among the arguments; None: ``registry``.
 
     Returns:
-      What the called functions return, in order.
+      The results of the called functions, in order.
 
     Raises:
-      ValueError: no call, an unknown name, or a wrong argument.
+      ValueError: a part is not a call, or has an unknown name or an invalid argument.
     """
     if text.strip() == "none":
         return []
@@ -216,13 +216,13 @@ def many(text: str, registry: Registry, field: str, nested: Registry | None = No
 
 
 def with_argument(text: str, argument: str, value: Any, field: str) -> str:
-    """Return the call with one keyword argument set, for sweeps: ("nsr()", "low", 0.1) -> "nsr(low=0.1)".
+    """Return a call with one keyword argument replaced or appended: ("nsr()", "low", 0.1) -> "nsr(low=0.1)".
 
     Args:
       text: a call.
       argument: the argument's name.
       value: a literal.
-      field: where the call is written, for error messages.
+      field: field of the config that errors name.
 
     Returns:
       The call, with the argument last.
@@ -233,7 +233,7 @@ def with_argument(text: str, argument: str, value: Any, field: str) -> str:
     node = _tree(text, field)
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if call.args:
-        raise ValueError(f"{field}={text!r}: name its arguments to address {argument!r} among them.")
+        raise ValueError(f"{field}={text!r}: write its arguments as keywords in order to set {argument!r}.")
     keywords = [k for k in call.keywords if k.arg != argument]
     keywords.append(ast.keyword(arg=argument, value=_tree(repr(value), field)))
     return ast.unparse(ast.Call(func=call.func, args=[], keywords=keywords))

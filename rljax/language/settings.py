@@ -6,8 +6,8 @@
         draw: Literal["gumbel", "inverse"] = setting("gumbel", "How a token is drawn.")
 
 The annotation is the type and the range, the default is the default, and the text is the help. A ``ConfigDict``, the
-flags, the checks, the error messages and the page of all fields are made from these. A group is passed whole to
-whoever reads it, so that a new field is one line here and one where it is read.
+flags, the checks, the error messages and the page of all fields are derived from these. Functions receive a whole
+group, so a new field needs one line in its group and one where it is read.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from rljax.language import hints, parse
 from rljax.types import Range
 
 Count = Annotated[int, Range(1)]
-Size = Annotated[int, Range(0)]  # 0 usually means "off", or "chosen for you"
+Size = Annotated[int, Range(0)]  # 0 usually means "off" or "automatic"
 Share = Annotated[float, Range(0, 1)]
 NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
@@ -32,9 +32,9 @@ def setting(default: Any, help: str, *, fixed: bool = False) -> Any:
     """Define a field of a group.
 
     Args:
-      default: its value where a config does not set it.
-      help: one line that says what the field means, with its unit.
-      fixed: whether it holds for the whole run, so that a phase cannot set it for itself.
+      default: its value if a config does not set it.
+      help: one line that explains the field, with its unit.
+      fixed: whether it applies to the whole run, so that a phase cannot set it.
 
     Returns:
       The field, for the right-hand side of an annotated name in a dataclass.
@@ -43,12 +43,12 @@ def setting(default: Any, help: str, *, fixed: bool = False) -> Any:
 
 
 def group(of: type, *, fixed: bool = False, flat: bool = False, **defaults: Any) -> Any:
-    """Define a field that holds another group.
+    """Define a field that contains another group.
 
     Args:
       of: the group's dataclass; every field of it has a default, there or in ``defaults``.
-      fixed: whether no field of it can be set by a phase.
-      flat: whether its fields stand beside those of the enclosing group in a config, instead of below its name.
+      fixed: whether all its fields apply to the whole run, so that a phase cannot set them.
+      flat: whether, in a config, its fields are fields of the enclosing group instead of a nested group.
       **defaults: values that replace the defaults of its fields.
 
     Returns:
@@ -64,7 +64,7 @@ def _annotations(cls: type) -> dict[str, Any]:
 
 
 def check(instance: Any) -> None:
-    """Check every setting of a group; a group's ``__post_init__``.
+    """Check every setting of a group; use as the ``__post_init__`` of a group.
 
     Raises:
       ValueError: a value of another type or out of range; the message names the field, its value and what is allowed.
@@ -82,13 +82,13 @@ def _check(name: str, value: Any, hint: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field of a schema: where it stands, and what it may hold."""
+    """One field of a schema: its path, allowed values, default and help."""
 
     path: tuple[str, ...]
     hint: Any  # the annotation
     default: Any
     help: str
-    fixed: bool  # for the whole run
+    fixed: bool  # whether it applies to the whole run
 
     @property
     def type(self) -> type:
@@ -97,7 +97,7 @@ class Field:
 
     @property
     def allowed(self) -> str:
-        """What it may hold, in words."""
+        """Its allowed values, in words."""
         return hints.describe(self.hint)
 
 
@@ -109,12 +109,12 @@ def fields(cls: type) -> Iterator[Field]:
 def _fields(cls: type, path: tuple[str, ...], fixed: bool, defaults: Mapping[str, Any]) -> Iterator[Field]:
     annotations = _annotations(cls)
     for field in dataclasses.fields(cls):
-        meta, here = field.metadata, (*path, field.name)
+        meta, inner = field.metadata, (*path, field.name)
         if "of" in meta:
-            yield from _fields(meta["of"], path if meta["flat"] else here, fixed or meta["fixed"], meta["defaults"])
+            yield from _fields(meta["of"], path if meta["flat"] else inner, fixed or meta["fixed"], meta["defaults"])
         elif "help" in meta:
             default = defaults.get(field.name, field.default)
-            yield Field(here, annotations[field.name], default, meta["help"], fixed or meta["fixed"])
+            yield Field(inner, annotations[field.name], default, meta["help"], fixed or meta["fixed"])
 
 
 def defaults(cls: type) -> dict[str, Any]:
@@ -126,18 +126,24 @@ def defaults(cls: type) -> dict[str, Any]:
 
 
 def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set ``tree[path[0]][path[1]]...`` to a value and create the dictionaries on the way."""
+    """Set ``tree[path[0]][path[1]]...`` to a value, creating missing dictionaries.
+
+    Args:
+      tree: nested dictionaries, changed in place.
+      path: keys from the outermost dictionary to the value; at least one.
+      value: the value.
+    """
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
 
 
 def verify(cls: type, values: Mapping[str, Any], path: str = "config") -> None:
-    """Check the values of a nested mapping against the schema of a group, each by itself.
+    """Check each value of a nested mapping against the schema of a group.
 
     Args:
       cls: the group's dataclass.
-      values: a mapping such as a ``ConfigDict``; it may lack fields.
+      values: a mapping such as a ``ConfigDict``; fields may be missing.
       path: the name of the mapping in error messages.
 
     Raises:
@@ -162,14 +168,14 @@ def build(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
 
     Args:
       cls: the group's dataclass.
-      values: a mapping such as a ``ConfigDict``; fields that it lacks have their defaults.
+      values: a mapping such as a ``ConfigDict``; missing fields have their defaults.
       path: the name of the mapping in error messages.
 
     Returns:
       An instance of ``cls``.
 
     Raises:
-      ValueError: what ``verify`` finds, or values that do not fit each other.
+      ValueError: the errors of ``verify``, or values that are incompatible with each other.
     """
     verify(cls, values, path)
     return _build(cls, values, path, {})
@@ -197,7 +203,7 @@ class _Group:
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """Return what a mapping of a group may hold: an annotation for each setting, a ``_Group`` for each group."""
+    """Return the members that a mapping of a group may have: annotations of settings, ``_Group`` for groups."""
     members: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         meta = field.metadata

@@ -68,7 +68,7 @@ def experts(architecture: Architecture, weights: Tree, y: Array, layout: Layout 
 
     No token is dropped. Each device sorts its tokens by expert, so that each expert multiplies contiguous rows. Where
     a mesh splits the experts, the devices that share them gather each other's tokens, multiply those of the experts
-    they hold, and reduce-scatter the sums. A token without an expert on a device takes memory there, no FLOPs.
+    they hold, and reduce-scatter the sums. A token without an expert on a device uses memory on it, but no FLOPs.
 
     Args:
       architecture: with ``experts`` above 0.
@@ -102,7 +102,7 @@ def experts(architecture: Architecture, weights: Tree, y: Array, layout: Layout 
 
 
 def _held_experts(a: Architecture, router: Array, weights: tuple[Array, ...], y: Array, first: Array | int) -> Array:
-    """Return the float32 sum over those experts of tokens [B, S, D] that ``weights`` holds, from number ``first``."""
+    """Return the float32 sum over the experts in ``weights``, from number ``first``, of tokens [B, S, D]."""
     flat, count = y.reshape(-1, y.shape[-1]), weights[0].shape[0]
     _, chosen, weight = route(a, router, flat)
     expert = chosen.reshape(-1) - first
@@ -144,8 +144,5 @@ def balance(architecture: Architecture, router: Array, y: Array, mask: Array) ->
     share = jnp.zeros((a.experts,)).at[chosen].add(jnp.broadcast_to(real[:, None], chosen.shape))
     share /= total * a.experts_per_token
     mean = jnp.sum(prob * real[:, None], axis=0) / total
-    return {
-        "loss": a.experts * jnp.sum(share * mean),
-        "fullest": a.experts * jnp.max(share),
-        "unused": jnp.mean((share == 0) * 1.0),
-    }
+    loss, fullest = a.experts * jnp.sum(share * mean), a.experts * jnp.max(share)
+    return {"loss": loss, "fullest": fullest, "unused": jnp.mean((share == 0) * 1.0)}

@@ -27,8 +27,8 @@ from rljax.host import processes
 from rljax.run import checkpoints, host_rollouts, passk, programs
 from rljax.training import steps
 
-ROWS = 4096  # sampled at a time
-_KEY = 1_000_003  # stream of the root key for evaluation: the same draws at every step, so that runs compare
+ROWS = 4096  # rows sampled at a time
+_KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
 
 
 def powers_of_two(samples: int) -> list[int]:
@@ -50,27 +50,28 @@ def evaluate(
     examples: int = 4,
     phase: int = -1,
 ) -> dict[str, Any]:
-    """Sample every prompt ``samples`` times at a phase's temperature, and once greedily; judge all.
+    """Sample every prompt ``samples`` times at the phase's temperature and once greedily, and score all completions.
 
     Args:
       program: the run.
       params: the policy's parameters.
       name: name of the evaluation.
-      step: updates that the parameters have had.
-      prompts: number of prompts, the first ones of the split; at most all of them.
-      samples: completions of each prompt.
-      ks: the k of pass@k; powers of two up to ``samples`` when there are none.
-      split: the split to take prompts from.
-      verifiers: the workers of a host task; None starts them for this evaluation alone.
-      examples: completions that the record holds.
-      phase: place in ``program.phases`` of the phase whose task and sampler settings are used.
+      step: number of updates of the parameters.
+      prompts: number of prompts, the first of the split; all of them if the split has fewer.
+      samples: completions per prompt.
+      ks: the k of pass@k; if empty, powers of two up to ``samples``.
+      split: the split of the prompts.
+      verifiers: the workers of a host task; None starts workers for this evaluation.
+      examples: number of completions in the record.
+      phase: index in ``program.phases`` of the phase whose task and sampler settings are used.
 
     Returns:
-      A record: ``task``, the call that names it; ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals
-      over prompts; ``greedy`` [accuracy, low, high] with a Wilson interval; the mean length; and a few completions.
+      A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
+      ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
+      with a 95 % Wilson interval; ``length``, the mean in tokens; and ``examples``, a few completions.
 
     Raises:
-      ValueError: a k above the number of samples.
+      ValueError: a k is greater than the number of samples.
     """
     compiled = program.steps[phase]
     task, sampler = compiled.setup.task, compiled.setup.settings.sampler
@@ -78,7 +79,7 @@ def evaluate(
     prompts = min(prompts, size)
     ks = list(ks) or powers_of_two(samples)
     if max(ks) > samples:
-        raise ValueError(f"k={max(ks)}: at most the number of samples, {samples}.")
+        raise ValueError(f"k={max(ks)}: must be at most the number of samples, {samples}.")
     index = np.arange(prompts, dtype=np.int32)
     with contextlib.ExitStack() as stack:
         workers = verifiers or stack.enter_context(host_rollouts.verifiers(compiled.setup))
@@ -121,11 +122,11 @@ def _judge(
     samples: int,
     sampler: sampling.SamplerConfig,
 ) -> dict[str, Any]:
-    """Return outcome, reward and length of all rows, [prompts * samples], and a decoder of one row."""
+    """Return outcome, reward and length of all rows, [prompts * samples] each, and a function that decodes a row."""
     size, task = max(1, min(len(index), ROWS // samples)), compiled.setup.task
-    found: list[tuple] = []
+    batches: list[tuple] = []
     for start in range(0, len(index), size):
-        # the last part is filled up so that one program serves all; what it adds is cut off below
+        # the last part is padded to the same size, so that one program is compiled; the padding is removed below
         part = np.resize(index[start : start + size], size)
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
@@ -135,14 +136,13 @@ def _judge(
         out = compiled.generate(params, prompts, keys, samples, sampler)
         if task.host:
             assert verifiers is not None
-            own = host_rollouts.own(jnp.asarray(rows), out.token, out.mask, program.mesh)
-            verdict = host_rollouts.verdict(
-                [own], [host_rollouts.judge(task, program.tokenizer, verifiers, own, split)], "an evaluation"
-            )
+            local = host_rollouts.local_rows(jnp.asarray(rows), out.token, out.mask, program.mesh)
+            pending = host_rollouts.judge(task, program.tokenizer, verifiers, local, split)
+            verdict = host_rollouts.verdict([local], [pending], "an evaluation")
         else:
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
-        found.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask)))
-    outcome, reward, token, mask = (np.concatenate(x)[: len(index) * samples] for x in zip(*found, strict=True))
+        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask)))
+    outcome, reward, token, mask = (np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True))
     return {
         "outcome": outcome,
         "reward": reward,
@@ -152,7 +152,7 @@ def _judge(
 
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
-    """Print pass@k and greedy accuracy of evaluations side by side, then sample completions of the last."""
+    """Print pass@k and greedy accuracy of evaluations side by side, then example completions of the last."""
     console = console or rich.console.Console()
     ks = sorted({int(k) for e in evaluations for k in e["pass_at_k"]})
     out = rich.table.Table(title="held-out accuracy, % [95 % interval]")
@@ -172,45 +172,51 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
         console.print(f"sample completions ({e['name']}):")
         for x in e["examples"]:
             parts = f"  {x['prompt']}", (x["completion"], "bold"), f"  {x['outcome']}, reward {x['reward']:g}"
-            console.print(rich.text.Text.assemble(*parts))  # no markup: a text may hold brackets
+            console.print(rich.text.Text.assemble(*parts))  # no markup: a text may contain brackets
 
 
 def load(workdir: str, task: str = "", step: int | None = None) -> tuple[programs.Program, types.Tree, int]:
-    """Return (program, policy parameters, step) of a run's checkpoint, which alone suffices.
+    """Load a run's checkpoint, which also contains the config and the tokenizer.
 
-    ``task`` replaces the run's own; its characters must be in the run's vocabulary.
+    Args:
+      workdir: work directory of the run.
+      task: a task that replaces the run's; the run's tokenizer must be able to encode it. "": the run's.
+      step: step of the checkpoint; None: the newest.
+
+    Returns:
+      (program, the policy's parameters, step of the checkpoint).
 
     Raises:
-      FileNotFoundError: no checkpoint there.
-      ValueError: an unknown task, or one the tokenizer does not fit.
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: an unknown task, or one that the tokenizer cannot encode.
     """
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
         config = files.from_dict(extras["config"])
-        config.model.weights = ""  # the checkpoint's own
+        config.model.weights = ""  # the checkpoint has the weights
         if task:
             config.task = task
             for name in config.phases:
                 config.phase[name].task = None
         program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
         shape = program.steps[0].shape.params["policy"]
-        params, _, found = saved.restore_params({"policy": shape}, step)
-    return program, params["policy"], found
+        params, _, number = saved.restore_params({"policy": shape}, step)
+    return program, params["policy"], number
 
 
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
-    flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; empty for the run's own.")
-    flags.DEFINE_integer("step", None, "Checkpoint to read; the newest when not given.")
-    flags.DEFINE_integer("prompts", 256, "Held-out prompts.", lower_bound=1)
-    flags.DEFINE_integer("samples", 64, "Completions of each prompt.", lower_bound=1)
-    flags.DEFINE_list("k", [], "The k of pass@k; powers of two up to the samples when not given.")
-    flags.DEFINE_enum("split", "heldout", ["train", "heldout"], "Prompts to draw from.")
+    flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; default: the run's.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
+    flags.DEFINE_integer("prompts", 256, "Number of prompts.", lower_bound=1)
+    flags.DEFINE_integer("samples", 64, "Completions per prompt.", lower_bound=1)
+    flags.DEFINE_list("k", [], "The k of pass@k; default: powers of two up to --samples.")
+    flags.DEFINE_enum("split", "heldout", ["train", "heldout"], "Split of the prompts.")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate a checkpoint and print the table and one JSON line."""
+    """Evaluate a checkpoint; print a table and one line of JSON."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)

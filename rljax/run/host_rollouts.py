@@ -1,8 +1,8 @@
-"""Rollouts of host tasks: prompts read on the host, completions scored by worker processes.
+"""Rollouts of host tasks: prompts are read on the host, and worker processes score completions.
 
-The batch is cut into chunks: while the workers judge chunk k the devices decode chunk k + 1. Scores are
-journalled with their step, so that a run that is replayed after a kill sees the time-outs it saw before. Where
-there are several processes, each host reads the prompts and judges the rows of its own devices.
+The batch is split into chunks: the workers score chunk k while the devices decode chunk k + 1. Scores are journalled
+with their step, so that a run that is killed and resumed gets the same scores, timeouts included. With several
+processes, each host reads the prompts and scores the rows of its devices.
 """
 
 import contextlib
@@ -25,68 +25,95 @@ from rljax.training import rollouts, sharding, steps
 
 
 class VerifierWarning(UserWarning):
-    """The verifier crashed on some rows, or timed out on all. They are invalid, and the run goes on."""
+    """The verifier crashed on some rows or timed out on all. These rows are invalid; the run continues."""
 
 
 class Rows(NamedTuple):
-    """The rows of a batch that one process answers for, on its host."""
+    """The rows of a batch that one process scores, as NumPy arrays."""
 
-    place: np.ndarray  # [n] in the batch
-    index: np.ndarray  # [n] of the prompt
-    token: np.ndarray  # [n, T]
-    mask: np.ndarray  # [n, T]
+    place: np.ndarray  # [n] int, the row's number in the batch
+    index: np.ndarray  # [n] int32, index of the prompt
+    token: np.ndarray  # [n, T] int32
+    mask: np.ndarray  # [n, T] float32, 1 on completion tokens
 
 
-def own(index: types.Array, token: types.Array, mask: types.Array, mesh: jax.sharding.Mesh, first: int = 0) -> Rows:
-    """Fetch those of B rows that lie on this host; waits for the devices. The batch has ``first`` rows before them."""
-    place, found = processes.local_rows((index, token, mask), _layout(mesh, token.shape[0]))
-    return Rows(first + place, *found)
+def local_rows(
+    index: types.Array, token: types.Array, mask: types.Array, mesh: jax.sharding.Mesh, first: int = 0
+) -> Rows:
+    """Fetch the rows that this process scores, those on its devices; waits for the devices.
+
+    Args:
+      index: ``[B]`` int32 index of each row's prompt.
+      token: ``[B, T]`` int32 completion tokens.
+      mask: ``[B, T]`` float32, 1 on completion tokens.
+      mesh: the run's mesh.
+      first: number of rows of the batch before these.
+
+    Returns:
+      The rows of this process.
+    """
+    place, arrays = processes.local_rows((index, token, mask), _layout(mesh, token.shape[0]))
+    return Rows(first + place, *arrays)
 
 
 def _layout(mesh: jax.sharding.Mesh, rows: int) -> jax.sharding.NamedSharding:
-    """Return how so many rows are split over the mesh; those that do not divide are everywhere."""
+    """Return the sharding of a number of rows: split, or replicated if they do not divide over the mesh."""
     split = sharding.batch_sharding(mesh)
     parts = mesh.size // split.shard_shape((mesh.size,))[0]
     return sharding.replicated(mesh) if rows % parts else split
 
 
 class Journal:
-    """The scores of each step, kept to be replayed. Without a log, nothing is kept.
+    """The scores of each step, stored so that they can be replayed. Without a log, nothing is stored.
 
-    A score belongs to a completion: what was found is replayed only if the step made the same completions again,
-    so a resumed run under a changed config is judged afresh. The leader writes what all processes found, and reads
-    it to all: a run may be resumed by another number of processes.
+    Scores are replayed only if the step has produced the same completions again; a run that is resumed with a changed
+    config is scored again. The leader writes the scores of all processes and broadcasts them when it reads them, so a
+    run may be resumed with another number of processes.
     """
 
     def __init__(self, log: metrics.StepLog | None, first: int):
-        """Read the records of steps after ``first``, which a resumed run is about to make again."""
+        """Read the records of steps after ``first``, which a resumed run repeats."""
         self._log = log
-        self._found: dict[int, dict[str, Any]] = processes.from_leader(
+        self._records: dict[int, dict[str, Any]] = processes.from_leader(
             lambda: {r["step"]: r for r in log.read() if r["step"] > first} if log else {}
         )
 
     def __contains__(self, step: int) -> bool:
-        """Tell whether the step was made before."""
-        return step in self._found
+        """Return whether the journal has a record of a step."""
+        return step in self._records
 
     def replay(self, step: int, completions: str) -> types.Verdict | None:
-        """Return what the workers said of these completions (``digest``) when the step was made before, else None."""
-        found = self._found.get(step)
-        if found is None:
+        """Return the recorded verdict of a step.
+
+        Args:
+          step: the step, from 1.
+          completions: the ``digest`` of its completions.
+
+        Returns:
+          The verdict, ``[B]`` each; None if there is no record, or one of other completions.
+        """
+        record = self._records.get(step)
+        if record is None:
             return None
-        if found["completions"] != completions:
+        if record["completions"] != completions:
             if self._log is not None:
-                self._log.cut(step - 1)  # this record and those after it tell of another run
-            self._found = {}
+                self._log.cut(step - 1)  # this record and later ones are of another run
+            self._records = {}
             return None
         return types.Verdict(
-            reward=jnp.asarray(found["reward"], jnp.float32),
-            outcome=jnp.asarray(found["outcome"], jnp.int32),
-            parts={k: jnp.asarray(v, jnp.float32) for k, v in found["parts"].items()},
+            reward=jnp.asarray(record["reward"], jnp.float32),
+            outcome=jnp.asarray(record["outcome"], jnp.int32),
+            parts={k: jnp.asarray(v, jnp.float32) for k, v in record["parts"].items()},
         )
 
     def record(self, step: int, completions: str, verdict: types.Verdict) -> None:
-        """Keep what the workers said; it is with the operating system when this returns."""
+        """Store the verdict of a step; it is written and flushed when this returns.
+
+        Args:
+          step: the step, from 1.
+          completions: the ``digest`` of its completions.
+          verdict: ``[B]`` each.
+        """
         if self._log is not None:
             self._log.append(
                 {
@@ -100,18 +127,18 @@ class Journal:
 
 
 def digest(rows: Sequence[Rows]) -> str:
-    """Tell the completions of a batch and their prompts from any others, however they are cut up and spread."""
-    found = [
+    """Return a digest of a batch's prompts and completions that does not depend on chunks and processes."""
+    digests = [
         (int(place), hashlib.sha256(b"".join(x.tobytes() for x in row)).digest())
         for part in rows
         for place, *row in zip(*part, strict=True)
     ]
-    every = sorted(row for process in processes.gather(found) for row in process)
+    every = sorted(row for process in processes.gather(digests) for row in process)
     return hashlib.sha256(b"".join(row for _, row in every)).hexdigest()[:32]
 
 
 def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.Verifiers | None]:
-    """Start the workers of a host task; a device task has none."""
+    """Start the workers of a host task; None for a device task."""
     task, fields = setup.task, setup.settings.verifier
     if not environments.scored_on_host(task):
         return contextlib.nullcontext()
@@ -119,7 +146,16 @@ def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.V
 
 
 def texts(tokenizer: tokenizers.Tokenizer, token: np.ndarray, mask: np.ndarray) -> list[str]:
-    """Decode completions, ``token`` and ``mask`` [B, T]."""
+    """Decode completions.
+
+    Args:
+      tokenizer: the run's tokenizer.
+      token: ``[B, T]`` int32.
+      mask: ``[B, T]``, above 0 on the tokens to decode.
+
+    Returns:
+      B texts.
+    """
     return [tokenizer.decode(row[keep > 0].tolist()) for row, keep in zip(token, mask, strict=True)]
 
 
@@ -130,17 +166,17 @@ def judge(
     rows: Rows,
     split: environments.Split,
 ) -> pool.Pending:
-    """Hand rows to the workers; returns at once.
+    """Submit rows to the workers, without waiting for the scores.
 
     Args:
       task: a host task.
       tokenizer: the run's tokenizer.
       verifiers: the workers.
-      rows: the rows of this host.
-      split: the split that their prompts are from.
+      rows: the rows of this process.
+      split: the split of their prompts.
 
     Returns:
-      The scores, which may not be there yet.
+      The pending scores.
     """
     assert environments.scored_on_host(task)
     targets = [task.target(int(i), split) for i in rows.index]
@@ -148,15 +184,23 @@ def judge(
 
 
 def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -> types.Verdict:
-    """Wait for the scores of all processes' parts of a batch and join them: NumPy arrays, [B] each, on every process.
+    """Wait for the scores of a batch and gather them from all processes.
 
-    Warns where the verifier crashed on some rows or timed out on all (``VerifierWarning``).
+    Warns if the verifier crashed on some rows or timed out on all (``VerifierWarning``).
+
+    Args:
+      rows: the rows of this process, by chunk.
+      pending: their scores, by chunk.
+      where: name of the batch in messages, such as "step 3".
+
+    Returns:
+      The verdict of the whole batch on every process, NumPy arrays, ``[B]`` each.
 
     Raises:
-      RuntimeError: it crashed on every row; the first traceback is in the message.
+      RuntimeError: it crashed on every row; the message includes the first traceback.
     """
-    mine = [(r.place, p.result()) for r, p in zip(rows, pending, strict=True)]
-    every = [part for process in processes.gather(mine) for part in process]
+    local = [(r.place, p.result()) for r, p in zip(rows, pending, strict=True)]
+    every = [part for process in processes.gather(local) for part in process]
     scored = [s for _, s in every]
     order = np.argsort(np.concatenate([place for place, _ in every]))
     outcome = np.concatenate([s.outcome for s in scored])[order]
@@ -168,7 +212,9 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
             raise RuntimeError(message)
         warnings.warn(message, VerifierWarning, stacklevel=2)
     if np.all(outcome == types.Outcome.TIMED_OUT):
-        message = f"config.verifier.timeout: the verifier timed out on all {outcome.size} rows of {where}; none counts."
+        message = (
+            f"config.verifier.timeout: the verifier timed out on all {outcome.size} rows of {where}; all are invalid."
+        )
         warnings.warn(message, VerifierWarning, stacklevel=2)
     names = sorted({name for s in scored for name in s.parts})
     return types.Verdict(
@@ -181,11 +227,21 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
 def prompts(
     task: environments.Task, mesh: jax.sharding.Mesh, index: np.ndarray, split: environments.Split
 ) -> types.Prompts:
-    """Return prompts ``index`` [P] of a task; of a host task, each host reads those of its devices."""
+    """Return prompts of a task; each host reads those of its devices if it is a host task.
+
+    Args:
+      task: the task, bound to the tokenizer.
+      mesh: the run's mesh.
+      index: ``[P]`` int32 indices of the prompts.
+      split: the split of the prompts.
+
+    Returns:
+      P prompts.
+    """
     if not task.host:
         return task.prompts(jnp.asarray(index), split)
     layout = _layout(mesh, index.size)
-    read: Any = task.prompts  # a host task takes NumPy arrays
+    read: Any = task.prompts  # its arguments are NumPy arrays for a host task
     return processes.global_rows(lambda rows: read(index[rows], split), index.size, layout)
 
 
@@ -199,8 +255,19 @@ def rollout(
 ) -> types.Rollout:
     """Sample and score one batch of a host task, or read its demonstrations.
 
+    Args:
+      program: the run.
+      step: the compiled functions of the phase.
+      state: the train state.
+      verifiers: the workers of the task.
+      journal: scores of earlier attempts at this step.
+      chunks: parts of the batch, which divide the prompts.
+
+    Returns:
+      The scored rows, sharded by row.
+
     Raises:
-      RuntimeError: the verifier crashed on every row; its traceback is in the message.
+      RuntimeError: the verifier crashed on every row; the message includes the first traceback.
     """
     key, params, task = program.key, state.params["policy"], step.setup.task
     position, index = processes.fetch(step.next_prompts(state, key))
@@ -212,39 +279,39 @@ def rollout(
         for part in parts
     ]
     number = int(state.step) + 1
-    mine, pending = [], []
-    for chunk in rows:  # all are dispatched already; this waits for one after the other
+    local, pending = [], []
+    for chunk in rows:  # all are dispatched; wait for them in order
         assert chunk.action is not None and chunk.index is not None
-        first = len(mine) * chunk.mask.shape[0]
-        mine.append(own(chunk.index, chunk.action.token, chunk.mask, program.mesh, first))
+        first = len(local) * chunk.mask.shape[0]
+        local.append(local_rows(chunk.index, chunk.action.token, chunk.mask, program.mesh, first))
         if number not in journal:
-            pending.append(judge(task, program.tokenizer, verifiers, mine[-1], "train"))
-    completions = digest(mine)
-    found = journal.replay(number, completions)
-    if found is None:
-        pending = pending or [judge(task, program.tokenizer, verifiers, part, "train") for part in mine]
-        found = verdict(mine, pending, f"step {number}")
-        journal.record(number, completions, found)
-    return _judged(rows, found, program.mesh)
+            pending.append(judge(task, program.tokenizer, verifiers, local[-1], "train"))
+    completions = digest(local)
+    scores = journal.replay(number, completions)
+    if scores is None:
+        pending = pending or [judge(task, program.tokenizer, verifiers, part, "train") for part in local]
+        scores = verdict(local, pending, f"step {number}")
+        journal.record(number, completions, scores)
+    return _judged(rows, scores, program.mesh)
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
-def _judged(rows: Sequence[types.Rollout], found: types.Verdict, mesh: jax.sharding.Mesh) -> types.Rollout:
-    """Join the chunks of a batch and write the scores into it."""
+def _judged(rows: Sequence[types.Rollout], scores: types.Verdict, mesh: jax.sharding.Mesh) -> types.Rollout:
+    """Concatenate the chunks of a batch and write the scores into it."""
     whole = jax.tree.map(lambda *x: jnp.concatenate(x), *rows)
     whole = whole.replace(episode=jnp.arange(whole.reward.size, dtype=jnp.int32))
-    return sharding.constrain(rollouts.judged(whole, found), mesh)
+    return sharding.constrain(rollouts.judged(whole, scores), mesh)
 
 
 def _demonstrated(
     program: programs.Program, step: steps.Step, number: int, position: np.ndarray, index: np.ndarray
 ) -> types.Rollout:
-    """Read demonstrations as rows; each host reads those of its own devices."""
-    prompts: Any = step.setup.task.prompts  # a host task takes NumPy arrays
+    """Read demonstrations as rows; each host reads those of its devices."""
+    read_prompts: Any = step.setup.task.prompts  # its arguments are NumPy arrays
 
     def read(rows: np.ndarray) -> types.Rollout:
-        there = prompts(index[rows], "train")
-        made = rollouts.demonstrate(step.setup, jnp.asarray(number), jnp.asarray(position[rows]), there, program.key)
-        return jax.device_get(made.replace(episode=rows.astype(np.int32)))
+        prompts, place = read_prompts(index[rows], "train"), jnp.asarray(position[rows])
+        batch = rollouts.demonstrate(step.setup, jnp.asarray(number), place, prompts, program.key)
+        return jax.device_get(batch.replace(episode=rows.astype(np.int32)))
 
     return processes.global_rows(read, index.size, _layout(program.mesh, index.size))

@@ -1,4 +1,4 @@
-"""The loop: phases of steps, with logs, evaluations and checkpoints between them."""
+"""The training loop: phases of steps, with logs, evaluations and checkpoints between them."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ from rljax.run import evaluate, host_rollouts, plots, programs, session
 from rljax.training import steps
 
 RESUMABLE = 75
-"""Exit code after SIGTERM: the work is saved and unfinished (EX_TEMPFAIL)."""
+"""Exit code after SIGTERM: the run is saved and unfinished (EX_TEMPFAIL)."""
 
 
 class Interrupted(Exception):
-    """SIGTERM came; the state was saved."""
+    """The process received SIGTERM; the state is saved."""
 
 
 class Recompiled(RuntimeError):
@@ -34,7 +34,7 @@ NonFinite = session.NonFinite
 
 @dataclasses.dataclass
 class Result:
-    """What a run leaves in memory."""
+    """The result of a run, in memory."""
 
     program: programs.Program
     state: types.TrainState
@@ -47,11 +47,11 @@ class Result:
         return self.state.params["policy"]
 
     def learning_curve(self) -> Any:
-        """Return the figure of reward, entropy and length against steps."""
+        """Plot reward, entropy and length against steps."""
         return plots.learning_curve(self.history, path=None, phases=_bounds(self.program))
 
     def passk(self) -> Any:
-        """Return the figure of pass@k of every evaluation."""
+        """Plot pass@k of the evaluations at the ends of phases."""
         return plots.passk(_named(self.program, self.evaluations), path=None)
 
 
@@ -67,10 +67,10 @@ def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list
 def _check_directory(
     config: schema.ConfigDict, directory: workdirs.WorkDirectory | None, allow_config_change: bool
 ) -> bytes | None:
-    """Check that a work directory is this config's; return the tokenizer it may hold, serialized.
+    """Check that a work directory is new or has this config; return its serialized tokenizer, if it has one.
 
     Raises:
-      ValueError: it is another config's, the fields that differ are named; or nothing can be written there.
+      ValueError: it has a run of another config (the message lists the fields that differ), or cannot be written.
     """
     if directory is None:
         return None
@@ -78,32 +78,33 @@ def _check_directory(
     if stored is None and directory.remote:
         storage.check_writable(directory.path)
     if stored is not None:
-        before = files.from_dict(json.loads(stored))
-        lines = files.differences(before, config)
+        lines = files.differences(files.from_dict(json.loads(stored)), config)
         if lines and not allow_config_change:
             raise ValueError(
-                f"{directory.path} holds a run of another config. Choose another --workdir, or continue it under the "
-                "changed config with --allow_config_change. Differences:\n  " + "\n  ".join(lines)
+                f"{directory.path} contains a run of another config. Choose another --workdir, or continue this run "
+                "with the changed config by --allow_config_change. Differences:\n  " + "\n  ".join(lines)
             )
     return directory.read("tokenizer.model")
 
 
 def _check_same(config: schema.ConfigDict) -> None:
-    """Raise ValueError, in every process, where they were started with different configs."""
+    """Raise ValueError in every process if the processes have different configs."""
     first, *others = (files.from_dict(json.loads(c)) for c in processes.gather(files.dumps(config)))
     for process, other in enumerate(others, start=1):
         if lines := files.differences(first, other):
-            raise ValueError(f"process {process} has another config than process 0:\n  " + "\n  ".join(lines))
+            raise ValueError(
+                f"process {process} has another config than process 0. Differences:\n  " + "\n  ".join(lines)
+            )
 
 
 def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):
-    """Make one update: in one program, or through the workers of a host task."""
+    """Run one update: one fused program, or rollout and update with the workers of a host task in between."""
     if step.fused is not None:
         with run.clock.spent("dispatch"):
             return step.fused(state, run.program.key)
     chunks, waited = step.setup.settings.verifier.chunks, workers.waited
     with run.clock.spent("update"):
-        jax.block_until_ready(state.step)  # which the rollout would wait for in a moment
+        jax.block_until_ready(state.step)  # the rollout would wait for it and count the time
     with run.clock.spent("rollout"):
         rows = host_rollouts.rollout(run.program, step, state, workers, run.journal, chunks)
     run.clock.move(workers.waited - waited, "rollout", "verify")
@@ -112,20 +113,20 @@ def _advance(run: session.Session, step: steps.Step, state: types.TrainState, wo
 
 
 def _check_compiled(step: steps.Step) -> None:
-    """Raise Recompiled where a program of the step was compiled a second time: every step would pay for it."""
+    """Raise Recompiled if a function of the step was compiled more than once, since every step might compile again."""
     for field in dataclasses.fields(step):
         compiled = getattr(getattr(step, field.name), "_cache_size", lambda: 0)()
         if compiled > 1:
             raise Recompiled(
-                f"the program {field.name!r} was compiled {compiled} times: shape, dtype or sharding of what it is "
-                "given changes from step to step."
+                f"the program {field.name!r} was compiled {compiled} times: shape, dtype or sharding of its arguments "
+                "changes between steps."
             )
 
 
 def _evaluation(
     run: session.Session, number: int, params: types.Tree, step: int, name: str, workers: Any
 ) -> dict[str, Any]:
-    """Evaluate the policy as the settings of phase ``number`` say; a ``name`` is that of a phase's end."""
+    """Evaluate the policy with the settings of phase ``number``; ``name`` is "" except at the end of a phase."""
     fields = run.program.phases[number].settings.evaluation
     record = evaluate.evaluate(
         run.program,
@@ -138,7 +139,7 @@ def _evaluation(
         phase=number,
     )
     run.logger.evaluation(record)
-    run.flushed = time.perf_counter()  # the steps' rate is not the evaluation's
+    run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
     return record
 
 
@@ -154,23 +155,27 @@ def train(
 
     Args:
       config: see ``config.default``.
-      workdir: where everything is written; None keeps all in memory and cannot be resumed.
-      allow_config_change: continue a work directory whose config differs.
-      progress: show a live line.
-      devices: what the mesh is laid over; None for all there are.
+      workdir: folder for checkpoints, logs and plots; None keeps everything in memory, and the run cannot be resumed.
+      allow_config_change: whether a work directory may be continued with a different config.
+      progress: whether to show the progress line.
+      devices: the devices of the mesh; None: all devices.
+
+    Returns:
+      The program, the final state, the metrics of each step and the evaluations.
 
     Raises:
-      ValueError: anything wrong with the config, before any device work.
-      Interrupted: SIGTERM came; the state is saved.
-      NonFinite: too many updates in a row were not finite.
-      profile.OutOfMemory: a device's memory was exhausted.
+      ValueError: an invalid config, before any device work.
+      Interrupted: the process received SIGTERM; the state is saved.
+      NonFinite: too many consecutive updates were not finite.
+      Recompiled: a function of the step was compiled more than once.
+      profiles.OutOfMemory: a device ran out of memory.
     """
     config = resolve.complete(config)
     programs.start_devices(resolve.check(config).cpu_devices)
     _check_same(config)
     directory = None if workdir is None else workdirs.WorkDirectory(workdir)
     saved = processes.from_leader(lambda: _check_directory(config, directory, allow_config_change))
-    if saved is None and processes.several():  # made once, so that all have the same
+    if saved is None and processes.several():  # created by one process, so that all have the same
         settings, resolved = resolve.check(config), resolve.phases(config)
         saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
     tokenizer = None if saved is None else tokenizers.load(saved)
@@ -219,7 +224,7 @@ def _phase(
     workers: Any,
     stopping: Callable[[int], bool],
 ) -> types.TrainState:
-    """Make the updates of a phase that are still to make."""
+    """Run the remaining updates of a phase."""
     setup = run.program.setups[number]
     phase, every = setup.phase, setup.settings.evaluation.every
     run.flushed = time.perf_counter()

@@ -1,6 +1,6 @@
-"""A config made ready to run: tasks and tokenizer bound, networks built, the mesh made, each phase's step.
+"""Programs: a config with its tasks, tokenizer, networks, mesh and the step of each phase.
 
-A run, an evaluation and a prompt typed by hand share it.
+Training, evaluation and sampling from a prompt use the same program.
 """
 
 import dataclasses
@@ -26,15 +26,15 @@ Setup = phases.Setup[schema.Config]
 
 
 class SharedWorkWarning(UserWarning):
-    """Some devices repeat the work of others."""
+    """Several devices do the same work."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A run made ready. Building one compiles nothing and touches no file."""
+    """A run, ready to start. Creating a program compiles nothing and reads no file."""
 
     config: schema.ConfigDict
-    settings: schema.Config  # those of the run, without what its phases set
+    settings: schema.Config  # of the run, without the changes of its phases
     phases: tuple[Phase, ...]
     tokenizer: tokenizers.Tokenizer
     tasks: tuple[environments.Task, ...]  # of each phase, bound to the tokenizer
@@ -42,27 +42,27 @@ class Program:
 
     @property
     def key(self) -> types.Key:
-        """The run's root key. Threefry by name: a draw must not depend on jax's default generator."""
+        """The run's root key; always threefry, so that draws do not depend on JAX's default generator."""
         return jax.random.key(self.settings.seed, impl="threefry2x32")
 
     @property
     def updates(self) -> int:
-        """Updates of the whole run."""
+        """Number of updates of the whole run."""
         return self.phases[-1].last
 
     def number(self, step: int) -> int:
-        """Return the place of the phase that makes the update after ``step`` finished ones, or of the last phase."""
+        """Return the index of the phase that runs update ``step + 1``; after the last update, of the last phase."""
         return next((i for i, p in enumerate(self.phases) if step < p.last), len(self.phases) - 1)
 
     @functools.cached_property
     def policy(self) -> models.Model:
-        """The policy network of the last phase; its shape is that of all phases."""
+        """The policy network of the last phase; its architecture is the same in all phases."""
         return self.model("policy")
 
     def model(self, module: str, phase: Phase | None = None) -> models.Model:
         """Return the network of a module in a phase (the last one by default).
 
-        It gives logits for "policy", a scalar for "value" and "reward", or both on one trunk.
+        Its output is logits for "policy", a scalar for "value" and "reward", or both if they share a trunk.
         """
         phase = self.phases[-1] if phase is None else phase
         output = "scalar" if module != "policy" else "both" if self._shared else "logits"
@@ -108,14 +108,14 @@ class Program:
         return tuple(built)
 
     def initial(self) -> types.Tree | None:
-        """Return the policy's parameters of ``config.model.weights``, sharded for the first phase, if it names any."""
+        """Return the parameters in ``config.model.weights``, sharded for the first phase; None if it is empty."""
         folder = self.settings.model.weights
         if not folder:
             return None
         return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"], self.key)
 
     def _ends(self, texts: tuple[str, ...]) -> sampling.Ends:
-        """Return what ends a completion: stop tokens, texts that are a special token each, and other texts."""
+        """Return what ends a completion: stop tokens, including texts that are one special token, and other texts."""
         special = self._special(texts)
         stop = tuple(dict.fromkeys((*self.tokenizer.stop, *special.values())))
         other = tuple(text for text in texts if text not in special)
@@ -124,7 +124,7 @@ class Program:
         return sampling.Ends(stop, self.tokenizer.pad, strings)
 
     def _special(self, texts: tuple[str, ...]) -> dict[str, int]:
-        """Return the texts that the tokenizer writes as one special token, such as "<|im_end|>", with its id."""
+        """Return the ids of texts that are one special token, such as "<|im_end|>"."""
         if not texts:
             return {}
         pieces, unknown = self.tokenizer.pieces(), self.tokenizer.unk
@@ -138,22 +138,22 @@ def build(
     devices: Sequence[Any] | None = None,
     task: environments.Task | None = None,
 ) -> Program:
-    """Make a config ready to run.
+    """Build the program of a config.
 
     Args:
       config: see ``config.schema``.
-      tokenizer: the tokenizer; None: the one that the config asks for.
-      devices: what the mesh is made of; None: all there are.
-      task: a task for every phase, in place of the config's.
+      tokenizer: the tokenizer; None: the one that ``config.tokenizer`` describes.
+      devices: the devices of the mesh; None: all devices.
+      task: a task that replaces the config's in every phase.
 
     Returns:
       The program.
 
     Raises:
-      ValueError: what ``resolve.phases`` raises, a task that does not fit its tokenizer, a mesh that does not fit
-        the devices, or weights that do not have the shape they claim.
+      ValueError: the errors of ``resolve.phases``, a task that does not fit its tokenizer, a mesh that does not fit
+        the devices, or weights whose shapes differ from those of their config.json.
     """
-    config = resolve.complete(config)  # a copy: the caller may go on changing theirs
+    config = resolve.complete(config)  # a copy, which later changes of the argument do not affect
     settings, resolved = resolve.check(config), resolve.phases(config)
     start_devices(settings.cpu_devices)
     mesh = sharding.make_mesh(dataclasses.asdict(settings.mesh), devices)
@@ -180,10 +180,10 @@ def build(
 
 
 def start_devices(count: int) -> None:
-    """Set the number of devices that jax creates of a CPU; 0 leaves it alone.
+    """Set the number of CPU devices that JAX creates; 0 keeps the default.
 
     Raises:
-      ValueError: jax has started with another number.
+      ValueError: JAX is already initialized with another number.
     """
     if count:
         try:
@@ -191,13 +191,13 @@ def start_devices(count: int) -> None:
         except RuntimeError:
             if jax.local_device_count() != count:
                 raise ValueError(
-                    f"config.cpu_devices={count}: jax has started with {jax.local_device_count()}; set it before jax "
-                    "starts."
+                    f"config.cpu_devices={count}: JAX has already started with {jax.local_device_count()} devices. Set "
+                    "it before the first use of JAX."
                 ) from None
 
 
 def work(setup: phases.Setup) -> list[str]:
-    """Return a line on how micro-batches divide over devices, and one on what to do where they do not."""
+    """Return a line on how micro-batches divide over devices, and a second one with a remedy if they do not."""
     learner = setup.learner
     parts = max(o.minibatches or learner.minibatches for o in setup.algorithm.objectives) * learner.microbatches
     shared = bool(setup.shared(setup.rows // parts))
@@ -207,7 +207,7 @@ def work(setup: phases.Setup) -> list[str]:
     if used < available:
         remedy = f"use fewer micro-batches (learner.microbatches={learner.microbatches}), more {unit}"
         remedy += ", or learner.share_prompt=False" if shared else ""
-        lines.append(f"groups of {available // used} devices do the same work; to fix: {remedy}")
+        lines.append(f"groups of {available // used} devices do the same work. To fix: {remedy}")
     return lines
 
 

@@ -101,10 +101,7 @@ class Progress(contextlib.AbstractContextManager):
                 self._display.update(bundle, raw=True)
 
 
-_LABELS = (
-    {"reward": "reward", "accuracy": "accuracy", "entropy": "entropy", "length": "length"},
-    {"reward": "rew", "accuracy": "acc", "entropy": "ent", "length": "len"},
-)
+_ABBREVIATIONS = {"reward": "rew", "accuracy": "acc", "entropy": "ent", "length": "len"}
 _DIGITS = {"reward": ".3f", "accuracy": ".3f", "entropy": ".3f", "length": ".1f"}
 
 
@@ -130,7 +127,7 @@ def progress_line(
       The line, without a newline.
     """
     line = ""
-    for labels in _LABELS:
+    for labels in ({}, _ABBREVIATIONS):
         parts = [f"{phase[:12]} {step:>{len(str(total))}}/{total}"]
         shown = _DIGITS if "reward" in values else {"loss": ".3f", **_DIGITS}  # phases on demonstrations have no reward
         parts += [f"{labels.get(n, n)} {float(values[n]):{d}}" for n, d in shown.items() if n in values]

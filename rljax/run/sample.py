@@ -1,8 +1,8 @@
-"""Complete a prompt typed by a person.
+"""Sample completions of a prompt from a checkpoint.
 
     python -m rljax sample --workdir DIR --prompt "12+34=" [--samples 4] [--temperature 1.0]
 
-Without --prompt, prompts are read line by line from the terminal.
+Without --prompt, prompts are read from standard input, one per line.
 """
 
 import dataclasses
@@ -28,30 +28,30 @@ def complete(
     seed: int = 0,
     phase: int = -1,
 ) -> list[dict[str, Any]]:
-    """Return completions of a prompt typed by hand.
+    """Return completions of a prompt.
 
     Args:
       program: the run.
       params: the policy's parameters.
       text: the prompt.
       samples: number of completions.
-      temperature: divisor of the logits; 0 is greedy. No token is filtered out.
-      seed: seed of the draws.
-      phase: place in ``program.phases`` of the phase whose task and stop strings are used.
+      temperature: divisor of the logits; 0 is greedy. top_k, top_p and min_p are not applied.
+      seed: seed of the random draws.
+      phase: index in ``program.phases`` of the phase whose task and stop strings are used.
 
     Returns:
-      For each completion "text", "logp" (nats, of the whole completion, unfiltered) and "finish".
+      For each completion a dictionary: "text", "logp" (of the whole completion, unfiltered, in nats) and "finish".
 
     Raises:
-      ValueError: the prompt is empty, longer than the task's prompt length, or has characters the tokenizer lacks.
+      ValueError: the prompt is empty, longer than the task's prompt length, or has characters unknown to the tokenizer.
     """
     ids = program.tokenizer.prompt(text)
     compiled = program.steps[phase]
     length = compiled.setup.task.prompt_length
     if not ids or len(ids) > length:
-        raise ValueError(f"prompt of {len(ids)} tokens: from 1 to {length} (the task's prompt_length).")
+        raise ValueError(f"prompt {text!r}: has {len(ids)} tokens; must have 1 to {length} (the task's prompt_length).")
     if program.tokenizer.unk in ids:
-        raise ValueError(f"prompt {text!r}: has characters that the tokenizer does not know.")
+        raise ValueError(f"prompt {text!r}: has characters that are unknown to the tokenizer.")
     token = np.full((1, length), program.tokenizer.pad, np.int32)
     token[0, length - len(ids) :] = ids
     mask = (np.arange(length) >= length - len(ids)).astype(np.float32)[None]
@@ -70,15 +70,15 @@ def complete(
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
-    flags.DEFINE_integer("step", None, "Checkpoint to read; the newest when not given.")
-    flags.DEFINE_string("prompt", None, "Prompt; read from the terminal when not given.")
-    flags.DEFINE_integer("samples", 4, "Completions of each prompt.", lower_bound=1)
-    flags.DEFINE_float("temperature", 1.0, "0 is greedy.", lower_bound=0.0)
-    flags.DEFINE_integer("seed", 0, "Seed of the draw.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
+    flags.DEFINE_string("prompt", None, "Prompt; default: read prompts from standard input.")
+    flags.DEFINE_integer("samples", 4, "Completions per prompt.", lower_bound=1)
+    flags.DEFINE_float("temperature", 1.0, "Divisor of the logits; 0 is greedy.", lower_bound=0.0)
+    flags.DEFINE_integer("seed", 0, "Seed of the random draws.")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Load a checkpoint and complete prompts."""
+    """Load a checkpoint and print completions of prompts."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
     prompts = [f.prompt] if f.prompt is not None else (line.rstrip("\n") for line in sys.stdin)
     for text in prompts:
         try:
-            found = complete(
+            completions = complete(
                 program, params, text, samples=f.samples, temperature=f.temperature, seed=f.seed, phase=number
             )
         except ValueError as error:
@@ -97,5 +97,5 @@ def main(argv: Sequence[str]) -> None:
             if f.prompt is not None:
                 sys.exit(2)
             continue
-        for completion in found:
+        for completion in completions:
             print(f"{text}{completion['text']}    logp {completion['logp']:.2f}, {completion['finish']}")

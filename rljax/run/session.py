@@ -1,4 +1,4 @@
-"""A run as it goes: its checkpoints, its logs and its progress line."""
+"""A run in progress: its checkpoints, logs and progress line."""
 
 import base64
 import contextlib
@@ -21,17 +21,17 @@ _FLUSH_SECONDS = 0.5
 
 
 class NonFinite(RuntimeError):
-    """Too many updates in a row were not finite."""
+    """Too many consecutive updates were not finite."""
 
 
 class Session(contextlib.AbstractContextManager):
-    """A run's files and its progress line. Without a work directory everything stays in memory.
+    """A run's files and its progress line. Without a work directory nothing is written.
 
-    Of several processes all save and restore checkpoints, process 0 alone writes anything else.
+    All processes save and restore checkpoints; process 0 writes all other files.
     """
 
     def __init__(self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool):
-        """Restore the newest checkpoint, if there is one, and cut the logs back to it."""
+        """Restore the newest checkpoint, if any, and truncate the logs to its step."""
         self.program, self.directory = program, directory
         self.saver = None
         self.state: types.TrainState | None = None
@@ -64,11 +64,17 @@ class Session(contextlib.AbstractContextManager):
         self.failure: NonFinite | None = None
 
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
-        """Return the abstract state of the phase that made a checkpoint."""
+        """Return the abstract state of the phase that wrote a checkpoint."""
         return self.program.steps[self.program.number(extras["step"] - 1)].shape
 
     def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
-        """Take a step's metrics; fetch them in batches, so that the devices need not wait for the host."""
+        """Add the metrics of a step. They are fetched in batches, so that devices do not wait for the host.
+
+        Args:
+          setup: the phase on devices.
+          step: the step, from 1.
+          values: scalars by name, on devices; "rows", if present, is the ``Rollout`` to log.
+        """
         rows = values.pop("rows", None)
         log = setup.settings.log
         if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
@@ -84,10 +90,10 @@ class Session(contextlib.AbstractContextManager):
             return jax.device_get(tree)
 
     def flush(self, setup: programs.Setup) -> None:
-        """Write what was pushed. Several processes flush at the same step, whatever their clocks say.
+        """Write the pending metrics. All processes flush at the same steps, independently of their clocks.
 
         Raises:
-          NonFinite: too many updates in a row were skipped.
+          NonFinite: too many consecutive updates were skipped.
         """
         self._log(setup)
         if self.failure is not None:
@@ -111,18 +117,24 @@ class Session(contextlib.AbstractContextManager):
             if in_row > limit and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
                 self.failure = NonFinite(
-                    f"step {step} (phase {name!r}): {in_row:.0f} updates in a row were not finite and were "
+                    f"step {step} (phase {name!r}): {in_row:.0f} consecutive updates were not finite and were "
                     f"skipped (config.learner.max_skipped={limit}). "
-                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are those before them."
+                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are unchanged since then."
                 )
 
     def announce(self, step: steps.Step) -> None:
-        """Say what a phase that begins does not take over although it was asked to."""
+        """Log what a new phase does not carry over although its config requests it."""
         for note in step.notes if processes.leader() else ():
             logging.warning("%s", note)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
-        """Start writing a checkpoint of the state after ``step`` updates; what was logged until then is there first."""
+        """Start writing a checkpoint of a state, after the logs of all steps before it are written.
+
+        Args:
+          state: the state after ``step`` updates.
+          step: number of updates.
+          accuracy: pass@1 of the evaluation at this step, from 0 to 1; None: no evaluation.
+        """
         if self.saver is not None and self.directory is not None:
             processes.together(self.directory.upload if self.written else lambda: None)
             extras = {
@@ -134,8 +146,8 @@ class Session(contextlib.AbstractContextManager):
                 self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Finish writing, unless another process is gone: a checkpoint under way would wait for it."""
-        with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
+        """Finish writing. If another process is lost, do not wait for the checkpoint, which needs all processes."""
+        with contextlib.ExitStack() as stack:  # all are closed, even if one raises
             if self.written is not None:
                 stack.callback(self.written.close)
             if self.saver is not None and not processes.lost(error):
@@ -146,7 +158,7 @@ class Session(contextlib.AbstractContextManager):
 
 
 def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any) -> list[dict[str, Any]]:
-    """Write a few rows, a Rollout of NumPy arrays, as a person reads them."""
+    """Return rows, a Rollout of NumPy arrays, as records of text and numbers."""
     texts = host_rollouts.texts(program.tokenizer, rows.action.token, rows.mask)
     out = []
     for i, text in enumerate(texts):
@@ -169,7 +181,7 @@ def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any
 
 
 def _describe(program: programs.Program) -> str:
-    """Write out what each phase runs, every default filled in."""
+    """Describe the phases, with all defaults."""
     return "\n\n".join(
         f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
         f"{s.prompts} prompts x {s.samples} samples\n"

@@ -1,8 +1,8 @@
-"""Print how a config's train state lies over a mesh: ``python -m rljax sharding --config quickstart --devices 8``.
+"""Print the sharding of a config's train state: ``python -m rljax sharding --config quickstart --devices 8``.
 
-For each array: its shape with what splits each dimension, the bytes on a device, and the mesh axes over which it is
-copied. Then what a rollout holds beside it, and why whatever is copied is. Nothing is computed and nothing compiled:
-``--devices 256`` needs no such machine.
+For each array: its shape with the mesh axes that split each dimension, its bytes per device, and the mesh axes over
+which it is replicated. Then the memory of rollout weights, and the reasons for each replication. Nothing is computed or
+compiled, so ``--devices 256`` runs on any machine.
 """
 
 import math
@@ -20,11 +20,11 @@ from rljax.models import layouts
 from rljax.run import programs
 from rljax.training import sharding
 
-_LARGE = 1 << 20  # bytes: copies of what is smaller are summed up, not listed
+_LARGE = 1 << 20  # bytes: smaller replicated arrays are summarized
 _ACTIVATIONS = ("rows", "positions", "attending", "drawing")
 _AXIS = {
-    "data": "data copies the state: its devices share gradients alone",
-    "sequence": "sequence splits positions, which parameters have none of",
+    "data": "data replicates the state: its devices exchange gradients only",
+    "sequence": "sequence splits positions, and parameters have none",
 }
 
 
@@ -32,31 +32,31 @@ class Row(NamedTuple):
     """An array of the state."""
 
     name: str
-    shape: str  # each dimension, and the axes that split it
-    bytes: int  # on a device
-    copied: tuple[str, ...]  # mesh axes over which devices hold the same
-    names: tuple[str | None, ...]  # logical axes, where it is a parameter
+    shape: str  # each dimension, with the mesh axes that split it
+    bytes: int  # per device
+    copied: tuple[str, ...]  # mesh axes over which it is replicated
+    names: tuple[str | None, ...]  # logical axes of a parameter
 
 
 def rows(state: types.TrainState, axes: dict[str, Any]) -> list[Row]:
-    """Describe every array of an abstract state; ``axes`` has the logical axes of each module's parameters."""
+    """Describe every array of an abstract state; ``axes`` contains the logical axes of each module's parameters."""
     logical = {
         f"params.{module}.{_name(path)}": names
         for module, tree in axes.items()
         for path, names in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, tuple))
     }
-    found = []
+    described = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         mesh, spec = leaf.sharding.mesh, [*leaf.sharding.spec, *[None] * leaf.ndim]
         split = [axes if isinstance(axes, tuple) else (axes,) if axes else () for axes in spec[: leaf.ndim]]
         used = [[f"{axis} {mesh.shape[axis]}" for axis in axes if mesh.shape[axis] > 1] for axes in split]
         shape = ", ".join(f"{n} / ({' x '.join(by)})" if by else str(n) for n, by in zip(leaf.shape, used, strict=True))
-        taken = {axis for axes in split for axis in axes}
-        copied = tuple(axis for axis, size in mesh.shape.items() if size > 1 and axis not in taken)
+        splitting = {axis for axes in split for axis in axes}
+        copied = tuple(axis for axis, size in mesh.shape.items() if size > 1 and axis not in splitting)
         size = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         name = _name(path)
-        found.append(Row(name, f"[{shape}] {leaf.dtype}", size, copied, _like(name, leaf, logical)))
-    return found
+        described.append(Row(name, f"[{shape}] {leaf.dtype}", size, copied, _like(name, leaf, logical)))
+    return described
 
 
 def _name(path: Any) -> str:
@@ -64,7 +64,7 @@ def _name(path: Any) -> str:
 
 
 def _like(name: str, leaf: Any, logical: dict[str, tuple[str | None, ...]]) -> tuple[str | None, ...]:
-    """Return the logical axes of a parameter, or of the one that a moment or a reference stands beside."""
+    """Return the logical axes of a parameter, of its reference or of its optimizer moments."""
     for whole, names in logical.items():
         if name.endswith(whole.split(".", 2)[2]) and len(names) == leaf.ndim:
             return names
@@ -72,56 +72,56 @@ def _like(name: str, leaf: Any, logical: dict[str, tuple[str | None, ...]]) -> t
 
 
 def why(row: Row) -> str:
-    """Say why an array is copied over the axes it is copied over."""
+    """Return the reasons why an array is replicated."""
     others = [axis for axis in row.copied if axis not in _AXIS]
     reasons = [_AXIS[axis] for axis in row.copied if axis in _AXIS]
     if others:
         wanted = [n for n, to in sharding.RULES.items() if n and set(others) & set(to) and n not in _ACTIVATIONS]
         has = ", ".join(str(name) for name in row.names) or "a number"
-        reasons.append(f"{', '.join(others)} split {' or '.join(wanted)}, and it has none: ({has})")
+        reasons.append(f"{', '.join(others)} split {' or '.join(wanted)}, and this array has only ({has})")
     return "; ".join(reasons)
 
 
 def resident(program: programs.Program, policy: Any) -> tuple[int, int]:
-    """Return the bytes of weights a device holds for a rollout by "resident", and of these what it must fetch."""
+    """Return the bytes per device of the weights of a "resident" rollout, and how many of them are gathered."""
     layout, wide = sharding.Layout(program.mesh, "resident"), jnp.dtype(program.policy.architecture.dtype).itemsize
-    held = sent = 0
+    total = gathered = 0
     axes = jax.tree.leaves(program.policy.axes, is_leaf=lambda x: isinstance(x, tuple))
     for leaf, names in zip(jax.tree.leaves(policy), axes, strict=True):
-        own = math.prod(leaf.sharding.shard_shape(leaf.shape)) * wide
-        here = leaf.size // layouts.parts(layout, leaf.shape, names) * wide
-        held, sent = held + here, sent + max(0, here - own)
-    return held, sent
+        update = math.prod(leaf.sharding.shard_shape(leaf.shape)) * wide
+        rollout = leaf.size // layouts.parts(layout, leaf.shape, names) * wide
+        total, gathered = total + rollout, gathered + max(0, rollout - update)
+    return total, gathered
 
 
 def page(program: programs.Program) -> str:
-    """Return the page of a program's last phase."""
+    """Return the report on the last phase of a program."""
     state = program.steps[-1].shape
-    found = rows(state, {module: program.model(module).axes for module in state.params})
+    arrays = rows(state, {module: program.model(module).axes for module in state.params})
     mesh = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items() if size > 1)
-    width = max(len(row.name) for row in found)
+    width = max(len(row.name) for row in arrays)
     lines = [f"{program.settings.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]
-    for row in found:
+    for row in arrays:
         copied = f"copied over {', '.join(row.copied)}" if row.copied else ""
         lines.append(f"{row.name:{width}}  {_size(row.bytes):>10}  {row.shape}  {copied}".rstrip())
     lines += ["", "on each device"]
-    for part in dict.fromkeys(row.name.split(".")[0] for row in found):
-        lines.append(f"  {part:13}{_size(sum(r.bytes for r in found if r.name.split('.')[0] == part)):>10}")
-    lines.append(f"  {'together':13}{_size(sum(row.bytes for row in found)):>10}")
-    held, sent = resident(program, state.params["policy"])
+    for part in dict.fromkeys(row.name.split(".")[0] for row in arrays):
+        lines.append(f"  {part:13}{_size(sum(r.bytes for r in arrays if r.name.split('.')[0] == part)):>10}")
+    lines.append(f"  {'total':13}{_size(sum(row.bytes for row in arrays)):>10}")
+    total, gathered = resident(program, state.params["policy"])
     dtype, layout = program.policy.architecture.dtype, program.phases[-1].settings.sampler.layout
     lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={layout!r})"]
     if layout == "update":
-        lines.append("  lie as above; what is split by fsdp or expert is gathered for every token, a layer at a time")
-    lines.append(f"  {'resident':13}{_size(held):>10}, of which {_size(sent)} are fetched, once a rollout")
+        lines.append("  sharded as above; axes fsdp and expert are gathered for every token, a layer at a time")
+    lines.append(f"  {'resident':13}{_size(total):>10}, of which {_size(gathered)} are gathered, once per rollout")
     lines += ["", *programs.work(program.steps[-1].setup)]
-    copied = [row for row in found if row.copied]
+    copied = [row for row in arrays if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]
-    lines += ["", f"copied, and why: {len(copied)} arrays, {len(large)} of them above 1 MiB on a device"]
+    lines += ["", f"copied, and why: {len(copied)} arrays, {len(large)} of them above 1 MiB per device"]
     lines += [f"  {row.name}: {why(row)}" for row in large]
     if len(copied) > len(large):
         small = [row for row in copied if row.bytes <= _LARGE]
-        lines.append(f"  {len(small)} small ones, {_size(sum(row.bytes for row in small))} together:")
+        lines.append(f"  {len(small)} small arrays, {_size(sum(row.bytes for row in small))} in total:")
         lines += [f"    {reason}" for reason in dict.fromkeys(why(row) for row in small)]
     return "\n".join(lines)
 
@@ -135,13 +135,15 @@ def _size(count: int) -> str:
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string("config", None, "A config file or the name of a shipped one, and :argument.", required=True)
-    flags.DEFINE_integer("devices", 0, "Devices to assume; 0 for those of this machine.", lower_bound=0)
-    flags.DEFINE_multi_string("set", [], "A field of the config, such as mesh.tensor=4.")
+    flags.DEFINE_string(
+        "config", None, "Path of a config file or name of a shipped config, and :argument.", required=True
+    )
+    flags.DEFINE_integer("devices", 0, "Number of devices to assume; 0: those of this machine.", lower_bound=0)
+    flags.DEFINE_multi_string("set", [], "field=value, such as mesh.tensor=4.")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the page of a config."""
+    """Print the report on a config."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
     f = flags.FLAGS

@@ -1,9 +1,9 @@
-"""Sweeps: a file of fields and values becomes independent runs, each with a work directory of its own.
+"""Sweeps: a file of fields and values becomes independent runs with separate work directories.
 
     python -m rljax sweep FILE --config CONFIG --workdir BASE [--config.FIELD=VALUE ...] [--set FIELD=VALUE ...]
-        prints the command of each run, one a line
-        --count      prints how many there are
-        --index N    is run N, in this process: what an array job calls
+        prints the command of each run, one per line
+        --count      prints the number of runs
+        --index N    runs number N in this process, for array jobs
 
 The file has ``get_sweep()``, which returns a list with the fields of each run:
 
@@ -15,8 +15,8 @@ The file has ``get_sweep()``, which returns a list with the fields of each run:
             sweep.grid({"seed": range(3)}),
         )
 
-Fields are those of ``--set``, arguments of calls too (``algorithm.kl``). What starts the runs is somebody else's
-work: a shell, GNU parallel, SLURM arrays, XPK; see tpu/README.md.
+Fields are those of ``--set``, including arguments of calls (``algorithm.kl``). Start the runs with a shell, GNU
+parallel, SLURM arrays or XPK; see tpu/README.md.
 """
 
 import ast
@@ -36,9 +36,9 @@ from typing import Any
 from rljax.config import files, resolve, schema
 
 Fields = dict[str, Any]
-"""What one run sets."""
+"""The fields that one run sets, with their values."""
 
-_LONGEST = 120  # characters of a name
+_LONGEST = 120  # maximum length of a name
 
 
 # --- lists of runs -------------------------------------------------------------------------------
@@ -53,16 +53,16 @@ def zipped(values: Mapping[str, Iterable[Any]]) -> list[Fields]:
     """Return a run for the first values of all fields, one for the second, and so on.
 
     Raises:
-      ValueError: the fields have not equally many values.
+      ValueError: the fields have different numbers of values.
     """
     lists = {field: list(several) for field, several in values.items()}
     if len(set(map(len, lists.values()))) > 1:
-        raise ValueError(f"sweep.zipped: not equally many values: { {f: len(v) for f, v in lists.items()} }.")
+        raise ValueError(f"sweep.zipped: different numbers of values: { {f: len(v) for f, v in lists.items()} }.")
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def product(*lists: Iterable[Fields]) -> list[Fields]:
-    """Return a run for each combination of runs of the lists. Lists are chained with +.
+    """Return a run for each combination of runs of the lists. To concatenate lists, use +.
 
     Raises:
       ValueError: two lists set the same field.
@@ -70,18 +70,18 @@ def product(*lists: Iterable[Fields]) -> list[Fields]:
     out: list[Fields] = [{}]
     for runs in lists:
         pairs = list(itertools.product(out, runs))
-        if twice := {field for before, run in pairs for field in before.keys() & run.keys()}:
+        if twice := {field for first, second in pairs for field in first.keys() & second.keys()}:
             raise ValueError(f"sweep.product: {min(twice)!r} is set twice.")
-        out = [{**before, **run} for before, run in pairs]
+        out = [{**first, **second} for first, second in pairs]
     return out
 
 
-# --- what they are -------------------------------------------------------------------------------
+# --- runs ----------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of a sweep: its number, its name, made of what it sets, and the ``--set`` of each field."""
+    """A run of a sweep: its number, its name, which lists its fields, and the ``--set`` value of each field."""
 
     index: int
     name: str
@@ -92,7 +92,7 @@ def load(path: str) -> list[Fields]:
     """Return ``get_sweep()`` of a file.
 
     Raises:
-      ValueError: no such file, or what it returns is no list of runs.
+      ValueError: there is no such file, or ``get_sweep()`` does not return a list of runs.
     """
     if not os.path.isfile(path):
         raise ValueError(f"sweep {path!r}: no such file.")
@@ -103,17 +103,24 @@ def load(path: str) -> list[Fields]:
     spec.loader.exec_module(module)
     if not hasattr(module, "get_sweep"):
         raise ValueError(f"sweep {path!r}: has no function get_sweep().")
-    found = module.get_sweep()
-    if not isinstance(found, list) or not found or not all(isinstance(run, dict) and run for run in found):
+    runs = module.get_sweep()
+    if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) and run for run in runs):
         raise ValueError(f"sweep {path!r}: get_sweep() must return a list of {{field: value}}, one for each run.")
-    return found
+    return runs
 
 
 def expand(runs: Sequence[Fields], config: schema.ConfigDict) -> list[Run]:
-    """Name the runs and check that each config resolves and no two are the same.
+    """Name the runs; check that each config resolves and that all are different.
+
+    Args:
+      runs: the fields of each run.
+      config: the config that the runs change.
+
+    Returns:
+      The runs, in the same order.
 
     Raises:
-      ValueError: a field that is not there, a value that does not fit, or a run that is there twice.
+      ValueError: an unknown field, an invalid value, or two runs with the same config.
     """
     names, seen = _names(runs), {}
     out = []
@@ -134,7 +141,7 @@ def expand(runs: Sequence[Fields], config: schema.ConfigDict) -> list[Run]:
 
 
 def _written(value: Any) -> str:
-    """Write a value so that ``--set`` reads it back: texts as they are, unless they look like something else."""
+    """Format a value for ``--set``; a text is quoted only if it would be parsed as another literal."""
     if not isinstance(value, str):
         return repr(tuple(value) if isinstance(value, list) else value)
     try:
@@ -145,14 +152,14 @@ def _written(value: Any) -> str:
 
 
 def _names(runs: Sequence[Fields]) -> list[str]:
-    """Return a name for each run: its fields, by their last parts where these are clear, and values."""
+    """Return a name for each run: its values and fields, by their last parts where these are unambiguous."""
     short = collections.Counter(field.rpartition(".")[2] for field in set().union(*runs))
 
     def name(run: Fields) -> str:
         parts = []
         for field, value in run.items():
             last = field.rpartition(".")[2]
-            text = re.sub(r"[\w.]+\.(?=[A-Za-z_]\w*\()", "", str(value))  # a function without its module
+            text = re.sub(r"[\w.]+\.(?=[A-Za-z_]\w*\()", "", str(value))  # removes the module of a function
             text = re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII).strip("-")
             parts.append(f"{last if short[last] == 1 else field}={text}")
         return ",".join(parts)
@@ -171,23 +178,23 @@ def _names(runs: Sequence[Fields]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """A command line taken apart."""
+    """A parsed command line."""
 
     file: str
     config: str
     workdir: str
     index: int | None
     count: bool
-    common: tuple[str, ...]  # words for every run
+    common: tuple[str, ...]  # arguments of every run
 
 
 def _parse(words: Sequence[str]) -> _Line:
-    """Take the command line apart; what is not the sweep's own is for every run.
+    """Parse the command line; arguments that the sweep does not know are passed to every run.
 
     Raises:
-      ValueError: something is missing or not understood.
+      ValueError: an argument is missing or invalid.
     """
-    own: dict[str, str] = {}
+    options: dict[str, str] = {}
     common: list[str] = []
     files: list[str] = []
     count = False
@@ -206,25 +213,29 @@ def _parse(words: Sequence[str]) -> _Line:
             if flag == "set":
                 common += ["--set", value]
             else:
-                own[flag] = value
+                options[flag] = value
         else:
-            common.append(word)  # --config.FIELD=VALUE and other flags of python -m rljax, in one word
+            common.append(word)  # --config.FIELD=VALUE and other flags of python -m rljax
     if len(files) != 1:
-        raise ValueError(f"one sweep file, please; got {files or 'none'}. Flags of rljax in one word: --flag=value.")
-    if missing := [f"--{name}" for name in ("config", "workdir") if not own.get(name)]:
-        raise ValueError(f"{' and '.join(missing)} missing: every run has its work directory below that of the sweep.")
-    if "index" in own and not own["index"].isdigit():
-        raise ValueError(f"--index {own['index']}: a number from 0.")
-    index = int(own["index"]) if "index" in own else None
-    return _Line(files[0], own["config"], own["workdir"].rstrip("/"), index, count, tuple(common))
+        raise ValueError(f"expected one sweep file, got {files or 'none'}. Write flags of rljax as --flag=value.")
+    if missing := [f"--{name}" for name in ("config", "workdir") if not options.get(name)]:
+        raise ValueError(
+            f"{' and '.join(missing)} missing: the work directories of the runs are subfolders of --workdir."
+        )
+    if "index" in options and not options["index"].isdigit():
+        raise ValueError(f"--index {options['index']}: must be a whole number of at least 0.")
+    index = int(options["index"]) if "index" in options else None
+    return _Line(files[0], options["config"], options["workdir"].rstrip("/"), index, count, tuple(common))
 
 
 def _base(line: _Line) -> schema.ConfigDict:
-    """Return the config that all runs start from."""
+    """Return the config that the runs change."""
     name, _, argument = line.config.partition(":")
     config = files.load(name, argument)
-    for word, after in itertools.pairwise((*line.common, "")):
-        setting = after if word == "--set" else word.lstrip("-") if word.startswith(("--config.", "-config.")) else ""
+    for word, following in itertools.pairwise((*line.common, "")):
+        setting = (
+            following if word == "--set" else word.lstrip("-") if word.startswith(("--config.", "-config.")) else ""
+        )
         field, equals, value = setting.removeprefix("config.").partition("=")
         if not field:
             continue
@@ -237,10 +248,10 @@ def _base(line: _Line) -> schema.ConfigDict:
 
 
 def commands(words: Sequence[str]) -> tuple[_Line, list[list[str]]]:
-    """Return the command line taken apart, and the words of each run behind ``python``.
+    """Return the parsed command line and the arguments of ``python`` for each run.
 
     Raises:
-      ValueError: anything wrong with the command line, the sweep file or one of its runs.
+      ValueError: an error in the command line, the sweep file or one of its runs.
     """
     line = _parse(words)
     runs = expand(load(line.file), _base(line))
@@ -255,7 +266,7 @@ def commands(words: Sequence[str]) -> tuple[_Line, list[list[str]]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the commands or their number, or become one of them."""
+    """Print the commands or their number, or execute one of them."""
     words = argv[1:]
     if "--help" in words:
         print(__doc__)
@@ -268,6 +279,8 @@ def main(argv: Sequence[str]) -> None:
     if line.count:
         print(len(runs))
     elif line.index is not None:
-        os.execv(sys.executable, [sys.executable, *runs[line.index]])  # signals and exit codes are then the run's
+        os.execv(
+            sys.executable, [sys.executable, *runs[line.index]]
+        )  # replaces this process, so that the run receives its signals
     else:
         print("\n".join(shlex.join(["python", *run]) for run in runs))

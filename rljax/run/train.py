@@ -3,13 +3,13 @@
     python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
     python -m rljax --config quickstart --set algorithm.kl=0.01
 
-A shipped config may be given by name. The work directory is runs/<name>-<digest of the config> unless
---workdir says otherwise; run the same command again and it goes on where it stopped. SIGTERM saves and
-exits with code 75, which means: unfinished, run me again.
+A shipped config can be named without its path. The default work directory is runs/<name>-<digest of the config>. To
+resume a run, run the same command again. On SIGTERM a run saves its state and exits with code 75, which means that it
+is unfinished and should be started again.
 
-Several hosts run the same command each, in a folder they share. On TPU slices and in SLURM steps they find each
-other; elsewhere give --coordinator HOST:PORT --num_processes N --process_id I, or RLJAX_COORDINATOR,
-RLJAX_NUM_PROCESSES, RLJAX_PROCESS_ID. When one of them dies the others end with code 75 too, or are aborted by jax.
+On several hosts, run the same command on each, in a shared folder. On TPU slices and in SLURM steps the processes find
+each other; elsewhere set --coordinator HOST:PORT --num_processes N --process_id I, or RLJAX_COORDINATOR,
+RLJAX_NUM_PROCESSES and RLJAX_PROCESS_ID. If one process dies, the others exit with code 75 or are aborted by JAX.
 """
 
 import hashlib
@@ -40,18 +40,18 @@ def _shipped(argv: Sequence[str]) -> list[str]:
 
 def _path(value: str) -> str:
     name, colon, argument = value.partition(":")
-    files.load(name, argument)  # a mistake there shows here, in one line
+    files.load(name, argument)  # reports errors of the file in one line
     return files.find(name) + colon + argument
 
 
 def _fail(error: Exception) -> None:
-    """End with the message alone: a mistake in a config needs no traceback."""
+    """Exit with the error's message, without a traceback."""
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parse flags; an override of a field that is not there is a mistake like any other."""
+    """Parse flags; an override of an unknown field is reported like other errors of a config."""
     try:
         return app.parse_flags_with_usage(_shipped(argv))
     except ValueError as error:
@@ -66,10 +66,10 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _explain(argv: Sequence[str]) -> None:
-    """End with an error where a flag sets a field of the config that is not there."""
+    """Exit with an error if a flag sets an unknown field of the config."""
     fields = [word.lstrip("-").removeprefix("config.").partition("=")[0] for word in argv if "-config." in word]
     paths = [word.partition("=")[2] for word in _shipped(argv) if word.lstrip("-").startswith("config=")]
-    paths += [after for word, after in itertools.pairwise(_shipped(argv)) if word in ("--config", "-config")]
+    paths += [value for word, value in itertools.pairwise(_shipped(argv)) if word in ("--config", "-config")]
     try:
         config = files.load(*paths[-1].split(":", 1))
         for field in fields:
@@ -79,28 +79,32 @@ def _explain(argv: Sequence[str]) -> None:
 
 
 def default_workdir(config: schema.ConfigDict) -> pathlib.Path:
-    """Return runs/<name>-<digest>: the same config finds its run again, another one gets its own."""
+    """Return runs/<name>-<digest>, a different folder for each config."""
     return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(files.dumps(config).encode()).hexdigest()[:8]}"
 
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped one.")
-    flags.DEFINE_string("workdir", None, "Where everything is written; made from the config when not given.")
-    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory under a changed config.")
-    flags.DEFINE_multi_string("set", [], "field=value, for arguments of calls too: algorithm.kl=0.01")
-    flags.DEFINE_string("coordinator", None, "Of several processes: HOST:PORT of process 0.")
-    flags.DEFINE_integer("num_processes", None, "How many processes there are; 1 looks for no others.")
-    flags.DEFINE_integer("process_id", None, "Which of the processes this is, from 0.")
-    flags.DEFINE_integer("heartbeat_seconds", 100, "A process silent for so long is taken for dead.")
+    config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped config.")
+    flags.DEFINE_string(
+        "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
+    )
+    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config.")
+    flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
+    flags.DEFINE_string("coordinator", None, "With several processes: HOST:PORT of process 0.")
+    flags.DEFINE_integer("num_processes", None, "Number of processes; 1 disables the search for others.")
+    flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
+    flags.DEFINE_integer(
+        "heartbeat_seconds", 100, "Seconds without a heartbeat after which a process is considered dead."
+    )
     flags.mark_flag_as_required("config")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Train, then print where everything is."""
+    """Train and print the results and the work directory."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)  # the checkpoint library tells of every file otherwise
+    logging.set_verbosity(logging.WARNING)  # Orbax logs every file at level INFO
     config = flags.FLAGS.config
     try:
         for edit in flags.FLAGS.set:
@@ -115,7 +119,7 @@ def main(argv: Sequence[str]) -> None:
 
     from rljax.host import processes, profiles
 
-    # after the checks: a mistake shows at once
+    # imported after the checks, so that errors of the config appear immediately
     from rljax.run import checkpoints, loop, programs
 
     try:
@@ -125,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
         )
     except ValueError as error:
         _fail(error)
-    except RuntimeError as error:  # the others may come yet
+    except RuntimeError as error:  # the other processes may start later
         print(f"error: {error} Run the same command again on every host.", file=sys.stderr)
         sys.exit(loop.RESUMABLE)
     if jax.config.values["jax_compilation_cache_dir"] is None:
@@ -134,10 +138,10 @@ def main(argv: Sequence[str]) -> None:
         _train(config, workdir)
     except Exception as error:
         if processes.lost(error):
-            told = " ".join(str(error).split())[:200]
+            message = " ".join(str(error).split())[:200]
             print(
-                f"error: another process of this run is gone ({told}). Run the same command again on every host: "
-                "it goes on from the newest checkpoint.",
+                f"error: another process of this run is gone ({message}). Run the same command again on every host to "
+                "resume from the newest checkpoint.",
                 file=sys.stderr,
             )
             processes.leave(loop.RESUMABLE)
@@ -148,18 +152,18 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
-    """Train; of several processes the first one speaks."""
+    """Train; of several processes, process 0 prints."""
     from rljax.data import storage
     from rljax.host import processes
     from rljax.run import evaluate, loop
 
-    say = print if processes.leader() else lambda *_: None
-    say(f"work directory: {workdir}")
+    log = print if processes.leader() else lambda *_: None
+    log(f"work directory: {workdir}")
     try:
         result = loop.train(config, workdir, allow_config_change=flags.FLAGS.allow_config_change)
     except (loop.Interrupted, storage.Unavailable) as stopped:
         command = " ".join(["python -m rljax", *sys.argv[1:]])
-        say(f"{stopped} To resume, run the same command again:\n  {command}")
+        log(f"{stopped} To resume, run the same command again:\n  {command}")
         sys.exit(loop.RESUMABLE)
     if processes.leader():
         evaluate.table(result.evaluations)

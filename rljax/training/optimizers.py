@@ -1,9 +1,9 @@
-"""Optimizers: optax chains, an update that a non-finite gradient cannot poison, and one that bfloat16 can hold.
+"""Optimizers: optax chains, an update that skips non-finite gradients, and stochastic rounding to bfloat16.
 
-Whatever the parameters are held in, gradients and moments are float32: the second moment of Adam decays by a
-thousandth a step, less than half the distance between neighbouring numbers of bfloat16, and would stand still. To hold
-less, name an optimizer that keeps less: ``adamw(mu_dtype="bfloat16")`` rounds the first moment, ``adafactor`` keeps
-sums over rows and columns, ``muon`` one moment. optax has no states of 8 bits.
+Gradients and moments are float32 whatever the dtype of the parameters. Adam's second moment decays by a factor of
+0.999 per step, a change below half the spacing of bfloat16 numbers, so it would never decay in bfloat16. To save
+memory, use an optimizer with a smaller state: ``adamw(mu_dtype="bfloat16")`` rounds the first moment, ``adafactor``
+stores sums over rows and columns, ``muon`` stores one moment. optax has no 8-bit states.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,25 @@ import optax.contrib
 from rljax import types
 from rljax.models import architecture as architectures
 
-HOST = "pinned_host"  # the memory that optimizer state waits in when it is offloaded
+HOST = "pinned_host"  # memory kind of offloaded optimizer state
 
 
 def build(
     parts: Sequence[optax.GradientTransformation], *, clip_norm: float, warmup: int
 ) -> optax.GradientTransformation:
-    """Return clip by global norm | parts | linear warm-up of the whole update over ``warmup`` steps, all in float32.
+    """Return the chain clip by global norm | parts | linear warm-up, computed in float32.
 
-    ``clip_norm`` 0 leaves clipping out. The first update already moves: it has 1 / warmup of full size.
+    Args:
+      parts: optax transformations, in order.
+      clip_norm: maximum global norm of the gradient; 0 disables clipping.
+      warmup: steps over which the update is scaled linearly from 1 / ``warmup`` to 1; 0 and 1 disable it.
+
+    Returns:
+      The transformation; its state is that of the chain, initialized from float32 copies of the parameters.
     """
-    before = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    after = [optax.scale_by_schedule(optax.linear_schedule(1.0 / warmup, 1.0, warmup - 1))] if warmup > 1 else []
-    inner = optax.chain(*before, *parts, *after)
+    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    ramp = [optax.scale_by_schedule(optax.linear_schedule(1.0 / warmup, 1.0, warmup - 1))] if warmup > 1 else []
+    inner = optax.chain(*clip, *parts, *ramp)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         return inner.update(wide(updates), state, wide(params))
@@ -38,7 +44,7 @@ def build(
 
 
 def wide(tree: types.Tree) -> types.Tree:
-    """Return a tree of arrays in float32."""
+    """Return a tree of arrays cast to float32."""
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
 
@@ -49,17 +55,21 @@ def muon(
     weight_decay: float = 0.0,
     consistent_rms: float | None = None,
 ) -> optax.GradientTransformation:
-    """Orthogonalise the momentum of every layer's matrices; Adam (Nesterov's) for embedding, norms, biases and routers.
+    """Orthogonalize the momentum of the layers' matrices; Nesterov Adam for embedding, norms, biases and routers.
 
-    Muon (Jordan 2024, kellerjordan.github.io/posts/muon), ``optax.contrib.muon`` told which dimensions of a stacked
-    parameter are rows and columns of a matrix: by itself it would take the embedding, and none of the layers.
+    Muon (Jordan 2024, kellerjordan.github.io/posts/muon). ``optax.contrib.muon`` treats every two-dimensional array as
+    a matrix, which would select the embedding and none of the stacked layers; here the architecture names the
+    dimensions of each matrix.
 
     Args:
-      learning_rate: of the matrices.
-      adam_learning_rate: of the rest; None: the same.
+      learning_rate: learning rate of the matrices.
+      adam_learning_rate: learning rate of the other parameters; None: ``learning_rate``.
       beta: decay of the momentum.
-      weight_decay: of the matrices, times the learning rate.
-      consistent_rms: root mean square of an update; 0.2 is that of AdamW (arXiv 2502.16982). None: 1 for square ones.
+      weight_decay: decay of the matrices, multiplied by the learning rate.
+      consistent_rms: root mean square of an update; 0.2 matches AdamW (arXiv 2502.16982). None: 1 for square matrices.
+
+    Returns:
+      The optimizer.
     """
     return optax.contrib.muon(
         learning_rate,
@@ -72,7 +82,7 @@ def muon(
 
 
 def _sides(params: types.Tree) -> types.Tree:
-    """Say of each parameter which dimensions a product contracts and gives; the others, leading, are matrices apart."""
+    """Return each matrix's input and output dimensions, None for other parameters; leading dimensions are a batch."""
 
     def one(path: Any, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
         name = str(path[-1].key)
@@ -98,25 +108,31 @@ def apply(
 ) -> tuple[types.Tree, types.Tree, types.Array, types.Array]:
     """Update parameters unless the loss or the gradient is not finite.
 
-    With a ``key``, parameters in bfloat16 are rounded stochastically, else to nearest.
+    Args:
+      optimizer: from ``build``.
+      gradient: gradient of the loss, a tree like ``params``, float32.
+      loss: scalar.
+      params: the trained parameters.
+      state: the optimizer's state.
+      key: key of the stochastic rounding of bfloat16 parameters; None rounds to nearest.
 
     Returns:
-      parameters, optimizer state, the gradient's global norm before clipping, and whether the update was made.
-      A skipped update leaves parameters and optimizer state, its step count included, as they were.
+      (parameters, optimizer state, global norm of the gradient before clipping, whether the update was applied), the
+      last two scalars. A skipped update returns parameters and optimizer state, its step count included, unchanged.
     """
     norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(norm) & jnp.isfinite(loss)
-    updates, moved = optimizer.update(gradient, state, params)
+    updates, new_state = optimizer.update(gradient, state, params)
 
     def keep(new: types.Tree, old: types.Tree) -> types.Tree:
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 
     added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
-    return keep(added, params), keep(moved, state), norm, finite
+    return keep(added, params), keep(new_state, state), norm, finite
 
 
 def _added(params: types.Tree, updates: types.Tree, key: types.Key) -> types.Tree:
-    """Add updates in float32; round to bfloat16, each leaf with a key of its own, where a parameter is."""
+    """Add updates in float32; round bfloat16 parameters stochastically, each with a separate key."""
     leaves, structure = jax.tree.flatten(params)
     added = []
     for i, (p, u) in enumerate(zip(leaves, structure.flatten_up_to(updates), strict=True)):
@@ -126,40 +142,47 @@ def _added(params: types.Tree, updates: types.Tree, key: types.Key) -> types.Tre
 
 
 def rounded(x: types.Array, key: types.Key) -> types.Array:
-    """Round float32 to one of the two neighbours in bfloat16 so that the expectation is x (arXiv 1502.02551).
+    """Round float32 to one of the two neighboring bfloat16 numbers so that the expectation is x (arXiv 1502.02551).
 
-    The 16 bits that bfloat16 lacks are the chance, in 2^-16, of the neighbour farther from 0: a uniform number of 16
-    bits is added, and what is below the kept mantissa cut off.
+    The lower 16 bits of x, times 2^-16, are the probability of the neighbor farther from 0: a uniform 16-bit integer
+    is added to the bits of x, and the lower 16 bits of the sum are truncated.
     """
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
     kept = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
-    return jnp.where(jnp.isfinite(x), kept, x.astype(jnp.bfloat16))  # a carry would turn NaN into a number
+    return jnp.where(jnp.isfinite(x), kept, x.astype(jnp.bfloat16))  # the addition could carry NaN into a finite number
 
 
 def shardings(
-    optimizer: optax.GradientTransformation, params: types.Tree, param_shardings: types.Tree, other: types.Tree
+    optimizer: optax.GradientTransformation, params: types.Tree, param_shardings: types.Tree, default: types.Tree
 ) -> types.Tree:
-    """Return the optimizer state's shardings.
+    """Return the shardings of the optimizer state.
 
-    Like the parameter where a leaf's path ends in a parameter's and the shapes are equal, or equal but for one
-    dimension that was summed over; ``other`` elsewhere.
+    Args:
+      optimizer: from ``build``.
+      params: the trained parameters, or their shapes.
+      param_shardings: a ``NamedSharding`` for each parameter.
+      default: the sharding of arrays that belong to no parameter.
+
+    Returns:
+      A tree like the optimizer state. A leaf whose path ends in that of a parameter is sharded like the parameter if
+      the shapes are equal, or differ by one dimension that was summed over; other leaves get ``default``.
     """
-    laid = {
+    by_path = {
         path: (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(param_shardings), strict=True
         )
     }
 
-    def lay(path: Any, leaf: jax.ShapeDtypeStruct) -> Any:
+    def shard(path: Any, leaf: jax.ShapeDtypeStruct) -> Any:
         ends = (path[i:] for i in range(len(path)))
-        shape, sharding = next((laid[end] for end in ends if end in laid), ((), other))
+        shape, sharding = next((by_path[end] for end in ends if end in by_path), ((), default))
         if leaf.shape == shape:
             return sharding
         for i in range(len(shape)):
             if leaf.shape == shape[:i] + shape[i + 1 :]:
                 names = (*sharding.spec, *(None for _ in range(len(shape) - len(sharding.spec))))
                 return sharding.update(spec=jax.sharding.PartitionSpec(*names[:i], *names[i + 1 :]))
-        return other
+        return default
 
-    return jax.tree_util.tree_map_with_path(lay, jax.eval_shape(optimizer.init, params))
+    return jax.tree_util.tree_map_with_path(shard, jax.eval_shape(optimizer.init, params))

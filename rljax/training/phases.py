@@ -1,4 +1,4 @@
-"""Phases: one algorithm for a number of steps, and what its step is compiled for."""
+"""Phases: one algorithm for a number of steps, and everything that its step is compiled for."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Settings(Protocol):
 
     @property
     def sampler(self) -> sampling.SamplerConfig:
-        """How tokens are drawn."""
+        """How tokens are sampled."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Settings(Protocol):
 
     @property
     def log(self) -> Log:
-        """What is returned of each step."""
+        """What is logged of each step."""
         ...
 
 
@@ -56,16 +56,16 @@ S = TypeVar("S", bound=Settings)
 
 @dataclasses.dataclass(frozen=True)
 class Phase(Generic[S]):
-    """A phase with its names resolved. It makes the updates ``first`` < step <= ``last``."""
+    """A phase with its names resolved; it runs the updates ``first`` < step <= ``last``."""
 
     name: str
     first: int
     last: int
-    start: PhaseConfig  # how it begins and ends
-    settings: S  # the run's, with those that the phase sets for itself
+    start: PhaseConfig  # the fields of the phase alone
+    settings: S  # the run's, with the changes of the phase
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
-    task: environments.Task  # not bound to a tokenizer
+    task: environments.Task  # before it is bound to a tokenizer
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -77,16 +77,16 @@ class Phase(Generic[S]):
 
 @dataclasses.dataclass(frozen=True)
 class Setup(Generic[S]):
-    """A phase on devices: what its step is compiled for. Sizes are those of one step."""
+    """A phase on devices: everything that its step is compiled for. Sizes are per step."""
 
     phase: Phase[S]
     task: environments.Task  # bound to the tokenizer
-    networks: Mapping[str, models.Model]  # by module; "policy" is always there
-    decoder: models.Model  # the policy, laid out for rollouts
+    networks: Mapping[str, models.Model]  # by module; "policy" is always present
+    decoder: models.Model  # the policy, sharded for rollouts
     ends: sampling.Ends
     mesh: jax.sharding.Mesh
-    cursor: int = 0  # place of the task's cursor in ``TrainState.cursor``
-    cursors: int = 1  # tasks of the run
+    cursor: int = 0  # index of the task's cursor in ``TrainState.cursor``
+    cursors: int = 1  # number of tasks in the run
 
     @property
     def settings(self) -> S:
@@ -120,20 +120,20 @@ class Setup(Generic[S]):
 
     @property
     def temperature(self) -> float:
-        """Temperature of every log-prob; demonstrations have none."""
+        """Temperature of all log-probs; 1 for demonstrations."""
         return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
 
     def shared(self, rows: int) -> int:
-        """Return how many adjacent ones of ``rows`` rows have one prompt that is read once; 0: none."""
+        """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
     def owner(self, module: str) -> str:
-        """Return the module whose parameters hold ``module``: a critic may be a head on the policy's trunk."""
+        """Return the module whose parameters contain ``module``: a critic may be a head on the policy's trunk."""
         return module if module in self.networks else "policy"
 
     def continues(self, previous: "Setup[Any]") -> bool:
-        """Return whether rows in flight of the previous phase are also rows of this one."""
+        """Return whether this phase can continue the unfinished rows of the previous one."""
 
         def rows(setup: "Setup[Any]") -> tuple[Any, ...]:
             lengths = setup.task.prompt_length, setup.task.completion_length
@@ -159,14 +159,14 @@ def score(
       setup: the phase on devices.
       module: "policy", "value" or "reward".
       params: the module's parameters.
-      rows: ``[B, T]`` rows.
+      rows: B rows of T completion tokens.
       needs: what to compute beyond log-probs.
-      kept: whether log-probs are normalized over the support that the sampler kept; None: as the settings say.
+      kept: whether log-probs are normalized over the sampler's kept set; None: if ``sampler.rescore`` is "kept".
       reference: parameters of the reference policy, for exact divergences.
-      places: where packed completions stand; None: each has a row.
+      places: lanes and offsets of packed completions; None: each completion is a row.
 
     Returns:
-      The scores, ``[B, T]`` float32 each, differentiable in ``params``.
+      The scores, ``[B, T]`` float32 each, nats, differentiable in ``params``.
     """
     learner = setup.learner
     return scoring.score(

@@ -1,16 +1,16 @@
-"""The mesh and the one table that lays parameters, rows and activations out over it.
+"""The mesh, and the table of rules by which parameters, rows and activations are sharded over it.
 
-Mesh axes: ``data`` copies parameters and splits rows, and is the one that may span slices; ``fsdp`` splits rows and,
-one layer at a time, the width of parameters; ``tensor`` splits heads, hidden units and vocabulary; ``sequence`` splits
-positions; ``expert`` splits experts, and is like ``fsdp`` to everything else. An axis of size 1 does nothing, so the
-same program runs on one device and on many.
+Mesh axes: ``data`` replicates parameters and splits rows, and is the only axis that may span slices; ``fsdp`` splits
+rows and the width of parameters, which are gathered one layer at a time; ``tensor`` splits heads, hidden units and
+vocabulary; ``sequence`` splits positions; ``expert`` splits experts, and acts like ``fsdp`` on everything else. An axis
+of size 1 has no effect, so the same program runs on one device and on many.
 
-Updates and rollouts may lay the policy out apart, on the same devices: a decoder that fetched its weights for every
-token would do nothing else. By the table "resident" each device keeps whole, for the length of a rollout, what it needs
-to decode its rows; where that is too much, ``fsdp_tensor`` helps: it is more of ``fsdp`` in an update, and more of
-``tensor`` in such a rollout.
+Updates and rollouts may shard the policy differently over the same devices, because a decoder that gathers its weights
+for every token is limited by communication. With the table "resident" each device stores all weights that it needs to
+decode its rows for the duration of a rollout. If they do not fit, use ``fsdp_tensor``, which acts like ``fsdp`` in an
+update and like ``tensor`` in such a rollout.
 
-``python -m rljax sharding --config ...`` prints how a config's parameters lie.
+``python -m rljax sharding --config ...`` prints the sharding of a config's parameters.
 """
 
 import dataclasses
@@ -27,12 +27,20 @@ from rljax.models import layouts
 from rljax.models.layouts import Names
 from rljax.types import Array, Tree
 
-# Axes that split one dimension together must be neighbours here, in this order: else a gather becomes a sum of zeros.
+# Axes that split one dimension together must be adjacent here, in this order: otherwise XLA replaces the gather by an
+# all-reduce over zero-padded arrays.
 AXES = ("data", "fsdp_tensor", "fsdp", "expert", "sequence", "tensor")
-_NEAREST = ("tensor", "fsdp_tensor", "sequence", "expert", "fsdp", "data")  # whose devices should be neighbours first
+_NEAREST = (
+    "tensor",
+    "fsdp_tensor",
+    "sequence",
+    "expert",
+    "fsdp",
+    "data",
+)  # by priority: devices of the first axes should be neighbors
 
-# Logical axis -> mesh axes, the outermost first; an axis that an earlier dimension of the array has taken is left out.
-# First parameters, then activations, whose width is whole on every device: rows already take the fsdp axis there.
+# Logical axis -> mesh axes, the outermost first; an axis that splits an earlier dimension of the array is left out.
+# First parameters, then activations, whose width is not split: the fsdp axis already splits their rows.
 Rules = dict[str | None, tuple[str, ...]]
 RULES: Rules = {
     "expert": ("expert",),
@@ -46,8 +54,8 @@ RULES: Rules = {
     None: (),
     "rows": ("data", "fsdp_tensor", "fsdp", "expert"),
     "positions": ("sequence",),
-    "attending": ("tensor", "sequence"),  # heads while they attend, when positions are whole
-    "drawing": ("data", "fsdp_tensor", "fsdp", "expert", "sequence", "tensor"),  # rows of whole logits
+    "attending": ("tensor", "sequence"),  # heads in attention, where positions are not split
+    "drawing": ("data", "fsdp_tensor", "fsdp", "expert", "sequence", "tensor"),  # rows of unsplit logits
 }
 _SPLIT = ("tensor", "fsdp_tensor")
 TABLES: dict[str, Rules] = {
@@ -64,25 +72,28 @@ TABLES: dict[str, Rules] = {
 
 
 def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh with the axes of ``AXES``, all automatic: the compiler places what is not constrained.
+    """Return a mesh with the axes of ``AXES``, all automatic: the compiler shards arrays without a constraint.
 
-    Devices of several slices (or nodes, told by ``slice_index``) are joined along ``data``: gradients are all that
-    crosses the slower network between them.
+    Devices of several slices (or nodes, distinguished by ``slice_index``) are joined along ``data``, so that only
+    gradients cross the slower network between them.
 
     Args:
-      shape: devices along each axis; an axis left out has 1, a single -1 takes what remains.
-        None: everything along ``fsdp``.
-      devices: what to use; None means all of ``jax.devices()``.
+      shape: devices along each axis; an omitted axis has 1, and -1 on at most one axis means the remaining devices.
+        None: all devices along ``fsdp``.
+      devices: the devices of the mesh; None: ``jax.devices()``.
+
+    Returns:
+      The mesh.
 
     Raises:
-      ValueError: unknown axis, a size that is neither -1 nor positive, more than one -1, sizes
-        whose product is not the number of devices, or ``data`` not divisible by the number of slices.
+      ValueError: an unknown axis, a size that is neither -1 nor positive, more than one -1, sizes whose product is not
+        the number of devices, or ``data`` not divisible by the number of slices.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = _sizes({"fsdp": -1} if shape is None else shape, len(devices))
     slices = sorted({getattr(device, "slice_index", 0) for device in devices})
     if sizes[0] % len(slices):
-        raise ValueError(f"mesh axis data={sizes[0]} must be divisible by the {len(slices)} slices, which it spans")
+        raise ValueError(f"mesh axis data={sizes[0]} must be divisible by the number of slices, {len(slices)}")
     within = dict(zip(AXES, (sizes[0] // len(slices), *sizes[1:]), strict=True))
     order = _NEAREST[::-1]
     placed = [
@@ -97,44 +108,47 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
 
 
 def _sizes(shape: Mapping[str, int], count: int) -> tuple[int, ...]:
-    """Return the size of each of ``AXES`` for ``count`` devices; raises as ``make_mesh`` does."""
-    given = dict(shape)
-    for axis, size in given.items():
+    """Return the size of each of ``AXES`` for ``count`` devices; raises the errors of ``make_mesh``."""
+    requested = dict(shape)
+    for axis, size in requested.items():
         if axis not in AXES:
             raise ValueError(f"mesh axis {axis!r}: choose from {', '.join(AXES)}")
         if not isinstance(size, int) or (size < 1 and size != -1):
             raise ValueError(f"mesh axis {axis}={size!r} must be a whole number of at least 1, or -1 for the rest")
-    free = [axis for axis, size in given.items() if size == -1]
+    free = [axis for axis, size in requested.items() if size == -1]
     if len(free) > 1:
         raise ValueError(f"mesh axes {' and '.join(free)} are both -1: only one can take the rest")
-    fixed = math.prod(size for size in given.values() if size != -1)
+    fixed = math.prod(size for size in requested.values() if size != -1)
     if free and count % fixed == 0:
-        given[free[0]] = count // fixed
-    sizes = tuple(given.get(axis, 1) for axis in AXES)
+        requested[free[0]] = count // fixed
+    sizes = tuple(requested.get(axis, 1) for axis in AXES)
     if math.prod(sizes) != count:
-        asked = ", ".join(f"{axis}={size}" for axis, size in given.items())
-        raise ValueError(f"mesh {asked} does not fit {count} devices: the product must be that number")
+        product = ", ".join(f"{axis}={size}" for axis, size in requested.items())
+        raise ValueError(f"mesh {product} does not fit {count} devices: the product of the sizes must be {count}")
     return sizes
 
 
 def param_sharding(mesh: Mesh, axes: Tree, shapes: Tree) -> Tree:
-    """Return the tree of ``NamedSharding`` that lays parameters out by the table of rules.
+    """Return the sharding of each parameter by the table of rules.
 
     Args:
       mesh: from ``make_mesh``.
-      axes: ``model.axes``: at each parameter a tuple of logical axis names.
-      shapes: the parameters, or anything with their shapes.
+      axes: ``model.axes``: for each parameter a tuple of logical axis names.
+      shapes: the parameters, or a tree of their shapes.
+
+    Returns:
+      A tree of ``NamedSharding``, one for each parameter.
 
     Raises:
-      ValueError: a dimension is not divisible by the mesh axes it goes to, or the rules lack its name.
+      ValueError: a dimension is not divisible by its mesh axes, or the rules lack its logical axis.
     """
 
-    def lay(path: tuple[Any, ...], leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
+    def shard(path: tuple[Any, ...], leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
         parameter = jax.tree_util.keystr(path, simple=True, separator=".")
         for name in names:
             if name not in RULES:
                 known = ", ".join(str(k) for k in RULES)
-                raise ValueError(f"parameter {parameter}: no rule for logical axis {name!r}; the rules have {known}")
+                raise ValueError(f"parameter {parameter}: no rule for logical axis {name!r}. Valid: {known}.")
         spec = _by_rule(names)
         for dimension, (size, name) in enumerate(zip(leaf.shape, names, strict=True)):
             axes = spec[dimension]
@@ -145,7 +159,7 @@ def param_sharding(mesh: Mesh, axes: Tree, shapes: Tree) -> Tree:
                 )
         return _sharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(lay, shapes, axes)
+    return jax.tree_util.tree_map_with_path(shard, shapes, axes)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -154,12 +168,21 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of an array that every device holds whole."""
+    """Return the sharding of an array that is replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def check_rows(mesh: Mesh, rows: int, field: str) -> None:
-    """Raise ValueError naming ``config.<field>`` unless ``rows`` divides over the mesh axes of rows."""
+    """Check that rows divide evenly over the mesh axes that split rows.
+
+    Args:
+      mesh: from ``make_mesh``.
+      rows: number of rows.
+      field: field of the config that the error names.
+
+    Raises:
+      ValueError: they do not.
+    """
     count = _count(mesh, RULES["rows"])
     if rows % count:
         raise ValueError(
@@ -168,12 +191,21 @@ def check_rows(mesh: Mesh, rows: int, field: str) -> None:
 
 
 def spread(mesh: Mesh, count: int) -> tuple[int, int]:
-    """Return over how many devices ``count`` rows divide, and how many there are to split rows over."""
+    """Return how many devices ``count`` rows can be split over, and how many devices split rows."""
     return layouts.parts(Layout(mesh), (count,), ("rows",)), _count(mesh, RULES["rows"])
 
 
 def check_memory(mesh: Mesh, kind: str, field: str) -> None:
-    """Raise ValueError naming ``config.<field>`` unless every device of the mesh has a memory of this kind."""
+    """Check that every device of a mesh has a memory of a kind.
+
+    Args:
+      mesh: from ``make_mesh``.
+      kind: memory kind, such as "pinned_host".
+      field: field of the config that the error names.
+
+    Raises:
+      ValueError: a device has no such memory.
+    """
     for device in mesh.local_devices:
         kinds = [memory.kind for memory in device.addressable_memories()]
         if kind not in kinds:
@@ -184,10 +216,18 @@ def check_memory(mesh: Mesh, kind: str, field: str) -> None:
 
 
 def constrain(tree: Tree, mesh: Mesh, leading: int = 0) -> Tree:
-    """Inside jit: split every array of ``tree`` by rows, which stand behind ``leading`` other dimensions.
+    """Inside jit, constrain every array of a tree to be split by rows.
 
-    Arrays of fewer dimensions, and rows that do not divide over the mesh, are left to the compiler:
-    a layout never changes a value.
+    Arrays of fewer dimensions, and rows that do not divide over the mesh, are left to the compiler: a sharding never
+    changes a value.
+
+    Args:
+      tree: arrays ``[..., B, ...]``.
+      mesh: from ``make_mesh``.
+      leading: number of dimensions before the rows.
+
+    Returns:
+      The tree, constrained.
     """
     names = (None,) * leading + ("rows",)
     layout = Layout(mesh)
@@ -196,10 +236,10 @@ def constrain(tree: Tree, mesh: Mesh, leading: int = 0) -> Tree:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Lays activations out by their logical axis names: ``models.build(architecture, sharding.Layout(mesh))``.
+    """Shards activations by their logical axis names: ``models.build(architecture, sharding.Layout(mesh))``.
 
-    A dimension is split over the first of its mesh axes, as many as divide it (one decoded position cannot be split
-    over ``sequence``). ``table`` is one of ``TABLES``. Hashable, and equal on equal meshes.
+    A dimension is split over its mesh axes in order, as long as their product divides it (one decoded position cannot
+    be split over ``sequence``). ``table`` is a key of ``TABLES``. Layouts are hashable, and equal on equal meshes.
     """
 
     mesh: Mesh
@@ -208,15 +248,15 @@ class Layout:
     def __call__(self, array: Array, names: Names) -> Array:
         """Return ``array`` constrained; ``names`` may be shorter than its dimensions."""
         spec = self._fit([array.shape], [names])[0]
-        # A constraint that splits nothing would still force the array to be whole everywhere.
+        # A constraint that splits no dimension would still force replication.
         if all(_count(self.mesh, axes) == 1 for axes in spec):
             return array
         return jax.lax.with_sharding_constraint(array, _sharding(self.mesh, spec))
 
     def hold(self, array: Array, names: Names) -> Array:
-        """Return ``array``, a parameter, constrained, to be whole everywhere as well."""
+        """Return a parameter, constrained; unlike a call, this also replicates what the table does not split."""
         spec = self._fit([array.shape], [names])[0]
-        # First gather, then trade dimensions: in one go the compiler would make every device hold the whole.
+        # First gather, then exchange dimensions: in one step the compiler would replicate the whole array.
         needed = {axis for axes in spec for axis in axes}
         gathered = [tuple(axis for axis in axes if axis in needed) for axes in _by_rule(names)]
         if all(size % _count(self.mesh, axes) == 0 for size, axes in zip(array.shape, gathered, strict=True)):
@@ -229,46 +269,56 @@ class Layout:
         return tuple({axis: self.mesh.shape[axis] for axis in axes if self.mesh.shape[axis] > 1} for axes in spec)
 
     def apart(self, function: Callable[..., Array], names: Sequence[Names], out: Names) -> Callable[..., Array]:
-        """Return ``function`` run by every device on its own parts of the arrays, which ``names`` lay out."""
+        """Return a function that every device applies to its shards of the arrays.
+
+        Args:
+          function: maps arrays to one array.
+          names: logical axis names of each argument.
+          out: logical axis names of the result, each among ``names``.
+
+        Returns:
+          The function, with the same arguments; it is ``function`` where no dimension is split.
+        """
 
         def run(*arrays: Array) -> Array:
             specs = self._fit([x.shape for x in arrays], names)
             if all(_count(self.mesh, axes) == 1 for spec in specs for axes in spec):
                 return function(*arrays)
-            laid = {
-                n: axes for given, spec in zip(names, specs, strict=True) for n, axes in zip(given, spec, strict=True)
-            }
-            to = [PartitionSpec(*(axes or None for axes in spec)) for spec in (*specs, [laid[n] for n in out])]
-            return jax.shard_map(function, mesh=self.mesh, in_specs=tuple(to[:-1]), out_specs=to[-1], check_vma=False)(
-                *arrays
+            by_name = dict(pair for key, spec in zip(names, specs, strict=True) for pair in zip(key, spec, strict=True))
+            *in_specs, out_specs = (
+                PartitionSpec(*(axes or None for axes in spec)) for spec in (*specs, [by_name[n] for n in out])
             )
+            mapped = jax.shard_map(
+                function, mesh=self.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False
+            )
+            return mapped(*arrays)
 
         return run
 
     def _fit(self, shapes: Sequence[Sequence[int]], names: Sequence[Names]) -> list[list[tuple[str, ...]]]:
-        """Return the mesh axes of each dimension of some arrays: the first of its rule, as long as all divide."""
+        """Return the mesh axes of each dimension of several arrays: those of its rule, as long as all sizes divide."""
         sizes: dict[str | None, list[int]] = {}
-        for shape, given in zip(shapes, names, strict=True):
-            for size, name in zip(shape, given, strict=False):
+        for shape, dimensions in zip(shapes, names, strict=True):
+            for size, name in zip(shape, dimensions, strict=False):
                 sizes.setdefault(name, []).append(size)
 
-        def fitting(name: str | None, taken: Sequence[str]) -> tuple[str, ...]:
-            axes = tuple(axis for axis in TABLES[self.table][name] if axis not in taken)
+        def fitting(name: str | None, used: Sequence[str]) -> tuple[str, ...]:
+            axes = tuple(axis for axis in TABLES[self.table][name] if axis not in used)
             while axes and any(size % _count(self.mesh, axes) for size in sizes[name]):
                 axes = axes[:-1]
             return axes
 
         specs = []
-        for given in names:
+        for dimensions in names:
             spec: list[tuple[str, ...]] = []
-            for name in given:
+            for name in dimensions:
                 spec.append(fitting(name, [axis for axes in spec for axis in axes]))
             specs.append(spec)
         return specs
 
 
 def _by_rule(names: Names) -> list[tuple[str, ...]]:
-    """Return the mesh axes of each dimension."""
+    """Return the mesh axes of each dimension by ``RULES``, whatever its size."""
     spec: list[tuple[str, ...]] = []
     for name in names:
         spec.append(tuple(axis for axis in RULES[name] if not any(axis in axes for axes in spec)))

@@ -1,4 +1,4 @@
-"""The train state: how a phase begins, and how it is laid out over a mesh."""
+"""The train state: its value at the start of a phase, and its sharding over a mesh."""
 
 import dataclasses
 import functools
@@ -16,18 +16,18 @@ _INIT = 4  # stream of the root key
 
 
 def _params(
-    setup: phases.Setup, before: types.TrainState | None, key: types.Key, policy: types.Tree
+    setup: phases.Setup, previous: types.TrainState | None, key: types.Key, policy: types.Tree
 ) -> dict[str, types.Tree]:
-    """Return every module's parameters: those of the phase before, else the given policy's or fresh ones.
+    """Return every module's parameters: those of the previous phase, else those of ``policy``, else new ones.
 
-    A critic or reward model that is new starts from the policy's trunk, with a head of its own.
+    A new critic or reward model starts from the policy's trunk and a newly initialized head.
     """
-    found = {} if before is None else before.params
-    policy = found.get("policy", setup.networks["policy"].init(key) if policy is None else policy)
+    trained = {} if previous is None else previous.params
+    policy = trained.get("policy", setup.networks["policy"].init(key) if policy is None else policy)
     params: dict[str, types.Tree] = {"policy": policy}
     for module, model in setup.networks.items():
-        if module in found:
-            params[module] = found[module]
+        if module in trained:
+            params[module] = trained[module]
         elif module != "policy":
             fresh = model.init(jax.random.fold_in(key, len(params)))
             params[module] = {k: jax.tree.map(jnp.copy, policy[k]) if k in policy else v for k, v in fresh.items()}
@@ -36,25 +36,25 @@ def _params(
 
 @dataclasses.dataclass(frozen=True)
 class Carried:
-    """What a phase takes over from the previous one, beside parameters, counters and cursors."""
+    """What a phase carries over from the previous one in addition to parameters, counters and cursors."""
 
     optimizer: bool = False
     reference: bool = False
-    pool: bool = False  # rows in flight
-    notes: tuple[str, ...] = ()  # what was asked for and cannot be carried over
+    pool: bool = False  # unfinished rows
+    notes: tuple[str, ...] = ()  # requests that cannot be met, for the log
 
 
 def carried(setup: phases.Setup, previous: phases.Setup | None, state: types.TrainState | None) -> Carried:
-    """Decide what a phase takes over.
+    """Return what a phase carries over from the previous one.
 
     Args:
       setup: the phase on devices.
-      previous: the previous phase on devices; None where the run starts.
-      state: the abstract state in which the previous phase ends.
+      previous: the previous phase on devices; None in the first phase.
+      state: the abstract state at the end of the previous phase; None in the first phase.
 
     Returns:
-      The optimizer state is carried over if the phase asks for it and its tree is that of the previous phase, the
-      reference if the phase asks for it, rows in flight if task, lengths, source and shapes are equal.
+      The optimizer state is carried over if the phase requests it and its tree is unchanged, the reference if the
+      phase requests it, unfinished rows if task, lengths, source and shapes are unchanged.
     """
     if previous is None or state is None:
         return Carried()
@@ -86,16 +86,16 @@ def begin(
     key: types.Key,
     policy: types.Tree = None,
 ) -> types.TrainState:
-    """Return the state in which a phase begins.
+    """Return the state at the start of a phase.
 
-    Optimizer state and reference are those of the trained part alone: frozen parameters exist once.
+    Optimizer state and reference cover the trained parameters only: frozen parameters are stored once.
 
     Args:
       setup: the phase on devices.
-      carried: what it takes over beside parameters, counters and cursors.
-      previous: the state in which the previous phase ended; None where the run starts.
+      carried: what it carries over in addition to parameters, counters and cursors.
+      previous: the state at the end of the previous phase; None in the first phase.
       key: the run's root key.
-      policy: parameters of the policy to start from; None: those of ``previous``, or fresh ones.
+      policy: the policy's initial parameters; None: those of ``previous``, or new ones.
 
     Returns:
       The state.
@@ -134,9 +134,10 @@ def begin(
 
 
 def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
-    """Lay parameters, reference and optimizer state out by the table of rules; pools by row; the rest replicated.
+    """Return the sharding of each leaf of a state.
 
-    Offloaded optimizer state lies in the host's memory.
+    Parameters, reference and optimizer state are sharded by the table of rules, pools by row; the rest is replicated.
+    Offloaded optimizer state is placed in host memory.
     """
     mesh = setup.mesh
     whole: Any = sharding.replicated(mesh)

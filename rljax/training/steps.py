@@ -1,7 +1,7 @@
-"""The step: rollout, score, advantage, update, as pure functions of (state, key).
+"""The step: rollout, scores, advantages and update as pure functions of (state, key).
 
-``make_step`` knows interfaces and no algorithm by name. ``key`` is always the run's root key; what a step
-draws is a function of it and of the state, so a step can be replayed from a checkpoint.
+``key`` is always the run's root key. The random draws of a step are a function of the key and the state, so a step
+can be replayed from a checkpoint.
 """
 
 import dataclasses
@@ -16,22 +16,22 @@ from rljax.training import phases, rollouts, sharding, states, updates
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The compiled functions of a phase. ``fused`` and ``update`` donate the state they are given."""
+    """The compiled functions of a phase. ``fused`` and ``update`` donate their state argument."""
 
     setup: phases.Setup
-    begin: Callable[..., types.TrainState]  # (state of the previous phase or None, key, policy's parameters or None)
+    begin: Callable[..., types.TrainState]  # (previous phase's state or None, key, policy's parameters or None)
     next_prompts: Callable[[types.TrainState, types.Key], tuple[types.Array, types.Array]]
     rollout: Callable[[types.TrainState, types.Key], types.Rollout]
     sample: Callable[..., types.Rollout]
     update: Callable[[types.TrainState, types.Rollout, types.Key], tuple[types.TrainState, dict[str, types.Array]]]
     fused: Callable[[types.TrainState, types.Key], tuple[types.TrainState, dict[str, types.Array]]] | None
     sharding: types.TrainState  # of each leaf of the state
-    shape: types.TrainState  # abstract state, with its shardings: what a checkpoint is restored like
-    notes: tuple[str, ...] = ()  # what does not carry over from the previous phase although it was asked to
+    shape: types.TrainState  # abstract state with shardings, into which checkpoints are restored
+    notes: tuple[str, ...] = ()  # requests to carry state over that cannot be met
 
     @functools.cached_property
     def generate(self) -> Callable[..., sampling.Sample]:
-        """Compiled ``(params, prompts, keys, samples, config) -> Sample``, for evaluations and typed prompts."""
+        """Compiled ``(params, prompts, keys, samples, config) -> Sample``, for evaluations and prompts of users."""
         setup = self.setup
 
         @functools.partial(jax.jit, static_argnames=("samples", "config"))
@@ -52,7 +52,7 @@ class Step:
 
 
 def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
-    """Return the functions of a phase, each compiled at its first call.
+    """Return the functions of a phase, each compiled on its first call.
 
     Args:
       setup: the phase on devices.
@@ -62,7 +62,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
       The step.
 
     Raises:
-      ValueError: rows do not divide over the mesh, or a parameter does not.
+      ValueError: the rows or a parameter cannot be divided over the mesh.
     """
     sharding.check_rows(setup.mesh, setup.rows, "batch.prompts * config.batch.samples")
     last = None if previous is None else previous.shape
@@ -73,7 +73,9 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     device = not setup.task.host
     demonstrated = setup.algorithm.source.origin == "demonstrations"
 
-    def sample(params, step, position, prompts, key):
+    def sample(
+        params: types.Tree, step: types.Array, position: types.Array, prompts: types.Prompts, key: types.Key
+    ) -> types.Rollout:
         prompts = sharding.constrain(prompts, setup.mesh)
         if demonstrated:
             return rollouts.demonstrate(setup, step, position, prompts, key)

@@ -1,6 +1,6 @@
-"""The update: complete the rows, compute advantages, run every objective, move what follows.
+"""The update: complete the rows, compute advantages, optimize every objective, update reference and schedules.
 
-Everything is a pure function; micro-batches, minibatches and epochs are scans.
+All functions are pure; epochs, minibatches and micro-batches are scans.
 """
 
 import functools
@@ -21,13 +21,13 @@ _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repe
 
 
 def _split(tree: types.Tree, parts: int, mesh: jax.sharding.Mesh) -> types.Tree:
-    """Cut row-leading arrays [B, ...] into [parts, B / parts, ...], rows of a block staying together."""
+    """Reshape arrays [B, ...] to [parts, B / parts, ...]; adjacent rows stay together."""
     split = jax.tree.map(lambda x: x.reshape((parts, x.shape[0] // parts, *x.shape[1:])), tree)
     return sharding.constrain(split, mesh, leading=1) if parts > 1 else split
 
 
 def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, setup: phases.Setup) -> Any:
-    """Apply ``function`` to the rows, a micro-batch at a time."""
+    """Apply ``function`` to the rows, one micro-batch at a time."""
     if setup.learner.microbatches == 1:
         return function(rollout)
     out = jax.lax.map(function, _split(rollout, setup.learner.microbatches, setup.mesh))
@@ -35,29 +35,29 @@ def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, 
 
 
 def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
-    """Fill what the algorithm reads beyond the sample: reference, proximal policy and critic."""
+    """Compute the fields that the algorithm reads and the sampler does not write: ref_logp, proximal_logp, value."""
     needs = interpreter.needs(setup.algorithm)
-    inner = max(_repeats(setup, o) for o in setup.algorithm.objectives)
+    repeats = max(_repeats(setup, o) for o in setup.algorithm.objectives)
 
     def fill(rows: types.Rollout) -> dict[str, types.Array]:
-        found = {}
+        fields = {}
         if needs.reference:
             reference = adapters.joined(state.reference, state.params["policy"])
             plain = phases.score(setup, "policy", reference, rows, types.Needs(), kept=False)
-            found["ref_logp"] = plain.logp
-        if needs.fixed_proximal or (needs.proximal and inner > 1):
-            found["proximal_logp"] = phases.score(setup, "policy", state.params["policy"], rows, types.Needs()).logp
+            fields["ref_logp"] = plain.logp
+        if needs.fixed_proximal or (needs.proximal and repeats > 1):
+            fields["proximal_logp"] = phases.score(setup, "policy", state.params["policy"], rows, types.Needs()).logp
         if needs.value:
-            found["value"] = phases.score(
+            fields["value"] = phases.score(
                 setup, "value", state.params[setup.owner("value")], rows, types.Needs(value=True)
             ).value
-        return found
+        return fields
 
     return rollout.replace(**_map_rows(fill, rollout, setup))
 
 
 def _repeats(setup: phases.Setup, o: types.Objective) -> int:
-    """Count the gradient steps an objective takes on one rollout."""
+    """Return the number of gradient steps of an objective on one rollout."""
     return (o.epochs or setup.learner.epochs) * (o.minibatches or setup.learner.minibatches)
 
 
@@ -67,13 +67,13 @@ def _minibatch_gradient(
     part: types.Tree,
     state: types.TrainState,
     rollout: types.Rollout,
-    inner,
-    key,
+    inner: types.State,
+    key: types.Key,
 ):
-    """Return (loss, metrics, gradient, state) of one minibatch; micro-batches only add.
+    """Return (loss, metrics, gradient, objective's state) of one minibatch, summed over micro-batches.
 
-    ``part`` is the trained part of the module's parameters as it is now, ``state`` that of the start of the update.
-    The gradient is of the part alone, and float32.
+    ``part`` is the current value of the module's trained parameters, ``state`` the state before the update. The
+    gradient is with respect to ``part``, in float32.
     """
     needs = interpreter.objective_needs(o)
     reference = adapters.joined(state.reference, state.params["policy"]) if needs.divergence else None
@@ -90,13 +90,13 @@ def _minibatch_gradient(
         value, metrics = interpreter.loss(o, rows, scores, inner, key)
         if scores.logp is not None and rows.behaviour_logp is not None:
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
-            drawn = (rows.mask > 0) & (rows.behaviour_logp < 0)  # demonstrations are taken to be certain
+            drawn = (rows.mask > 0) & (rows.behaviour_logp < 0)  # demonstrations have log-prob 0
             metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
         return value, metrics
 
     def gradient(*arguments: Any) -> Any:
-        found, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
-        return found, optimizers.wide(grads)  # micro-batches add in float32
+        value_metrics, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
+        return value_metrics, optimizers.wide(grads)  # micro-batches are accumulated in float32
 
     if setup.learner.lanes and setup.shared(rollout.mask.shape[0]):
         return *_packed(setup, gradient, part, rollout, key), inner
@@ -121,65 +121,66 @@ def _zeros(function: Callable[..., Any], *arguments: Any) -> Any:
 def _packed(
     setup: phases.Setup, gradient: Callable[..., Any], params: types.Tree, rollout: types.Rollout, key: types.Key
 ):
-    """Return (loss, metrics, gradient) of packed rows, as many micro-batches as their tokens take.
+    """Return (loss, metrics, gradient) of packed rows, in as many micro-batches as their tokens need.
 
-    The unit is ``setup.learner.lanes`` packed rows of one prompt; most prompts need one, the longest several.
+    A unit is ``setup.learner.lanes`` packed rows of one prompt; a prompt with long completions needs several units.
     """
-    rows, width = rollout.mask.shape
-    prompts, samples = rows // setup.samples, setup.samples
+    count, width = rollout.mask.shape
+    prompts, samples = count // setup.samples, setup.samples
     length = jnp.sum(packing.written(rollout.mask), axis=1, dtype=jnp.int32).reshape(prompts, samples)
     lane, offset = packing.first_fit(length, width)
-    ends = jnp.cumsum(jnp.max(lane, axis=1) // setup.learner.lanes + 1)  # units of the prompts up to each
+    ends = jnp.cumsum(jnp.max(lane, axis=1) // setup.learner.lanes + 1)  # cumulative number of units
     each = max(1, prompts // setup.learner.microbatches)
 
-    def part(turn: types.Array) -> tuple[types.Rollout, packing.Places]:
-        unit = turn * each + jnp.arange(each, dtype=jnp.int32)
+    def part(number: types.Array) -> tuple[types.Rollout, packing.Places]:
+        unit = number * each + jnp.arange(each, dtype=jnp.int32)
         prompt = jnp.minimum(jnp.searchsorted(ends, unit, side="right"), prompts - 1).astype(jnp.int32)
         first = setup.learner.lanes * (unit - jnp.where(prompt > 0, ends[prompt - 1], 0))
-        own = lane[prompt] - first[:, None]
-        here = (own >= 0) & (own < setup.learner.lanes) & (unit < ends[-1])[:, None]
+        local = lane[prompt] - first[:, None]  # lane within the unit
+        present = (local >= 0) & (local < setup.learner.lanes) & (unit < ends[-1])[:, None]
         places = packing.Places(
-            jnp.where(here, own, setup.learner.lanes).reshape(-1),
+            jnp.where(present, local, setup.learner.lanes).reshape(-1),
             offset[prompt].reshape(-1),
             setup.learner.lanes,
             samples,
             width,
         )
         index = (prompt[:, None] * samples + jnp.arange(samples, dtype=jnp.int32)[None, :]).reshape(-1)
-        taken = jax.tree.map(lambda x: x[index], rollout)
-        weight = here.reshape(-1, 1).astype(taken.mask.dtype)
-        coefficient = {name: x * weight for name, x in taken.coefficient.items()}
-        taken = taken.replace(mask=taken.mask * weight, coefficient=coefficient)
-        return sharding.constrain(taken, setup.mesh), places
+        rows = jax.tree.map(lambda x: x[index], rollout)
+        weight = present.reshape(-1, 1).astype(rows.mask.dtype)
+        coefficient = {name: x * weight for name, x in rows.coefficient.items()}
+        rows = rows.replace(mask=rows.mask * weight, coefficient=coefficient)
+        return sharding.constrain(rows, setup.mesh), places
 
     def add(carry):
-        turn, total = carry
-        taken, places = part(turn)
-        return turn + 1, jax.tree.map(jnp.add, total, gradient(params, taken, jax.random.fold_in(key, turn), places))
+        number, total = carry
+        rows, places = part(number)
+        added = gradient(params, rows, jax.random.fold_in(key, number), places)
+        return number + 1, jax.tree.map(jnp.add, total, added)
 
     start = jnp.zeros((), jnp.int32)
-    total = _zeros(lambda taken, places: gradient(params, taken, key, places), *jax.eval_shape(part, start))
+    total = _zeros(lambda rows, places: gradient(params, rows, key, places), *jax.eval_shape(part, start))
     _, ((value, metrics), grads) = jax.lax.while_loop(lambda c: c[0] * each < ends[-1], add, (start, total))
     return value, metrics, grads
 
 
-def _optimise(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
-    """Run one objective: every epoch and minibatch. Returns (state, metrics of it)."""
+def _optimize(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
+    """Run the epochs and minibatches of one objective; return (state, metrics)."""
     o, tx = setup.algorithm.objectives[number], setup.phase.optimizers[number]
     minibatches = o.minibatches or setup.learner.minibatches
     batches = _split(rollout, minibatches, setup.mesh)
     rounding = jax.random.fold_in(key, _ROUNDING) if setup.learner.rounding == "stochastic" else None
 
-    def turn(carry, i: types.Array):
+    def gradient_step(carry, i: types.Array):
         part, opt_state, inner = carry
         rows = jax.tree.map(lambda x: x[i % minibatches], batches)
         value, metrics, grads, inner = _minibatch_gradient(
             setup, o, part, state, rows, inner, jax.random.fold_in(key, i)
         )
-        if setup.learner.offload:  # on the device for no longer than it is used
+        if setup.learner.offload:  # on the device during the optimizer's step only
             opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
-        own = None if rounding is None else jax.random.fold_in(rounding, i)
-        part, opt_state, norm, finite = optimizers.apply(tx, grads, value, part, opt_state, own)
+        rounding_key = None if rounding is None else jax.random.fold_in(rounding, i)
+        part, opt_state, norm, finite = optimizers.apply(tx, grads, value, part, opt_state, rounding_key)
         if setup.learner.offload:
             opt_state = jax.device_put(opt_state, jax.memory.Space.Host)
         metrics |= {"loss": value, "gradient_norm": norm, "skipped": 1.0 - finite}
@@ -189,13 +190,13 @@ def _optimise(setup: phases.Setup, number: int, state: types.TrainState, rollout
     carry = (adapters.trained(state.params[o.module]), state.opt_state[number], inner)
     repeats = _repeats(setup, o)
     if repeats == 1:
-        carry, metrics = turn(carry, jnp.zeros((), jnp.int32))
+        carry, metrics = gradient_step(carry, jnp.zeros((), jnp.int32))
         stacked = jax.tree.map(lambda x: x[None], metrics)
     else:
-        carry, stacked = jax.lax.scan(turn, carry, jnp.arange(repeats))
+        carry, stacked = jax.lax.scan(gradient_step, carry, jnp.arange(repeats))
     metrics = {name: jnp.mean(x) for name, x in stacked.items()}
     metrics["skipped"] = jnp.sum(stacked["skipped"])
-    if "sampler_gap" in stacked:  # later minibatches have moved away from the sampler by design
+    if "sampler_gap" in stacked:  # only the first minibatch is scored by the policy that sampled
         metrics["sampler_gap"] = stacked["sampler_gap"][0]
     part, opt_state, inner = carry
 
@@ -211,7 +212,7 @@ def _optimise(setup: phases.Setup, number: int, state: types.TrainState, rollout
 
 
 def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
-    """Describe how evenly a micro-batch of rows uses the experts, where the policy has any."""
+    """Return metrics of expert balance on one micro-batch, empty for a policy without experts."""
     model = setup.networks["policy"]
     if not model.architecture.experts or rollout.context is None or rollout.action is None:
         return {}
@@ -223,7 +224,7 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
 
 
 def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
-    """Describe the rows a step trains on, before the loss; rewards only where a verifier gave them."""
+    """Return metrics of the rows a step trains on; those of rewards only if the rows were ``judged`` by a verifier."""
     valid = ops.valid_rows(rollout)
     metrics = {
         "length": ops.masked_mean(jnp.sum(rollout.mask, axis=1), valid),
@@ -231,12 +232,12 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
     }
     if judged:
         reward = ops.row_reward(rollout)
-        own = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], valid, 0.0)  # not what others wrote
+        on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], valid, 0.0)
         metrics |= {
             "reward": ops.masked_mean(rollout.reward, valid),
             "reward_std": ops.masked_std(reward, valid),
             "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
-            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, own),
+            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, on_policy),
         }
         metrics |= {f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome}
         metrics |= {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
@@ -248,7 +249,7 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
     if rollout.entropy is not None:
         metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
     if rollout.ref_logp is not None and rollout.raw_logp is not None:
-        # of the policy that sampled; a penalty's own, of the live policy, takes its place
+        # of the sampling policy; overwritten by the metric of a KL penalty, which is of the current policy
         d = jnp.where(rollout.mask > 0, rollout.raw_logp - rollout.ref_logp, 0.0)
         metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), rollout.mask)
     if rollout.advantage is not None:
@@ -259,13 +260,20 @@ def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Ar
 def update(
     setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
 ) -> tuple[types.TrainState, dict[str, Any]]:
-    """Update the state from a scored rollout, [prompts * oversample * samples] rows.
+    """Update the state from a rollout.
 
-    Returns the state and scalar metrics; with ``log.rollout_rows``, also the first rows as they were trained on
-    ("rows").
+    Args:
+      setup: the phase on devices.
+      state: the state before the update.
+      rollout: prompts * oversample * samples rows with rewards, those of a prompt adjacent.
+      key: the run's root key.
+
+    Returns:
+      (state, metrics): float32 scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first rows
+      that the step trained on.
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
-    algorithm, source, before = setup.algorithm, setup.algorithm.source, state
+    algorithm, source, previous = setup.algorithm, setup.algorithm.source, state
     decoded = rollout.extra.get("slots")
     metrics = {}
     if decoded is not None:
@@ -283,10 +291,10 @@ def update(
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped = jnp.zeros(())
     for number, o in enumerate(algorithm.objectives):
-        state, own = _when_due(setup, number, state, rollout, jax.random.fold_in(key, 2 + number))
-        skipped += own["skipped"]
-        metrics |= own if o.module == "policy" else {f"{o.module}/{name}": x for name, x in own.items()}
-    state = _follow(setup, before, state, metrics, skipped, jax.random.fold_in(key, 1000))
+        state, terms = _when_due(setup, number, state, rollout, jax.random.fold_in(key, 2 + number))
+        skipped += terms["skipped"]
+        metrics |= terms if o.module == "policy" else {f"{o.module}/{name}": x for name, x in terms.items()}
+    state = _finish(setup, previous, state, metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
     if setup.settings.log.rollout_rows:
         metrics["rows"] = jax.tree.map(lambda x: x[: setup.settings.log.rollout_rows], rollout)
@@ -294,9 +302,9 @@ def update(
 
 
 def _when_due(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
-    """Run an objective on the steps it is meant for; on the others its metrics are 0."""
+    """Run an objective on every ``every``-th step; on other steps its metrics are 0."""
     every = setup.algorithm.objectives[number].every
-    run = functools.partial(_optimise, setup, number)
+    run = functools.partial(_optimize, setup, number)
     if every == 1:
         return run(state, rollout, key)
     shapes = jax.eval_shape(run, state, rollout, key)[1]
@@ -304,8 +312,15 @@ def _when_due(setup: phases.Setup, number: int, state: types.TrainState, rollout
     return jax.lax.cond(state.step % every == 0, run, lambda s, *_: (s, idle), state, rollout, key)
 
 
-def _follow(setup: phases.Setup, before, state: types.TrainState, metrics, skipped, key: types.Key) -> types.TrainState:
-    """Move reference, schedules and counters. A step with a skipped update moves the counters only."""
+def _finish(
+    setup: phases.Setup,
+    previous: types.TrainState,
+    state: types.TrainState,
+    metrics: types.Metrics,
+    skipped: types.Array,
+    key: types.Key,
+) -> types.TrainState:
+    """Update reference, schedules and counters; only the counters if an update was skipped."""
     finite = skipped == 0
     reference, inner = interpreter.after(
         setup.algorithm, state.reference, adapters.trained(state.params["policy"]), metrics, state.algorithm, key
@@ -317,8 +332,8 @@ def _follow(setup: phases.Setup, before, state: types.TrainState, metrics, skipp
 
     return state.replace(
         step=state.step + 1,
-        reference=keep(reference, before.reference),
-        algorithm=keep(inner, before.algorithm),
+        reference=keep(reference, previous.reference),
+        algorithm=keep(inner, previous.algorithm),
         skipped=jnp.where(finite, 0, state.skipped + 1),
         skipped_total=state.skipped_total + skipped.astype(jnp.int32),
     )
