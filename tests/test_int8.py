@@ -9,7 +9,7 @@ import pytest
 
 from rljax import types
 from rljax.models import layer
-from rljax.models.architecture import MATRICES
+from rljax.models.architectures import MATRICES
 from rljax.training import phases
 from tests import tiny
 

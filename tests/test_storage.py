@@ -19,7 +19,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 from rljax.config import files, schema
 from rljax.data import gsm8k_builder, storage, tokenizers
 from rljax.host import workdirs
-from rljax.models import architecture as architectures
+from rljax.models import architectures
 from rljax.models.checkpoints import weights
 from rljax.run import checkpoints, evaluate, loop, metrics
 from tests import compiler, flaky

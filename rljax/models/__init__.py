@@ -11,13 +11,13 @@ Public names: ``Architecture``, ``Model``, ``Cache``, ``MATRICES``, ``build``, `
 uses a model through ``sampling.Policy``, and a model shards its arrays over a mesh through ``layouts.Layout``.
 
 ===================  =========================================================================================
-``architecture.py``  the fields of an architecture; its parameters and their logical axes
+``architectures.py``  the fields of an architecture; its parameters and their logical axes
 ``presets.py``       architectures of published models
 ``transformer.py``   the forward pass over whole rows, and over rows that share a prompt
 ``layer.py``         one layer: norms, rotary positions, projections, gated layer
 ``attention.py``     attention of a batch of rows (plain, tiled, cuDNN, splash) and of one query
 ``gated.py``         gated layers and mixtures of experts
-``cache.py``         decoding token by token with a key-value cache
+``caches.py``         decoding token by token with a key-value cache
 ``head.py``          log-probabilities of given tokens, computed over parts of the vocabulary
 ``scoring.py``       log-probabilities, entropies, values and rewards of the rows of a rollout
 ``packing.py``       several completions of a prompt in one row
@@ -32,9 +32,7 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
 
 import dataclasses
 
-from rljax.models import architecture as architectures
-from rljax.models import cache as caches
-from rljax.models import layouts, presets, transformer
+from rljax.models import architectures, caches, layouts, presets, transformer
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architecture as architectures
-from rljax.models.architecture import Architecture
+from rljax.models import architectures
+from rljax.models.architectures import Architecture
 from rljax.types import Array, Key, Tree
 
 IN, OUT = architectures.ADAPTER

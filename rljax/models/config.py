@@ -4,7 +4,7 @@ import dataclasses
 
 from rljax.language import settings
 from rljax.language.settings import group, setting
-from rljax.models.architecture import Architecture
+from rljax.models.architectures import Architecture
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.models.architecture import Architecture
+from rljax.models.architectures import Architecture
 from rljax.models.layouts import UNCONSTRAINED, Layout, Names
 from rljax.types import Array, Tree
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architecture as architectures
-from rljax.models import attention, gated
-from rljax.models.architecture import Architecture
+from rljax.models import architectures, attention, gated
+from rljax.models.architectures import Architecture
 from rljax.models.layouts import Layout, Names
 from rljax.types import Array, Tree
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models import attention, gated, layer
-from rljax.models.architecture import Architecture
+from rljax.models.architectures import Architecture
 from rljax.models.layouts import UNCONSTRAINED, Layout
 from rljax.types import Array, Tree
 

@@ -15,7 +15,7 @@ import jax
 from absl import app, flags, logging
 from etils import epath
 
-from rljax.models import architecture as architectures
+from rljax.models import architectures
 from rljax.models.checkpoints import families, weights
 from rljax.types import Tree
 

@@ -15,7 +15,7 @@ import optax
 import optax.contrib
 
 from rljax import types
-from rljax.models import architecture as architectures
+from rljax.models import architectures
 
 HOST = "pinned_host"  # memory kind of offloaded optimizer state
 

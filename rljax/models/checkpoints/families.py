@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rljax.models.architecture import Architecture
+from rljax.models.architectures import Architecture
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,8 @@ import numpy as np
 from etils import epath
 
 from rljax.data import storage
-from rljax.models import adapters
-from rljax.models import architecture as architectures
-from rljax.models.architecture import Architecture
+from rljax.models import adapters, architectures
+from rljax.models.architectures import Architecture
 from rljax.models.checkpoints import families, tensors
 from rljax.types import Key, Tree
 

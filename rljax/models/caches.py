@@ -15,9 +15,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architecture as architectures
-from rljax.models import attention, layer, transformer
-from rljax.models.architecture import MATRICES, Architecture
+from rljax.models import architectures, attention, layer, transformer
+from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.layouts import Layout
 from rljax.transforms import ops
 from rljax.types import Array, Tree
