@@ -190,7 +190,7 @@ def test_the_page_counts_what_lies_on_a_device():
         assert row.bytes == shard.data.nbytes
         same = sum(s.index == shard.index for s in leaf.addressable_shards)
         assert same == np.prod([program.mesh.shape[axis] for axis in row.copied])
-        assert bool(row.copied) == bool(sharding.why(row))
+        assert bool(row.copied) == bool(page.why(row))
     text = page.page(program)
     assert all(row.name in text for row in rows)
     assert "fsdp, expert split expert or width, and this array has only (layers, None)" in text
