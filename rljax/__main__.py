@@ -15,7 +15,7 @@ from absl import app, flags
 from rljax.language import parse
 
 # Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
-# ``define_flags()`` and ``parse_flags(argv)``, which replaces absl's parser.
+# ``define_flags()``, ``parse_flags(argv)``, which replaces absl's parser, and ``after_help()``, which adds to ``--help``.
 COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
@@ -50,7 +50,12 @@ def run(name: str, arguments: Sequence[str]) -> None:
     module.define_flags()
     flags.adopt_module_key_flags(module)  # --help lists the flags of the main module
     sys.modules["__main__"].__doc__ = module.__doc__  # and begins with its docstring
-    app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", app.parse_flags_with_usage))
+    try:
+        app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", app.parse_flags_with_usage))
+    except SystemExit:
+        if "--help" in arguments and hasattr(module, "after_help"):
+            module.after_help()
+        raise
 
 
 def main(arguments: Sequence[str]) -> None:

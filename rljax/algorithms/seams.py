@@ -63,7 +63,7 @@ def pieces(seam: str, text: str, field: str) -> tuple:
         if not isinstance(p, types.Transform | types.Source) or p.seam != seam:
             home = getattr(p, "seam", None)
             problem = f"belongs to seam {home!r}." if home else "is not a piece."
-            raise ValueError(f"{field}={text!r}: {getattr(p, 'spec', None) or p} {problem}")
+            raise ValueError(f"{field}={text!r}: {getattr(p, 'spec', None) or type(p).__name__} {problem}")
     return tuple(built)
 
 

@@ -87,12 +87,12 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def show(fields: Iterable[settings.Field]) -> None:
-    """Print fields as a table."""
+def show(fields: Iterable[settings.Field] = ()) -> None:
+    """Print fields as a table; every field where none is given."""
     output = table.Table(box=box.SIMPLE_HEAD)
     for heading in ("config.", "default", "allowed", "meaning"):
         output.add_column(heading, overflow="fold")
-    for f in fields:
+    for f in fields or _fields():
         output.add_row(_name(f), repr(f.default), f.allowed, f.help)
     console.Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False).print(output)
 

@@ -46,7 +46,7 @@ class Session(contextlib.AbstractContextManager):
                 self.state, _, self.step = self.saver.restore(self._shape)
         if written is not None:
             written.write("config.json", files.dumps(program.config, indent=2))
-            written.write("algorithm.txt", _describe(program))
+            written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")

@@ -22,7 +22,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from rljax import data
-from rljax.config import files, resolve, schema
+from rljax.config import files, page, resolve, schema
 from rljax.language import parse
 
 
@@ -57,7 +57,7 @@ def parse_flags(argv: list[str]) -> list[str]:
     except ValueError as error:
         _fail(error)
         raise
-    except AttributeError as error:
+    except (AttributeError, KeyError) as error:
         _explain(argv)
         cause = error.args[0]  # the config library's KeyError, with the nearest name in its second line
         lines = str(cause.args[0] if isinstance(cause, KeyError) else cause).splitlines()
@@ -81,6 +81,12 @@ def _explain(argv: Sequence[str]) -> None:
 def default_workdir(config: schema.ConfigDict) -> pathlib.Path:
     """Return runs/<name>-<digest>, a different folder for each config."""
     return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(files.dumps(config).encode()).hexdigest()[:8]}"
+
+
+def after_help() -> None:
+    """Print what follows the flags of ``--help``: the fields of ``--config.FIELD``."""
+    print("\nFields of --config.FIELD=VALUE; more in configs/README.md:")
+    page.show()
 
 
 def define_flags() -> None:
