@@ -15,7 +15,7 @@ from absl import app, flags
 from rljax.language import parse
 
 # Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
-# ``define_flags()``, ``parse_flags(argv)``, which replaces absl's parser, and ``after_help()``, which adds to ``--help``.
+# ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which adds to ``--help``.
 COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
