@@ -167,6 +167,8 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
         out.add_row(f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations))
     out.add_row("greedy", *(percent(e["greedy"]) for e in evaluations))
     out.add_row("prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations))
+    if len({e.get("task") for e in evaluations}) > 1:
+        out.add_row("task", *(e.get("task", "") for e in evaluations))
     console.print(out)
     for e in evaluations[-1:]:
         console.print(f"sample completions ({e['name']}):")

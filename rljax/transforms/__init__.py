@@ -143,6 +143,14 @@ def where(
     not), "positive", "negative" and "nonzero" (the advantage), "kept" (the part of that name), "first_turn".
     Reward and advantage signs differ: with a group baseline, a row of middling reward in a good group is correct
     and negative.
+
+    Args:
+      predicate: which rows or tokens.
+      then: the pieces of what satisfies it, a chain of loss transforms.
+      otherwise: those of the rest; None: no term.
+
+    Returns:
+      A loss transform.
     """
     choose = PREDICATES[predicate]
     rest = chain(kind=types.LossTransform) if otherwise is None else otherwise

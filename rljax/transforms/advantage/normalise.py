@@ -21,11 +21,19 @@ def over(a, scale):
 FLAT = 1e-6  # standard deviations of equal rewards are at most this: their mean may differ in the last bit
 
 
-def scaled(a, std, epsilon):
+def scaled(a: types.Array, std: types.Array, epsilon: types.NonNegative) -> types.Array:
     """Return a / (std + epsilon), and ``a`` where the statistic has no spread.
 
     What is scaled may differ although what the statistic counts does not: rows that ``only`` leaves out, rows of one
-    rollout, tokens of one row. Dividing by epsilon alone would make it dominate the batch.
+    episode, tokens of one row. Dividing by epsilon alone would make it dominate the batch.
+
+    Args:
+      a: ``[B, T]`` advantages.
+      std: the standard deviation of their segments, ``[B, T]`` or ``[B, 1]``.
+      epsilon: added to it.
+
+    Returns:
+      ``[B, T]`` advantages.
     """
     return jnp.where(std > FLAT, over(a, std + epsilon), a)
 

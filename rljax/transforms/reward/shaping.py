@@ -21,13 +21,35 @@ def over(a, b):
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
 
 
-def largest(x, r: types.Rollout, key=None):
-    """Return the largest x among the valid rows of the group, or of ``key``; -inf where there is none."""
+def largest(x: types.Array, r: types.Rollout, key: types.Array | None = None) -> types.Array:
+    """Return the largest number of a segment at every row of it.
+
+    Args:
+      x: ``[B]`` numbers.
+      r: the rows; invalid ones do not count.
+      key: ``[B]`` int32 ids of the segments; None: the groups.
+
+    Returns:
+      ``[B]``; -inf where a segment has no valid row.
+    """
     return ops.segment_max(jnp.where(ops.valid_rows(r) > 0, x, -jnp.inf), r.group if key is None else key)
 
 
-def zscore(x, r: types.Rollout, weight, ddof: int, epsilon=0.0):
-    """Return (x - mean) / (std + epsilon) over the group's rows with weight; 0 without spread, and on other rows."""
+def zscore(
+    x: types.Array, r: types.Rollout, weight: types.Array, ddof: int, epsilon: types.NonNegative = 0.0
+) -> types.Array:
+    """Return (x - mean) / (std + epsilon) over the group's rows with weight.
+
+    Args:
+      x: ``[B]`` numbers.
+      r: the rows.
+      weight: ``[B]``, above 0 on the rows that count.
+      ddof: degrees of freedom that the standard deviation subtracts.
+      epsilon: added to the standard deviation.
+
+    Returns:
+      ``[B]``; 0 without spread, and on rows without weight.
+    """
     mean, std = ops.segment_mean(x, r.group, weight), ops.segment_std(x, r.group, weight, ddof)
     return jnp.where(weight > 0, over(x - mean, std + epsilon), 0.0)
 
