@@ -1,4 +1,4 @@
-"""How far should wrong tokens be pushed down? Four powers of this study's piece, three seeds each."""
+"""Compare four powers of ``pieces.tapered_rloo``, with three seeds each."""
 
 from rljax.run import sweep
 

@@ -1,9 +1,9 @@
-"""Measure every KL of the library by enumeration: no sampling, so every number is exact.
+"""Measure every KL piece of the library by enumeration, so that every number is exact.
 
     python experiments/kl_estimators/study.py
 
-rewrites the tables between the markers of rljax/transforms/KL.md and draws kl.png beside this file. What is measured
-are the library's own pieces; the truth is written in plain NumPy.
+rewrites the tables between the markers of rljax/transforms/KL.md and draws kl.png in this folder. The measured pieces
+are those of the library; the true values and gradients are computed in plain NumPy.
 """
 
 import functools
@@ -21,8 +21,8 @@ from rljax.transforms import advantage, ops, penalty, reduce, reward, surrogate
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parents[1] / "rljax" / "transforms" / "KL.md"
-LEVELS = (0.001, 0.1, 1.0)  # true KL(pi || ref), nats, of the tables
-GRID = tuple(10.0 ** np.arange(-3, 0.3, 0.25))  # of the figure
+LEVELS = (0.001, 0.1, 1.0)  # KL(pi || ref) of the tables, nats
+GRID = tuple(10.0 ** np.arange(-3, 0.3, 0.25))  # KL(pi || ref) of the figure, nats
 STALE = (0.01, 0.1)  # KL(pi || behaviour), nats
 PAIRS, V = 32, 8
 KEY = jax.random.key(0)
@@ -37,7 +37,7 @@ EXACT = {
     **{n: penalty.exact_kl(n, 1.0) for n in ("reverse_kl", "forward_kl", "js", "hellinger", "total_variation")},
     **{f"alpha, alpha={a}": penalty.exact_kl("alpha", 1.0, a) for a in (0.5, 0.9)},
 }
-REHEARSED = {  # f_divergence, and what it estimates on tokens of the reference
+REHEARSED = {  # f_divergence, and the exact divergence that it estimates on tokens of the reference
     "`forward_kl`, that is `forward_kl`": (
         penalty.f_divergence("forward_kl", 1.0),
         penalty.exact_kl("forward_kl", 1.0),
@@ -47,7 +47,7 @@ REHEARSED = {  # f_divergence, and what it estimates on tokens of the reference
 }
 
 
-# --- the truth, in NumPy ------------------------------------------------------------------------
+# --- true values and gradients, in NumPy ---------------------------------------------------------
 
 
 def log_softmax(x):
@@ -57,14 +57,14 @@ def log_softmax(x):
 
 
 def reverse_kl(logp, ref):
-    """Return KL(pi || ref) over the last dimension and its gradient in the logits, pi (d - KL)."""
+    """Return KL(pi || ref) over the last dimension, and its gradient pi (d - KL) in the logits."""
     p, d = np.exp(logp), logp - ref
     value = np.sum(p * d, axis=-1)
     return value, p * (d - value[..., None])
 
 
 def bisect(divergence, level):
-    """Return, for each pair, the s >= 0 at which the increasing ``divergence(s)`` is ``level``."""
+    """Return the s >= 0 of each pair at which ``divergence(s)``, which increases in s, equals ``level``."""
     low = np.zeros_like(divergence(0.0))
     high = low + 64.0
     for _ in range(60):
@@ -75,7 +75,7 @@ def bisect(divergence, level):
 
 
 def shifted(logits, direction, level):
-    """Return log-probs of softmax(logits + s direction) at KL(pi || that) = ``level``; KL increases in s."""
+    """Return log ref, ref = softmax(logits + s direction), with the s at which KL(pi || ref) is ``level``."""
 
     def at(s):
         return log_softmax(logits + np.reshape(s, (-1, 1)) * direction)
@@ -84,13 +84,13 @@ def shifted(logits, direction, level):
 
 
 def pairs(levels):
-    """Return (logits, log ref), each [levels, PAIRS, V]: the same policies and directions at every level."""
+    """Return (logits, log ref), each [levels, PAIRS, V]; policies and directions are the same at every level."""
     random = np.random.default_rng(0)
     logits, direction = random.normal(size=(2, PAIRS, V))
     return np.stack([logits] * len(levels)), np.stack([shifted(logits, direction, x) for x in levels])
 
 
-# --- one state: each token of the vocabulary is a row of one token -------------------------------
+# --- one state: each token of the vocabulary is one row of length 1 ------------------------------
 
 
 def single_terms(piece, logits, ref, behaviour):
@@ -119,7 +119,7 @@ length = functools.partial(np.linalg.norm, axis=-1)
 
 
 def moments(weight, terms, gradients):
-    """Return the value's mean and std, the mean gradient and one sample's noise about it, sqrt(tr covariance)."""
+    """Return mean and std of the value, the mean gradient, and the noise of one sample's gradient, sqrt(tr cov)."""
     parameters = gradients.reshape(*terms.shape, -1)
     value = np.sum(weight * terms, axis=-1)
     spread = np.sqrt(np.sum(weight * (terms - value[..., None]) ** 2, axis=-1))
@@ -128,19 +128,19 @@ def moments(weight, terms, gradients):
     return value, spread, mean, np.sqrt(np.sum(weight * square, axis=-1))
 
 
-def error(got, truth):
-    """Return |got - truth| / |truth| over the last dimension."""
-    return length(got - truth) / length(truth)
+def error(estimate, truth):
+    """Return |estimate - truth| / |truth| over the last dimension."""
+    return length(estimate - truth) / length(truth)
 
 
-def cosine(got, truth):
-    """Return the cosine of two arrays over the last dimension; 0 where the first is 0."""
-    return np.sum(got * truth, axis=-1) / np.maximum(length(got) * length(truth), 1e-30)
+def cosine(estimate, truth):
+    """Return the cosine similarity over the last dimension; 0 where ``estimate`` is 0."""
+    return np.sum(estimate * truth, axis=-1) / np.maximum(length(estimate) * length(truth), 1e-30)
 
 
 @functools.cache
 def one_state(levels):
-    """Return {name: {quantity: [levels, PAIRS]}} of what stands in the loss, on tokens of the policy."""
+    """Return {name: {quantity: [levels, PAIRS]}} of the penalties in the loss, on tokens that the policy sampled."""
     logits, ref = pairs(levels)
     logp = log_softmax(logits)
     true, reverse = reverse_kl(logp, ref)
@@ -164,7 +164,7 @@ def one_state(levels):
 
 @functools.cache
 def rehearsal(levels):
-    """Return {name: {quantity: [levels, PAIRS]}} of ``f_divergence`` on tokens that the reference wrote."""
+    """Return {name: {quantity: [levels, PAIRS]}} of ``f_divergence``, on tokens that the reference sampled."""
     logits, ref = pairs(levels)
     rehearsed, exact = (measured({n: x[i] for n, x in REHEARSED.items()}, logits, ref, ref) for i in (0, 1))
     out = {}
@@ -178,7 +178,7 @@ def rehearsal(levels):
 
 @functools.cache
 def off_policy(level, stale):
-    """Return {name: {quantity: [stale, PAIRS]}}: tokens of a behaviour policy at KL(pi || behaviour) = ``stale``."""
+    """Return {name: {quantity: [stale, PAIRS]}} on tokens of behavior policies with KL(pi || behavior) = ``stale``."""
     logits, ref = pairs([level] * len(stale))
     direction = np.random.default_rng(1).normal(size=(PAIRS, V))
     behaviour = np.stack([shifted(logits[0], direction, x) for x in stale])
@@ -193,18 +193,18 @@ def off_policy(level, stale):
 
 # --- sequences: 3 tokens, 3 steps, a state for every prefix --------------------------------------
 
-ROWS = np.array(list(itertools.product(range(3), repeat=3)))  # all 27
+ROWS = np.array(list(itertools.product(range(3), repeat=3)))  # all 27 sequences
 STATES = np.stack([0 * ROWS[:, 0], 1 + ROWS[:, 0], 4 + 3 * ROWS[:, 0] + ROWS[:, 1]], axis=1)
 FULL = np.ones((27, 3))
-ENDED = np.cumprod(np.concatenate([np.ones((27, 1)), ROWS[:, :2] != 2], axis=1), axis=1)  # the token 2 ends a row
+ENDED = np.cumprod(np.concatenate([np.ones((27, 1)), ROWS[:, :2] != 2], axis=1), axis=1)  # token 2 ends a row
 
 
 def sequence_truth(logits, ref, mask):
-    """Return KL of sequences, sum_y pi(y) D(y), its gradient sum_y pi(y) D(y) grad log pi(y), and pi(y)."""
+    """Return the KL of sequences sum_y pi(y) D(y), its gradient sum_y pi(y) D(y) grad log pi(y), and pi(y)."""
     logp = log_softmax(logits)
-    token, other = logp[:, STATES, ROWS], ref[:, STATES, ROWS]
-    probability = np.exp(np.sum(token, axis=2))
-    ratio = np.sum((token - other) * mask, axis=2)
+    token_logp, ref_logp = logp[:, STATES, ROWS], ref[:, STATES, ROWS]
+    probability = np.exp(np.sum(token_logp, axis=2))
+    ratio = np.sum((token_logp - ref_logp) * mask, axis=2)
     score = np.zeros((27, *logits.shape))
     for y, t in itertools.product(range(27), range(3)):
         score[y, :, STATES[y, t]] += mask[y, t] * (np.eye(3)[ROWS[y, t]] - np.exp(logp[:, STATES[y, t]]))
@@ -213,7 +213,7 @@ def sequence_truth(logits, ref, mask):
 
 
 def sequences(levels, mask):
-    """Return (logits, log ref), [levels * PAIRS, 13, 3], at sequence KL(pi || ref) = each level."""
+    """Return (logits, log ref), each [levels * PAIRS, 13, 3], with KL(pi || ref) of sequences equal to the level."""
     random = np.random.default_rng(2)
     logits, direction = random.normal(size=(2, PAIRS, 13, 3))
 
@@ -225,16 +225,16 @@ def sequences(levels, mask):
 
 
 def records(logits, ref, mask, names=()):
-    """Return the 27 rows as (Rollout, Scores); scores are differentiable in ``logits`` [13, 3]."""
+    """Return the 27 rows as (Rollout, Scores); the scores are differentiable in ``logits``, [13, 3]."""
     logp = jax.nn.log_softmax(logits)
-    token, other = logp[STATES, ROWS], ref[STATES, ROWS]
+    token_logp, ref_logp = logp[STATES, ROWS], ref[STATES, ROWS]
     none, group = jnp.zeros(27), jnp.arange(27)
-    rollout = types.Rollout(mask, none, group, raw_logp=jax.lax.stop_gradient(token), ref_logp=other)
-    return rollout, types.Scores(logp=token, divergence={n: ops.divergence(n, logp, ref)[STATES] for n in names})
+    rollout = types.Rollout(mask, none, group, raw_logp=jax.lax.stop_gradient(token_logp), ref_logp=ref_logp)
+    return rollout, types.Scores(logp=token_logp, divergence={n: ops.divergence(n, logp, ref)[STATES] for n in names})
 
 
 def in_loss(piece, reduction):
-    """Return (logits, ref, mask) -> loss of each row [27] with the penalty in the loss."""
+    """Return the function (logits, ref, mask) -> loss of each row, [27], with the penalty in the loss."""
 
     def rows(logits, ref, mask):
         rollout, scores = records(logits, ref, mask, piece.needs.divergence)
@@ -246,13 +246,13 @@ def in_loss(piece, reduction):
 
 
 def in_reward(piece, gamma=1.0):
-    """Return the same with ``piece`` charging the tokens: REINFORCE on its advantage or on reward-to-go with gamma."""
+    """Return that function for a reward or advantage piece, with REINFORCE on its advantage or reward-to-go."""
 
     def rows(logits, ref, mask):
         rollout, scores = records(logits, ref, mask)
         rollout, _ = piece.apply(rollout, piece.init(), KEY)
-        paid, policy = ops.reward_to_go(ops.token_rewards(rollout), rollout.mask, gamma), surrogate.reinforce()
-        rollout = rollout.replace(advantage=paid if rollout.advantage is None else rollout.advantage)
+        returns, policy = ops.reward_to_go(ops.token_rewards(rollout), rollout.mask, gamma), surrogate.reinforce()
+        rollout = rollout.replace(advantage=returns if rollout.advantage is None else rollout.advantage)
         (term,) = policy.apply(types.Loss(), rollout, scores, policy.init(), KEY).terms.values()
         return jnp.sum(term * rollout.mask, axis=1)
 
@@ -271,7 +271,7 @@ LENGTHS = {r.spec: in_loss(penalty.kl("k1", 1.0), r) for r in (SUM, reduce.mean_
 
 @functools.cache
 def over_rows(levels, ended=False):
-    """Return {name: {quantity: [levels, PAIRS]}} of each one's expected gradient against that of the sequence KL."""
+    """Return {name: {quantity: [levels, PAIRS]}}: the expected gradients compared with that of the sequence KL."""
     functions, mask = (LENGTHS, ENDED) if ended else (PLACES, FULL)
     logits, ref = sequences(levels, mask)
     _, gradient, probability = sequence_truth(logits, ref, mask)
@@ -292,13 +292,13 @@ def over_rows(levels, ended=False):
 
 
 def number(x):
-    """Write a number to three figures; what is 0 or 1 up to rounding as such."""
+    """Return ``x`` with three significant digits; an integer up to rounding errors is written as an integer."""
     nearest = round(float(x))
     return str(nearest) if abs(x - nearest) < 1e-8 else f"{x:.3g}"
 
 
 def table(first, results, levels, columns):
-    """Return a Markdown table: names, then the median of each column's quantity over pairs, level by level."""
+    """Return a Markdown table: a row per name, a column per quantity and level with the median over pairs."""
     heads = [first, *(f"{title}, {x:g}" if i == 0 else f"{x:g}" for title in columns for i, x in enumerate(levels))]
     lines = [heads, ["---"] * len(heads)]
     for name, quantities in results.items():
@@ -308,7 +308,7 @@ def table(first, results, levels, columns):
 
 
 def tables():
-    """Return {marker: Markdown} of everything measured."""
+    """Return {marker: Markdown} of all measurements."""
     with jax.enable_x64(True):
         single, stored, stale = one_state(LEVELS), rehearsal(LEVELS), off_policy(0.1, STALE)
         along, ended = over_rows(LEVELS), over_rows(LEVELS, ended=True)
@@ -330,31 +330,31 @@ def tables():
 
 
 def rewrite(page, texts):
-    """Return ``page`` with each table between its markers."""
+    """Return ``page`` with the text between the markers of each name replaced."""
     for name, text in texts.items():
         marks = f"<!-- measured: {name} -->", "<!-- end -->"
         pattern = re.compile(f"{re.escape(marks[0])}.*?{marks[1]}", re.DOTALL)
         page, count = pattern.subn(lambda _, m=marks, t=text: f"{m[0]}\n{t}\n{m[1]}", page)
         if count != 1:
-            raise ValueError(f"{PAGE.name}: the marker {marks[0]!r} stands {count} times")
+            raise ValueError(f"{PAGE.name}: the marker {marks[0]!r} occurs {count} times; it must occur once")
     return page
 
 
 # --- the figure ---------------------------------------------------------------------------------
 
-COLOURS = {"k1": "#0072B2", "k2": "#D55E00", "k3": "#009E73", "abs": "#CC79A7", "k1 corrected": "#56B4E9"}
-COLOURS |= {"forward_kl": "#000000", "js": "#E69F00"}
+COLORS = {"k1": "#0072B2", "k2": "#D55E00", "k3": "#009E73", "abs": "#CC79A7", "k1 corrected": "#56B4E9"}
+COLORS |= {"forward_kl": "#000000", "js": "#E69F00"}
 
 
 def draw(results, path):
-    """Draw bias, std, gradient error and gradient noise against the true KL: medians, and quartiles as bands."""
+    """Draw bias, std, gradient error and gradient noise against the true KL: medians, with bands for quartiles."""
     canvas = figure.Figure(figsize=(12, 8), dpi=100, layout="constrained")
     (bias, spread), (wrong, noise) = canvas.subplots(2, 2, sharex=True)
 
     def line(ax, name, label, x, dashes="-"):
         low, middle, high = np.quantile(x, (0.25, 0.5, 0.75), axis=1)
-        ax.fill_between(GRID, low, high, color=COLOURS[name], alpha=0.15, linewidth=0)
-        ax.plot(GRID, middle, color=COLOURS[name], label=label, linestyle=dashes, linewidth=2)
+        ax.fill_between(GRID, low, high, color=COLORS[name], alpha=0.15, linewidth=0)
+        ax.plot(GRID, middle, color=COLORS[name], label=label, linestyle=dashes, linewidth=2)
 
     for name in ("abs", "k2"):
         line(bias, name, name, results[name]["bias"])
@@ -363,20 +363,20 @@ def draw(results, path):
     for name, label in (("k1", "k1, k1+"), ("abs", "abs"), ("k2", "k2"), ("k3", "k3, k3+")):
         line(spread, name, label, results[name]["spread"])
     line(wrong, "abs", "abs", results["abs"]["reverse"])
-    line(wrong, "k1", "k1: no gradient at all", results["k1"]["reverse"])
+    line(wrong, "k1", "k1: zero expected gradient", results["k1"]["reverse"])
     line(wrong, "k3", "k3 = exact forward KL", results["k3"]["reverse"])
     line(wrong, "js", "4 x exact JS", results["js"]["fourfold"], "--")
     line(noise, "k1 corrected", "k1 corrected", results['k1, correction="on_policy"']["noise"])
-    line(noise, "k1", "k1: nothing but noise", results["k1"]["noise"], ":")
+    line(noise, "k1", "k1: zero expected gradient", results["k1"]["noise"], ":")
     line(noise, "abs", "abs", results["abs"]["noise"])
     line(noise, "k2", "k2, k1+, k3+, k3 corrected", results["k2"]["noise"])
     line(noise, "k3", "k3", results["k3"]["noise"])
-    exact = "none: k2, k1+, k3+, k1 and k3 corrected"
+    exact = "zero: k2, k1+, k3+, k1 and k3 corrected"
     titles = (
-        (bias, "Value: relative bias", "|mean - KL| / KL", "none: k1, k3, k1+, k3+"),
-        (spread, "Value: std of one token", "std / KL", "none: every exact divergence"),
+        (bias, "Value: relative bias", "|mean - KL| / KL", "zero: k1, k3, k1+, k3+"),
+        (spread, "Value: std of one token", "std / KL", "zero: every exact divergence"),
         (wrong, "Gradient in the loss: error to that of reverse KL", "|mean - true| / |true|", exact),
-        (noise, "Gradient in the loss: noise of one token", "sqrt(tr cov) / |true|", "none: every exact divergence"),
+        (noise, "Gradient in the loss: noise of one token", "sqrt(tr cov) / |true|", "zero: every exact divergence"),
     )
     for ax, title, unit, note in titles:
         ax.set(xscale="log", yscale="log", ylabel=unit, ylim=(None, 200))
@@ -389,7 +389,7 @@ def draw(results, path):
 
 
 def main():
-    """Rewrite the page and the figure."""
+    """Rewrite the tables of the page and draw the figure."""
     PAGE.write_text(rewrite(PAGE.read_text(), tables()))
     with jax.enable_x64(True):
         results = one_state(GRID)
