@@ -420,5 +420,5 @@ def test_the_inverse_draw_never_passes_the_last_token_there_is():
     logits = jnp.where(jnp.arange(50) < 30, 0.0, -jnp.inf)
     drawn = jax.vmap(sampling.build(sampling.SamplerConfig(draw="inverse")).draw, in_axes=(0, None))
     assert int(jnp.max(drawn(jax.random.split(jax.random.key(0), 4096), logits))) == 29
-    with pytest.raises(ValueError, match="draw=.exact.: must be one of .gumbel., .inverse."):
+    with pytest.raises(ValueError, match=r"draw=.exact.: must be one of .gumbel., .inverse."):
         sampling.build(sampling.SamplerConfig(draw="exact"))
