@@ -263,7 +263,7 @@ def test_an_architecture_that_no_family_can_say():
 def test_the_embedding_must_hold_the_tokenizer(folder):
     model = resolve.check(schema.default()).model
     model = dataclasses.replace(model, architecture=dataclasses.replace(model.architecture, vocabulary=40))
-    with pytest.raises(ValueError, match=r"config\.model\.vocabulary=40 .*41 ids"):
+    with pytest.raises(ValueError, match=r"config\.model\.vocabulary=40 .*must be at least 41"):
         resolve.architecture(model, 41)
 
 

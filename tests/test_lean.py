@@ -84,7 +84,7 @@ def test_moments_are_float32_unless_the_optimizer_says_otherwise():
     ("fields", "message"),
     [
         ({"learner__rounding": "up"}, "learner.rounding='up': must be one of 'nearest', 'stochastic'"),
-        ({"learner__rounding": "stochastic"}, "this run trains parameters of float32"),
+        ({"learner__rounding": "stochastic"}, "this run trains float32 parameters"),
         (
             {"learner__rounding": "stochastic", "model__param_dtype": "bfloat16", "model__adapter_rank": 2},
             "this run trains adapters, which are float32",
