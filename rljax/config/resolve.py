@@ -94,10 +94,11 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
     if not run.phases:
         raise ValueError("config.phases=(): must name at least one phase.")
     built: list[Phase[schema.Config]] = []
+    tasks: dict[str, environments.Task] = {}  # created once, since a task may read files
     for name in run.phases:
         if name not in config.phase:
             raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
-        built.append(_phase(config, name, built[-1].last if built else 0))
+        built.append(_phase(config, name, built[-1].last if built else 0, tasks))
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
     return tuple(built)
@@ -135,7 +136,7 @@ def _merged(run: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[str, Any]]:
     """Return the fields of the phase alone, and the fields of the run that it overrides."""
     where = f"config.phase.{name}"
-    _known(config.phase[name], schema.phase(), where)
+    schema.check_phase(config.phase[name], schema.phase(), where)
     changes = _set(config.phase[name])
     for field in ("task", "algorithm"):
         if not changes.get(field, True):
@@ -145,16 +146,9 @@ def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[st
     return settings.build(PhaseConfig, start, where), changes
 
 
-def _known(values: Mapping[str, Any], fields: Any, path: str) -> None:
-    """Raise ValueError if a phase sets a field that it cannot set."""
-    prefix = tuple(path.split(".")[3:])
-    for name, value in values.items():
-        schema.check_phase_field(fields, (*prefix, name), ".".join(path.split(".")[:3]))
-        if hasattr(fields[name], "items") and hasattr(value, "items"):
-            _known(value, fields[name], f"{path}.{name}")
-
-
-def _phase(config: schema.ConfigDict, name: str, first: int) -> Phase[schema.Config]:
+def _phase(
+    config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task]
+) -> Phase[schema.Config]:
     start, changes = _changes(config, name)
     run = {n: v for n, v in config.items() if n != "phase"}
     if "algorithm" in changes:
@@ -164,7 +158,10 @@ def _phase(config: schema.ConfigDict, name: str, first: int) -> Phase[schema.Con
     if algorithm.source.origin == "demonstrations" and "samples" not in changes.get("batch", {}):
         chosen = dataclasses.replace(chosen, batch=dataclasses.replace(chosen.batch, samples=1))
     field = f"config.phase.{name}"
-    task = parse.one(chosen.task, environments.TASKS, f"{field}.task" if "task" in changes else "config.task")
+    if chosen.task not in tasks:
+        where = f"{field}.task" if "task" in changes else "config.task"
+        tasks[chosen.task] = parse.one(chosen.task, environments.TASKS, where)
+    task = tasks[chosen.task]
     _check_phase(chosen, algorithm, task, name)
 
     def optimizer(text: str) -> optax.GradientTransformation:

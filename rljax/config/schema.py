@@ -5,7 +5,6 @@ Each group is a frozen dataclass in the folder that reads it; ``Config`` contain
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import ml_collections
@@ -77,19 +76,29 @@ def phase(**fields: Any) -> ConfigDict:
         if not field.fixed:
             settings.put(tree, field.path, config_dict.placeholder(field.type))
     new = ConfigDict(tree)
-    _update(new, fields, ())
+    check_phase(fields, new, "phase")
+    new.update(fields)
     return new
 
 
-def _update(target: ConfigDict, values: Mapping[str, Any], path: tuple[str, ...]) -> None:
+def check_phase(values: Any, target: Any, where: str, path: tuple[str, ...] = ()) -> None:
+    """Check that every field of nested values is one that a phase can set.
+
+    Args:
+      values: a mapping, or a group of one.
+      target: a phase, or the group of it at ``path``.
+      where: name of the phase in error messages.
+      path: the names from the phase to ``values``.
+
+    Raises:
+      ValueError: an unknown field, one that applies to the whole run, or a value in place of a group.
+    """
     for name, value in values.items():
-        check_phase_field(target, (*path, name))
+        check_phase_field(target, (*path, name), where)
         if isinstance(target[name], ConfigDict):
             if not hasattr(value, "items"):
-                raise ValueError(f"phase.{'.'.join((*path, name))}={value!r}: must be a group of fields.")
-            _update(target[name], value, (*path, name))
-        else:
-            target[name] = value
+                raise ValueError(f"{where}.{'.'.join((*path, name))}={value!r}: must be a group of fields.")
+            check_phase(value, target[name], where, (*path, name))
 
 
 _BATCH = ("prompts", "samples")
