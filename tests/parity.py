@@ -70,7 +70,9 @@ def draw(seed, number):
             "query_pre_attn_scalar": pick(4, 9),
             **pick({"layer_types": kinds}, {}),
         }
-        config |= {"attn_logit_softcapping": pick(None, 2.0), "final_logit_softcapping": pick(None, 3.0)}
+        config |= {"final_logit_softcapping": pick(None, 3.0)}
+    if family == "Gemma2":
+        config |= {"attn_logit_softcapping": pick(None, 2.0)}
     if family == "Gemma3Text":
         config |= {"rope_local_base_freq": pick(100.0, 1e4), **pick({"sliding_window_pattern": pick(2, 3)}, {})}
     return f"{family}Config", config

@@ -105,7 +105,7 @@ def _scales(config: Mapping[str, Any], width: int) -> dict[str, Any]:
     """Read the scales of Gemma; that of the embedding has no key."""
     if "query_pre_attn_scalar" not in config:
         return {}
-    scalar = keys.value(config, "query_pre_attn_scalar", settings.Positive)
+    scalar = keys.value(config, "query_pre_attn_scalar", "embedding_scale")
     return {"embedding_scale": math.sqrt(width), "query_scale": scalar**-0.5}
 
 
@@ -161,11 +161,12 @@ def write(architecture: Architecture, family: str = "") -> dict[str, Any]:
     """
     if family and family not in FAMILIES:
         raise ValueError(f"family {family!r} is unknown; choose one of {', '.join(FAMILIES)}")
+    shape = _shape(architecture)
     lost: dict[str, list[str]] = {}
     for name in [family] if family else FAMILIES:
-        config = _write(architecture, name)
+        config = _write(dataclasses.replace(architecture, **shape), name)
         back = _shape(Architecture(**read(config)))
-        lost[name] = [f for f, value in _shape(architecture).items() if back[f] != value]
+        lost[name] = [f for f, value in shape.items() if back[f] != value]
         if not lost[name]:
             return config
     nearest = min(lost, key=lambda name: len(lost[name]))
@@ -206,7 +207,7 @@ def _write(a: Architecture, name: str) -> dict[str, Any]:
         **rope.write(a, nested="rope_local_base_freq" in family.defaults),
         "hidden_act": activation,
         "hidden_activation": activation,
-        "query_pre_attn_scalar": round((a.query_scale or a.head_size**-0.5) ** -2),
+        "query_pre_attn_scalar": round(a.query_scale**-2),
         "use_sliding_window": bool(a.window),
         # a mixed family needs a number even if no layer has a window
         "sliding_window": a.window or (family.defaults.get("sliding_window") if family.mixed else None),

@@ -49,10 +49,12 @@ OUTER = frozenset(
 EXPECTED: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "attention_bias": (False,),
+    "attn_logit_softcapping": (),
     "auto_map": (),  # the folder has its own model code, which is never run
     "compression_config": (),
     "cross_attention_hidden_size": (),
     "decoder_sparse_step": (1,),
+    "final_logit_softcapping": (),
     "is_causal": (True,),
     "is_encoder_decoder": (False,),
     "mlp_bias": (False,),

@@ -50,15 +50,20 @@ def read(config: Mapping[str, Any], theta: float, local_theta: float | None) -> 
                 f"config.json: rope_parameters has {reprlib.repr(unknown[0])}; expected {' and '.join(_LAYERS)}"
             )
         full, local = (_mapping(parameters, kind) for kind in _LAYERS)
-    given = keys.agreed("rope_theta", config.get("rope_theta"), scaling.get("rope_theta"), full.get("rope_theta"))
-    fields = {"rope_theta": theta if given is None else given}
+    given = (config.get("rope_theta"), scaling.get("rope_theta"), full.get("rope_theta"))
+    fields = {"rope_theta": _theta("rope_theta", theta, *given)}
     fields |= keys.agreed("rope_scaling", *(_stretched(config, each) for each in (scaling, full) if each)) or {}
     if local_theta is not None:
         if _stretched(config, local):
             raise ValueError("config.json: rope_parameters.sliding_attention: rope_type must be 'default'")
-        given = keys.agreed("rope_local_base_freq", config.get("rope_local_base_freq"), local.get("rope_theta"))
-        fields["rope_local_theta"] = local_theta if given is None else given
+        given = (config.get("rope_local_base_freq"), local.get("rope_theta"))
+        fields["rope_local_theta"] = _theta("rope_local_base_freq", local_theta, *given)
     return fields
+
+
+def _theta(key: str, default: float, *given: Any) -> float:
+    theta = keys.agreed(key, *given)
+    return default if theta is None else keys.value({key: theta}, key, "rope_theta")
 
 
 def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

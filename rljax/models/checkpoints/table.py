@@ -72,7 +72,6 @@ _GEMMA2 = {**_GEMMA, "vocab_size": 256_000, "attn_logit_softcapping": 50.0, "fin
 _GEMMA3 = {
     **_GEMMA,
     "vocab_size": 262_208,
-    "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "rope_theta": 1e6,
     "rope_local_base_freq": 1e4,
