@@ -67,7 +67,7 @@ def test_logits_are_those_of_transformers(name, folder):
 
 
 @pytest.mark.default_tier("qwen3-moe")
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral", "llama-biases"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral"])
 def test_decoding_reads_what_the_whole_row_does(name, folder):
     """Prompts of two lengths, each read once for two rows, then tokens one by one past the window."""
     model, params = read(folder(name), attention="blocked")
@@ -123,6 +123,7 @@ def test_balance_of_experts_counts_what_the_router_chose(folder):
     assert whole["loss"] > 0 and 1 <= whole["fullest"] <= a.experts / a.experts_per_token
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("truncate", [True, False])
 def test_yarn_is_that_of_the_paper(truncate):
     """Frequencies one by one: arXiv 2309.00071, with the ramp over indices of its reference code."""
