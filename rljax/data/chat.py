@@ -11,7 +11,6 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
-
 DATE = "2024-07-26"  # the date that the templates of Llama 3.1 print unless they are given another one
 
 

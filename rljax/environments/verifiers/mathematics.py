@@ -10,6 +10,7 @@ MARK = "####"  # precedes the final answer
 BOX = "\\boxed"  # precedes the final answer in braces
 
 Format = Literal["marked", "boxed", "stated", "bold", "last"]
+Formats = Format | tuple[Format, ...] | None
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 
@@ -20,10 +21,11 @@ _PLAIN = re.compile(rf"({_SIGN})({_DIGITS})\.?", re.ASCII)
 
 # A number in a sentence. What changes its value must not follow: "3 million", "3/4", "3x", "3 \pi".
 _NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS}))"
-_NUMBER += r"(?!\w)(?!\s*(?:[-+/^=<>:×÷]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)|(?:hundred|thousand|[mb]illion|dozen)))"
+_NUMBER += r"(?!\w)(?!\s*(?:[-+/^=<>:\u00d7\u00f7]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)"
+_NUMBER += r"|(?:hundred|thousand|[mb]illion|dozen|squared|cubed)))"
 _FORMULA = r"\$(?P<dollars>[^$\n]+)\$|\\\((?P<round>[^\n]+?)\\\)|\\\[(?P<square>[^\n]+?)\\\]"
 _STATED = re.compile(rf"\banswer[*_]*(?:\s+is\b|\s*[:=])[\s:=*_]*(?:{_FORMULA}|{_NUMBER})", re.ASCII | re.IGNORECASE)
-_QUANTITY = rf"(?:[a-z ]*[:=]\s*)?{_NUMBER}\s*(?:\\?%)?(?:\s+[a-z]+)*[.!]?"  # with its unit
+_QUANTITY = rf"(?:[a-z ]*[:=]\s*)?{_NUMBER}\s*(?:\\?%)?(?:\s+[a-z]+|\s*\\text\{{[a-z ]+\}})*[.!]?"  # with its unit
 _WITH_UNIT = re.compile(_QUANTITY, re.ASCII | re.IGNORECASE)
 _BOLD = re.compile(rf"\*\*(?:{_FORMULA}|{_QUANTITY})\s*\*\*", re.ASCII | re.IGNORECASE)
 _LAST = re.compile(rf"(?<![\w.)]){_SIGN}(?:{_DIGITS})|{_DIGITS}", re.ASCII)
@@ -96,7 +98,7 @@ def answer(text: str, formats: Sequence[Format]) -> tuple[Format | None, str]:
     r"""Return the final answer of a text, and the format in which it is written.
 
     ==========  ==================================================================================
-    "marked"    the rest of the line after the last ``####``
+    "marked"    the rest of the line after the last ``####``, unless it is a heading, which begins with a word
     "boxed"     the content of the last ``\boxed{...}``
     "stated"    a number or formula after "the answer is" or "answer:", if no digit follows it
     "bold"      a number or formula in bold, with its unit (``**72 clips**``), if no digit follows it
@@ -110,7 +112,32 @@ def answer(text: str, formats: Sequence[Format]) -> tuple[Format | None, str]:
     Returns:
       (format, answer); (None, "") if the text has none of them.
     """
-    return next(((f, written) for f in formats if (written := STYLES[f].read(text))), (None, ""))
+    for style in formats:
+        if written := STYLES[style].read(text):
+            return style, written
+    return None, ""
+
+
+def formats(answer: Formats, first: Format, several: bool) -> tuple[Format, ...]:
+    """Return the formats that a task reads.
+
+    Args:
+      answer: the task's argument: one or several; None: ``first``, and if ``several`` then all others except "last".
+      first: the format of the task's own solutions.
+      several: whether the policy is an instruct model, which answers in its own way.
+
+    Returns:
+      Formats in order of preference.
+
+    Raises:
+      ValueError: an unknown format, or none.
+    """
+    if answer is None:
+        return (first, *(f for f in STYLES if several and f not in (first, "last")))
+    chosen = (answer,) if isinstance(answer, str) else tuple(answer)
+    if not chosen or set(chosen) - set(STYLES):
+        raise ValueError(f"answer={answer!r}: must be one or several of {', '.join(map(repr, STYLES))}")
+    return chosen
 
 
 def final_answer(text: str) -> str:
@@ -135,6 +162,11 @@ def boxed(text: str) -> str:
     return ""  # never closed
 
 
+def _marked(text: str) -> str:
+    written = final_answer(text)
+    return "" if re.match(r"[a-z]{2}", written, re.IGNORECASE) else written
+
+
 def _in_prose(pattern: re.Pattern[str], text: str) -> str:
     """Return the number or formula of the last match; "" if a digit follows, since that may be the answer."""
     matches = list(pattern.finditer(text))
@@ -145,11 +177,11 @@ def _in_prose(pattern: re.Pattern[str], text: str) -> str:
 
 def _last(text: str) -> str:
     numbers = _LAST.findall(text)
-    return numbers[-1] if numbers else ""
+    return numbers[-1].strip() if numbers else ""
 
 
 STYLES: Mapping[Format, _Style] = {
-    "marked": _Style(f'Write the final answer on the last line, after "{MARK}".', f"{MARK} {{}}", final_answer),
+    "marked": _Style(f'Write the final answer on the last line, after "{MARK}".', f"{MARK} {{}}", _marked),
     "boxed": _Style("Put the final answer in \\boxed{}.", "$\\boxed{{{}}}$", boxed),
     "stated": _Style(
         'End with "The answer is" and the answer.', "The answer is {}.", lambda text: _in_prose(_STATED, text)
