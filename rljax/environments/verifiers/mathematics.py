@@ -23,7 +23,7 @@ _PLAIN = re.compile(rf"({_SIGN})({_DIGITS})\.?", re.ASCII)
 _NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS}))"
 _NUMBER += r"(?!\w)(?!\s*(?:[-+/^=<>:\u00d7\u00f7]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)"
 _NUMBER += r"|(?:hundred|thousand|[mb]illion|dozen|squared|cubed)))"
-_FORMULA = r"\$(?P<dollars>[^$\n]+)\$|\\\((?P<round>[^\n]+?)\\\)|\\\[(?P<square>[^\n]+?)\\\]"
+_FORMULA = r"\$(?P<dollars>[^$\n]{1,200})\$|\\\((?P<round>[^\n]{1,200}?)\\\)|\\\[(?P<square>[^\n]{1,200}?)\\\]"
 _STATED = re.compile(rf"\banswer[*_]*(?:\s+is\b|\s*[:=])[\s:=*_]*(?:{_FORMULA}|{_NUMBER})", re.ASCII | re.IGNORECASE)
 _QUANTITY = rf"(?:[a-z ]*[:=]\s*)?{_NUMBER}\s*(?:\\?%)?(?:\s+[a-z]+|\s*\\text\{{[a-z ]+\}})*[.!]?"  # with its unit
 _WITH_UNIT = re.compile(_QUANTITY, re.ASCII | re.IGNORECASE)
@@ -61,7 +61,7 @@ def numeric_answer(completion: str, target: str, formats: Sequence[Format] = ("m
     style, written = answer(completion, formats)
     if not written:
         return _verdict("unparseable")
-    if style != "marked" and (quantity := _WITH_UNIT.fullmatch(written)):
+    if quantity := _WITH_UNIT.fullmatch(written):
         written = quantity["number"]
     numbers = _plain(written), _plain(target.strip())
     if None not in numbers:
