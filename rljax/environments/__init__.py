@@ -117,7 +117,8 @@ class DeviceTask(Task, Protocol):
         Args:
           index: ``[B]`` int32, the prompt of each completion.
           split: of the prompts.
-          token: ``[B, T]`` int32.
+          token: ``[B, T]`` int32. End-of-sequence replaces whatever else ended a completion: another stop token, or a
+            string of ``sampler.stop``.
           mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
 
         Returns:
