@@ -45,15 +45,9 @@ class Table:
         return jax.lax.fori_loop(0, jnp.max(count), step, self.start(token.shape[0]))
 
     def place(self, token: Array, count: Array) -> Array:
-        """Find the string that the last token of each row completes.
+        """Return the column [b] where the string that ends the first ``count`` [b] of ``token`` [b, T] begins.
 
-        Args:
-          token: ``[b, T]``.
-          count: tokens of each row, ``[b]``.
-
-        Returns:
-          The column ``[b]`` of the token with which the string begins; ``count`` if no string ends the row, or if text
-          and string share a token.
+        It is ``count`` if no string ends the row, or if text and string share a token.
         """
         width = self.transition.shape[0] - 1  # no string has more bytes, and so tokens, than this
         column = count[:, None] - width + jnp.arange(width)[None, :]
@@ -65,8 +59,7 @@ class Table:
             read = (jnp.arange(width)[None, :] <= i) & (column[:, i, None] >= 0)
             return state, jnp.where(read, following, state)
 
-        none = jnp.zeros(tail.shape, self.transition.dtype)
-        before, after = jax.lax.fori_loop(0, width, step, (none, none))
+        before, after = jax.lax.fori_loop(0, width, step, (jnp.zeros(tail.shape, self.transition.dtype),) * 2)
         completed = self.matched(after) & ~self.matched(before) & (column >= 0)
         first = jnp.max(jnp.where(completed, column, -1), axis=1)  # the automaton of a later token sees no whole string
         begins = jnp.asarray(self.begins)[jnp.take_along_axis(token, jnp.maximum(first, 0)[:, None], axis=1)[:, 0]]
