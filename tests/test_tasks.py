@@ -9,8 +9,11 @@ import numpy as np
 import on_device
 import pytest
 
-from rljax import environments, types
+from rljax import environments, sampling, types
 from rljax.data import tokenizers
+from rljax.environments import characters
+from rljax.sampling import stopping
+from tests import test_public_tokenizer as public
 
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE
 
@@ -187,6 +190,18 @@ def test_arithmetic_verdicts():
     assert np.all(unseen.outcome == UNPARSEABLE)  # an end-of-sequence that was not emitted
 
 
+def test_an_answer_may_end_with_a_stop_string_or_another_stop_token():
+    task = on_device.make("arithmetic")
+    answer, model = evaluate_arithmetic(task.text(0, "train")), task.tokenizer
+    other = model.encode(" ")[0]
+    ends = sampling.Ends((model.eos, other), model.pad, stopping.build(("=", ">>"), model.pieces(), model.vocabulary))
+    cases = {f"{answer}": CORRECT, f"{answer}=~": CORRECT, f"{answer} ~": CORRECT, f"1;{answer}>>~": CORRECT}
+    cases |= {f"{answer + 1}=~": WRONG, f"{answer}~": UNPARSEABLE, f"{answer}>~": UNPARSEABLE, "=~": UNPARSEABLE}
+    token, mask = on_device.completions(task, list(cases))
+    verdict = on_device.verify(task, [0] * len(cases), *map(np.asarray, jax.jit(ends.closed)(token, mask)))
+    assert verdict.outcome.tolist() == list(cases.values())
+
+
 def test_only_the_final_answer_counts():
     task = on_device.make("arithmetic")
     answer = evaluate_arithmetic(task.text(0, "train"))
@@ -208,6 +223,14 @@ def test_pieces_of_several_characters_are_no_answer():
         assert len(answer) == row + 1
         token[row, : row + 2], mask[row, : row + 2] = [*answer, task.tokenizer.eos], 1
     assert on_device.verify(task, [index, index], token, mask).outcome.tolist() == [UNPARSEABLE, CORRECT]
+
+
+def test_characters_are_written_by_pieces_and_not_by_bytes(tmp_path):
+    # as in Llama 2, both the byte <0x37> and the piece "7" are the character 7, and a text gets a space in front
+    model = tokenizers.load(public.write(tmp_path / "model", "fallback"))
+    piece = model.encode("x7")[-1]
+    assert model.pieces()[piece] == b"7" == model.pieces()[model.pieces().index(b"7")] and piece > 260
+    assert characters.table(model, "7", "test")[ord("7")] == piece
 
 
 # --- bad input ---------------------------------------------------------------------------------

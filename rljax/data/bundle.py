@@ -15,6 +15,7 @@ NAMES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
     *("chat_template.json", "generation_config.json", "config.json"),
 )
+DATE = "date.txt"  # not of the folder: the date that chat templates print, recorded with the tokenizer
 _MAGIC = b"PK\x03\x04"
 
 
@@ -58,7 +59,7 @@ def unpack(content: bytes, shown: str) -> dict[str, bytes]:
             files = {name: archive.read(name) for name in archive.namelist()}
     except (zipfile.BadZipFile, OSError) as error:
         raise ValueError(f"tokenizer: {shown} is a damaged archive: {error}") from error
-    if NAMES[0] not in files or not set(files) <= set(NAMES):
+    if NAMES[0] not in files or not set(files) <= {*NAMES, DATE}:
         raise ValueError(
             f"tokenizer: {shown} is an archive of {', '.join(files)}; expected {NAMES[0]} and others of {NAMES}"
         )
