@@ -64,6 +64,8 @@ def render(
         )
     except (jinja2.TemplateError, TypeError) as error:  # TypeError: a wrong argument of a filter
         raise ValueError(f"chat template: {error}") from error
+    except Exception as error:  # a template is a program: it may divide by 0, recurse, or fill the memory
+        raise ValueError(f"chat template: {type(error).__name__}: {error}") from error
 
 
 @functools.cache

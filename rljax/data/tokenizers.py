@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 from etils import epath
 
-from rljax.data import bundle, hugging_face, raw_bytes, sentence_piece, storage
+from rljax.data import bundle, documents, hugging_face, raw_bytes, sentence_piece, storage
 
 train = sentence_piece.train
 KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # the kinds that need no files
@@ -113,7 +113,7 @@ def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
         path = path / "tokenizer.model"
     elif path.name == "tokenizer.json":
         return hugging_face.load(bundle.gather(path.parent), str(source))
-    return _read(storage.read(path), str(source))
+    return _read(storage.read_whole(path, documents.LARGEST), str(source))
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:
