@@ -357,3 +357,121 @@ def folders():
 
 
 FOLDERS = folders()
+
+
+# --- problems with answers ------------------------------------------------------------------------------
+
+PROBLEM = {"question": "Two and two?", "answer": "2 + 2 = 4\n#### 4"}
+LINE = json.dumps(PROBLEM)
+
+
+def problems(folder):
+    """Write a folder of problems that ``gsm8k`` reads."""
+    folder.mkdir()
+    (folder / "train.jsonl").write_text(f"{LINE}\n" * 3)
+    (folder / "test.jsonl").write_text(f"{LINE}\n")
+    return folder
+
+
+def read(folder):
+    """Read problems by the functions that ``train`` calls; ``folder/cache`` holds the copy."""
+    task = gsm8k.gsm8k(folder, 512, 64, cache=folder / "cache").bind(tokenizers.make("bytes", ()))
+    return [task.target(i, "train") for i in range(task.size("train"))]
+
+
+def line(data):
+    """Return the function that adds a line to the training split."""
+    data = data if isinstance(data, bytes | str) else json.dumps(data)
+    data = data if isinstance(data, bytes) else data.encode()
+    return lambda folder: (folder / "train.jsonl").write_bytes((folder / "train.jsonl").read_bytes() + data + b"\n")
+
+
+def row(**changes):
+    """Return the function that adds a problem with some fields changed; the value ``...`` removes one."""
+    return line({k: v for k, v in {**PROBLEM, **changes}.items() if v is not ...})
+
+
+def data():
+    """Return {name: function that spoils a folder of problems}."""
+    text = f"{LINE}\n" * 3
+    files = {
+        "empty": b"",
+        "blank": b"\n \n\t\n",
+        "only a mark of order": b"\xef\xbb\xbf",
+        "gzip": gzip.compress(text.encode()),
+        "zip": b"PK\x03\x04" + bytes(100),
+        "parquet": b"PAR1" + bytes(100) + b"PAR1",
+        "noise": np.random.default_rng(0).bytes(5000),
+        "nulls": bytes(5000),
+        "utf-16": text.encode("utf-16"),
+        "utf-32": text.encode("utf-32"),
+        "latin-1": text.replace("Two", "D\xe9ux").encode("latin-1"),
+        "one list": json.dumps([PROBLEM] * 3).encode(),
+        "a printed list": json.dumps([PROBLEM] * 3, indent=1).encode(),
+        "one object": json.dumps({"data": [PROBLEM] * 3}).encode(),
+        "a printed object": json.dumps(PROBLEM, indent=1).encode(),
+        "csv": b"question,answer\nTwo and two?,#### 4\n",
+        "yaml": b"- question: Two\n  answer: 4\n",
+        "html": b"<!DOCTYPE html>\n<html>Not found</html>\n",
+        "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+        "megabytes in a line": b'{"question": "' + b"x" * 5_000_000,
+    }
+    lines = {
+        "cut": LINE[:-9],
+        "single quotes": str(PROBLEM),
+        "comma": LINE + ",",
+        "comma inside": LINE.replace("}", ",}"),
+        "comment": "// " + LINE,
+        "two objects": LINE + LINE,
+        "two objects, spaced": LINE + " " + LINE,
+        "list": [PROBLEM],
+        "text": '"What?"',
+        "number": "12",
+        "null": "null",
+        "nan": "NaN",
+        "deep": DEEP,
+        "deep inside": b'{"question": ' * 50_000,
+        "not utf-8": LINE.encode().replace(b"Two", b"\xff"),
+        "null byte": LINE + "\0",
+        "null inside": LINE.replace("Two", "T\0o"),
+        "half a pair": LINE.replace("Two", "\\ud83d"),
+        "escape": LINE.replace("Two", "\\x41"),
+        "tab inside": LINE.replace("Two", "\t"),
+        "name twice": LINE.replace("{", '{"answer": "#### 5", ', 1),
+        "answer of 5000 digits": '{"question": "Two?", "answer": ' + "1" * 5000 + "}",
+        "answer beyond floats": '{"question": "Two?", "answer": 1e999}',
+        "empty object": {},
+    }
+    rows = {
+        "no question": {"question": ...},
+        "no answer": {"answer": ...},
+        "null question": {"question": None},
+        "number as question": {"question": 7},
+        "list as question": {"question": ["Two?"]},
+        "object as question": {"question": {"text": "Two?"}},
+        "empty question": {"question": ""},
+        "spaces as question": {"question": " \n"},
+        "null answer": {"answer": None},
+        "true as answer": {"answer": True},
+        "list as answer": {"answer": ["#### 4"]},
+        "empty answer": {"answer": ""},
+        "no mark": {"answer": "It is 4."},
+        "number without mark": {"answer": 4},
+        "nothing after the mark": {"answer": "4\n#### "},
+        "two marks": {"answer": "#### 4 ####"},
+        "word": {"answer": "#### four"},
+        "nan": {"answer": "#### nan"},
+        "infinity": {"answer": "#### infinity"},
+        "punctuation": {"answer": "#### ?"},
+        "one of several": {"answer": "#### A"},
+    }
+    cases = {f"file {name}": content("train.jsonl", value) for name, value in files.items()}
+    cases |= {f"held out {name}": content("test.jsonl", files[name]) for name in ("empty", "gzip", "noise")}
+    cases |= {f"line {name}": line(value) for name, value in lines.items()}
+    cases |= {f"row {name}": row(**value) for name, value in rows.items()}
+    for kind in ("absent", "directory", "loop", "dangling", "pipe", "endless", "huge"):
+        cases[f"train {kind}"] = no_file("train.jsonl", kind)
+    return cases
+
+
+DATA = data()

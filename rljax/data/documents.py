@@ -13,12 +13,18 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of an escaped character, p
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 
 
+def _integer(text: str) -> int:
+    if len(text) > 1000:  # Python refuses 4,300
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
 def kind(value: Any) -> str:
     """Return the JSON type of a value, in words."""
     return _KINDS.get(type(value), "null")
 
 
-def parse(content: bytes, where: str, integer: Callable[[str], int] = int) -> Any:
+def parse(content: bytes, where: str, integer: Callable[[str], int] = _integer) -> Any:
     """Return the value of a JSON text.
 
     Args:
@@ -47,6 +53,9 @@ def parse(content: bytes, where: str, integer: Callable[[str], int] = int) -> An
         raise ValueError(f"{where}: not JSON: not a text in UTF-8 ({byte})") from None
     except UnicodeEncodeError:
         raise ValueError(f"{where}: not JSON: an escape is half of a surrogate pair") from None
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno} " if error.lineno > 1 else ""
+        raise ValueError(f"{where}: not JSON: {error.msg} ({line}column {error.colno})") from None
     except ValueError as error:
         raise ValueError(f"{where}: not JSON: {error}") from None
 

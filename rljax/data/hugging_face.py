@@ -274,7 +274,7 @@ def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 def _writer(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
     """Return the function from a token's entry in the vocabulary to the bytes it adds to a text."""
     steps = list(_steps(decoder))
-    kinds = {step["type"] for step in steps}
+    kinds = {str(step["type"]) for step in steps}
     # Strip removes the space at the start of a text, which does not matter after a prompt
     unsupported = kinds - {"ByteLevel", "ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}
     if unsupported or not kinds & {"ByteLevel", "Metaspace", "Replace"}:
