@@ -32,7 +32,7 @@ def gather(folder: epath.Path) -> dict[str, bytes]:
             f"tokenizer: {str(folder)!r} has no {NAMES[0]} (other tokenizers: {', '.join(others) or 'none'});{hint}"
             " save one in it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    return {name: storage.read_whole(folder / name, documents.LARGEST) for name in NAMES if name in names}
+    return {name: documents.content(folder / name) for name in NAMES if name in names}
 
 
 def packed(content: bytes) -> bool:

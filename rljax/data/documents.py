@@ -1,7 +1,9 @@
-"""JSON that others wrote: parsed strictly, and refused in one line that names the file and what is wrong with it."""
+"""Files that others wrote: read within limits, JSON parsed strictly, errors in one line that names the file."""
 
 import json
+import os
 import re
+import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +26,11 @@ def kind(value: Any) -> str:
     return _KINDS.get(type(value), "null")
 
 
-def parse(content: bytes, where: str, integer: Callable[[str], int] = _integer) -> Any:
+def parse(data: bytes, where: str, integer: Callable[[str], int] = _integer) -> Any:
     """Return the value of a JSON text.
 
     Args:
-      content: the text in UTF-8, with or without a byte order mark.
+      data: the text in UTF-8, with or without a byte order mark.
       where: the file, for messages.
       integer: converts the text of an integer.
 
@@ -40,7 +42,7 @@ def parse(content: bytes, where: str, integer: Callable[[str], int] = _integer) 
         object, a number that no float can hold, half of a surrogate pair, or hundreds of levels.
     """
     try:
-        text = content.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
         hooks = {"object_pairs_hook": _unique, "parse_constant": _finite, "parse_float": _finite}
         value = json.loads(text, parse_int=integer, **hooks)
         if _SURROGATE.search(text):
@@ -60,9 +62,9 @@ def parse(content: bytes, where: str, integer: Callable[[str], int] = _integer) 
         raise ValueError(f"{where}: not JSON: {error}") from None
 
 
-def parse_object(content: bytes, where: str) -> dict[str, Any]:
+def parse_object(data: bytes, where: str) -> dict[str, Any]:
     """Return the object of a JSON text; ValueError if it is not JSON or not an object."""
-    value = parse(content, where)
+    value = parse(data, where)
     if not isinstance(value, dict):
         raise ValueError(f"{where}: {kind(value)}, expected an object")
     return value
@@ -75,7 +77,33 @@ def read(path: storage.Path) -> dict[str, Any]:
       FileNotFoundError: there is no such file.
       ValueError: it is not a file, too large, not JSON, or not an object; the message names the file.
     """
-    return parse_object(storage.read_whole(path, LARGEST), str(path))
+    return parse_object(content(path), str(path))
+
+
+def content(path: storage.Path, most: int = LARGEST) -> bytes:
+    """Return the content of a file of at most ``most`` bytes. Raises as ``read``."""
+    if (found := size(path)) > most:
+        raise ValueError(f"{os.fspath(path)}: {found:,} bytes, expected at most {most:,}")
+    try:
+        return storage.read(path)
+    except PermissionError as error:
+        raise ValueError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
+
+
+def size(path: storage.Path) -> int:
+    """Return the size of a file, bytes. Raises as ``read``: a local pipe would block, a device would never end."""
+    if storage.remote(path):
+        return storage.size(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        found = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+        raise ValueError(f"{os.fspath(path)}: {found}, expected a file")
+    return status.st_size
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def sources(
     digest = hashlib.sha256(repr((_VERSION, fields, mark, list(files))).encode())
     for split, name in files.items():
         try:
-            content[split] = storage.read_whole(folder / name, _LARGEST)
+            content[split] = documents.content(folder / name, _LARGEST)
         except FileNotFoundError:
             text = f"task argument path={str(path)!r}: no file {name!r} in it (the {split} split)"
             raise FileNotFoundError(text) from None

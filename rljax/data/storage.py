@@ -17,7 +17,6 @@ import pathlib
 import random
 import re
 import shutil
-import stat
 import tempfile
 import time
 import warnings
@@ -174,22 +173,8 @@ def names(folder: Path) -> list[str]:
 
 
 def size(path: Path) -> int:
-    """Return the size of a file, bytes. Raises as ``read``."""
-    return retry(lambda: _of(path).size(os.fspath(path)), path) if remote(path) else _status(path).st_size
-
-
-def _status(path: Path) -> os.stat_result:
-    """Return the status of a local file; a pipe or a device would block or never end."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ValueError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
-        raise ValueError(f"{os.fspath(path)}: {kind}, expected a file")
-    return status
+    """Return the size of a file, bytes."""
+    return retry(lambda: _of(path).size(os.fspath(path)), path) if remote(path) else os.path.getsize(path)
 
 
 def read(path: Path, start: int = 0, stop: int | None = None) -> bytes:
@@ -205,25 +190,13 @@ def read(path: Path, start: int = 0, stop: int | None = None) -> bytes:
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the path is not a file, or this process may not read it.
     """
     if remote(path):
         end = {} if stop is None else {"end": stop}
         return retry(lambda: _of(path).cat_file(os.fspath(path), start=start or None, **end), path)
-    _status(path)
-    try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(-1 if stop is None else stop - start)
-    except PermissionError as error:
-        raise ValueError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
-
-
-def read_whole(path: Path, most: int) -> bytes:
-    """Return the content of a file that others wrote; ValueError, before reading, if it has over ``most`` bytes."""
-    if (found := size(path)) > most:
-        raise ValueError(f"{os.fspath(path)}: {found:,} bytes, expected at most {most:,}")
-    return read(path)
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read(-1 if stop is None else stop - start)
 
 
 def write(path: Path, content: bytes | str, patience: float | None = None) -> None:

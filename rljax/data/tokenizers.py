@@ -113,7 +113,7 @@ def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
         path = path / "tokenizer.model"
     elif path.name == "tokenizer.json":
         return hugging_face.load(bundle.gather(path.parent), str(source))
-    return _read(storage.read_whole(path, documents.LARGEST), str(source))
+    return _read(documents.content(path), str(source))
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:

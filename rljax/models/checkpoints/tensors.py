@@ -93,7 +93,9 @@ def _listed(directory: epath.Path) -> dict[str, str]:
     for tensor, name in listed.items():
         if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
             shown = reprlib.repr(name)
-            raise ValueError(f"{directory / INDEX}: {tensor[:100]!r} is in {shown}, expected a safetensors file beside it")
+            raise ValueError(
+                f"{directory / INDEX}: {tensor[:100]!r} is in {shown}, expected a safetensors file beside it"
+            )
     return listed
 
 
@@ -102,7 +104,7 @@ def _header(path: epath.Path) -> dict[str, Tensor]:
 
     The rules are those of the format's description (huggingface/safetensors, README, "Format").
     """
-    size = storage.size(path)
+    size = documents.size(path)
     length = int.from_bytes(storage.read(path, 0, 8), "little") if size >= 8 else 0
     if size < 8 or length > size - 8:
         raise ValueError(f"{path}: truncated, or not safetensors: {size} bytes, with a header of {length}")
@@ -124,7 +126,9 @@ def _header(path: epath.Path) -> dict[str, Tensor]:
     end = 0
     for start, stop, name in sorted(spans):
         if start != end:
-            raise ValueError(f"{where}: {name[:100]!r} starts at byte {start}, expected {end}, where the one before ends")
+            raise ValueError(
+                f"{where}: {name[:100]!r} starts at byte {start}, expected {end}, where the one before ends"
+            )
         end = stop
     if 8 + length + end != size:
         problem = "truncated" if 8 + length + end > size else "not safetensors"
