@@ -162,7 +162,7 @@ def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
         if name in stored
         and (
             not tensors.floating(stored[name])
-            or math.prod(stored[name].shape) != math.prod(shape)
+            or np.prod(stored[name].shape) != np.prod(shape)
             or (len(shape) > 1 and stored[name].shape != shape)
         )
     ]
