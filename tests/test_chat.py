@@ -1,11 +1,13 @@
 """Chat templates: what they write, derived by hand and beside transformers, and what they may not do."""
 
-import datetime
 import json
+import pickle
 
 import pytest
 
+from rljax.config import resolve, schema
 from rljax.data import chat, tokenizers
+from rljax.run import programs
 from tests import test_public_tokenizer as public
 
 # Templates written for this test in the form of public families, with the markers of those families.
@@ -107,6 +109,19 @@ def test_templates_are_applied_as_transformers_applies_them(template, tmp_path):
             assert ours.encode(text) == ids
 
 
+def test_special_tokens_are_those_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokens = {
+        "extra_special_tokens": {"video_token": "<0x01>"},
+        "pad_token": {"__type": "AddedToken", "content": "<0x02>"},
+    }
+    template = "{{ bos_token }} {{ pad_token }} {{ video_token }} {{ mask_token }}"
+    folder = public.write(tmp_path / "model", "fallback", chat_template=template, **tokens)
+    published, ours = transformers.PreTrainedTokenizerFast.from_pretrained(folder), tokenizers.load(folder)
+    assert ours.chat(ASKED) == published.apply_chat_template(ASKED, tokenize=False)
+    assert ours.encode("<0x01> x") == published.encode("<0x01> x", add_special_tokens=False)
+
+
 def test_where_the_template_comes_from(tmp_path):
     folder = public.write(tmp_path / "model", "byte level")
     expected = "<|from|>user\nHi<|to|>\n<|from|>assistant\n"
@@ -126,10 +141,62 @@ def test_where_the_template_comes_from(tmp_path):
         tokenizers.load(folder).chat(messages)
 
 
-def test_the_date_may_be_asked_for():
-    before = datetime.datetime.now().strftime("%d %b %Y")
-    text = chat.render("{{ strftime_now('%d %b %Y') }}", [], False, {})
-    assert text in (before, datetime.datetime.now().strftime("%d %b %Y"))
+# what the templates of Llama 3.1 (date_string) and 3.2 (strftime_now) print
+DATED = "{{ date_string }}, {{ strftime_now('%d %b %Y') }}, {{ strftime_now('%Y-%m-%d %H:%M') }}"
+
+
+def test_the_date_is_that_of_the_config_and_stays_with_the_tokenizer(tmp_path):
+    folder = public.write(tmp_path / "model", "byte level", chat_template=DATED)
+    assert tokenizers.load(folder).chat([]) == "26 Jul 2024, 26 Jul 2024, 2024-07-26 00:00"
+    config = schema.default()
+    config.tokenizer.update({"path": str(folder), "date": "2025-01-02"})
+    model = programs.make_tokenizer(resolve.check(config), ())
+    assert model.chat([]) == "02 Jan 2025, 02 Jan 2025, 2025-01-02 00:00"
+    (tmp_path / "tokenizer.model").write_bytes(model.serialized)  # as in a work directory
+    for again in (tokenizers.load(model.serialized), tokenizers.load(tmp_path), pickle.loads(pickle.dumps(model))):
+        assert again == model and again.chat([]) == model.chat([])
+    assert tokenizers.load(model.serialized, "2030-12-31").chat([]).startswith("31 Dec 2030")
+    config.tokenizer.date = "tomorrow"
+    with pytest.raises(ValueError, match=r"config\.tokenizer: date='tomorrow': must be a date such as '2024-07-26'"):
+        resolve.check(config)
+
+
+def test_templates_see_every_special_token(tmp_path):
+    template = "{{ bos_token }} {{ image_token }} {{ video_token }} {{ additional_special_tokens }} {{ add_bos_token }}"
+    folder = public.write(
+        tmp_path / "model",
+        "fallback",
+        chat_template=template,
+        add_bos_token=True,
+        image_token={"__type": "AddedToken", "content": "<0x00>"},
+        extra_special_tokens={"video_token": "<0x01>"},
+        additional_special_tokens=["<0x02>"],
+    )
+    model = tokenizers.load(folder)
+    assert model.chat([]) == "<s> <0x00> <0x01> ['<0x02>'] "
+    assert [model.pieces()[i] for i in model.encode("<0x00><0x01><0x02>")] == [None] * 3  # they are special tokens
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "image_token": 5}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: image_token is 5, expected a text"):
+        tokenizers.load(folder)
+
+
+@pytest.mark.parametrize("space", ["first", "legacy"])
+def test_a_reply_is_what_the_whole_conversation_says(space, tmp_path):
+    # Llama 2 puts a space in front of the reply, here as the template does it; CHATML trims and ends with a marker
+    llama = "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}"
+    llama += "{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}"
+    model = tokenizers.load(public.write(tmp_path / "model", "fallback", space, chat_template=llama))
+    prompt, reply = tokenizers.exchange(model, [{"role": "user", "content": "the cat"}], "sat")
+    assert [*prompt, *reply] == model.encode("[INST] the cat [/INST] sat </s>")
+    assert reply[-1] == model.eos and model.decode(reply) == "sat "
+    model = tokenizers.load(public.write(tmp_path / "chatml", "byte level"))
+    prompt, reply = tokenizers.exchange(model, TALK[:1], "Yes.")
+    assert reply == model.encode("Yes.<|to|>")
+    # a template that opens a thought in the prompt, and leaves it out of finished messages
+    think = public.CHATML.replace("assistant\n' }}", "assistant\n<think>\n' }}")
+    model = tokenizers.load(public.write(tmp_path / "think", "byte level", chat_template=think))
+    prompt, reply = tokenizers.exchange(model, TALK[:1], "Yes.")
+    assert prompt == model.encode(model.chat(TALK[:1])) and reply == model.encode("Yes.<|to|>")
 
 
 @pytest.mark.parametrize(
@@ -142,6 +209,8 @@ def test_the_date_may_be_asked_for():
         ("{% set ns = namespace(_a=1) %}", "chat template: a namespace cannot hold '_a'"),
         ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "chat template: a namespace cannot hold '__class__'"),
         ("{{ messages + 1 }}", "chat template: can only concatenate"),
+        ("{{ 1 / 0 }}", "chat template: division by zero"),
+        ("{{ range(10 ** 9) | list }}", "chat template: Range too big"),
     ],
 )
 def test_what_templates_may_not_do(template, words):

@@ -1,7 +1,9 @@
 """Questions with worked answers: the jsonl reader, its cache, and the task."""
 
+import collections
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from rljax import environments, types
 from rljax.data import gsm8k_builder, tokenizers
 from rljax.environments import HostTask, gsm8k
 from rljax.environments.verifiers import mathematics, pool
+from rljax.language import parse
 from tests import test_public_tokenizer as public
 
 REAL = pathlib.Path(__file__).parents[1] / ".." / "shared" / "data" / "gsm8k"
@@ -216,7 +219,9 @@ def test_long_solutions_are_cut_without_end(path):
     task = gsm8k.gsm8k(path, prompt_length=64, completion_length=22)
     tokenizer = characters(task)
     bound = task.bind(tokenizer)
-    token, mask = bound.demonstrations(np.array([0, 1]), "train")
+    with pytest.warns(gsm8k.LengthWarning, match="completion_length=22: 2 of 3 train demonstrations .* are truncated"):
+        token, mask = bound.demonstrations(np.array([0, 1]), "train")
+    bound.demonstrations(np.array([0]), "heldout")  # warns of nothing
     assert tokenizer.decode(token[0]) == " Ann has 3 + 4 = 7 pens.\n#### 7"[:22]
     np.testing.assert_array_equal(mask, np.ones((2, 22), np.float32))
     assert tokenizer.eos not in token[0]
@@ -227,19 +232,27 @@ def test_overlong_prompts(path):
     # "Question: " and "\nAnswer:" are 18 characters; the questions have 36, 25 and 14, held out 37
     task = gsm8k.gsm8k(path, prompt_length=53)
     tokenizer = characters(task)
-    message = r"prompt_length=53: 1 of 3 train prompts and 1 of 1 heldout prompts .* prompt_length=55 .*overlong='drop'"
-    with pytest.raises(ValueError, match=r"prompt_length=53: all 1 heldout prompts .* shortest has 55 tokens"):
+    message = r"prompt_length=53: 1 of 3 train prompts and 1 of 1 heldout prompts of 'gsm8k' are longer; "
+    with pytest.raises(ValueError, match=message + "the shortest heldout prompt has 55 tokens"):
         task.bind(tokenizer)
     write(path, heldout=[*HELDOUT, ("Nine?", "#### 9")])
-    with pytest.raises(ValueError, match=message.replace("1 of 1", "1 of 2")):
-        gsm8k.gsm8k(path, prompt_length=53).bind(tokenizer)
-    bound = gsm8k.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer)
+    message = message.replace("1 of 1", "1 of 2")
+    for overlong in ("error", "drop"):  # held-out prompts are never left out unless that is asked for
+        with pytest.raises(ValueError, match=message + r"set prompt_length=55 \(the longest\), or overlong='drop_all'"):
+            gsm8k.gsm8k(path, prompt_length=53, overlong=overlong).bind(tokenizer)
+    with pytest.warns(gsm8k.LengthWarning, match=message.removesuffix("; ") + " and are left out; the longest has 55"):
+        bound = gsm8k.gsm8k(path, prompt_length=53, overlong="drop_all").bind(tokenizer)
     assert (bound.size("train"), bound.size("heldout")) == (2, 1)
     assert [bound.target(i, "train") for i in range(2)] == ["24", "1,500"]  # rows 1 and 2 moved up
     assert bound.text(0, "heldout") == "Question: Nine?\nAnswer:"
     prompts = bound.prompts(np.array([0, 1]), "train")
     assert [tokenizer.decode(row) for row in prompts.token] == [bound.text(i, "train") for i in range(2)]
     gsm8k.gsm8k(path, prompt_length=55).bind(tokenizer)  # the length that the message asked for
+    write(path, heldout=[("Nine?", "#### 9")])
+    with pytest.raises(ValueError, match=r"53: 1 of 3 train prompts of .* prompt_length=54 .* or overlong='drop'$"):
+        gsm8k.gsm8k(path, prompt_length=53).bind(tokenizer)
+    with pytest.warns(gsm8k.LengthWarning, match="1 of 3 train prompts of 'gsm8k' are longer and are left out"):
+        assert gsm8k.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer).size("train") == 2
 
 
 def test_characters_the_tokenizer_lacks(path):
@@ -255,7 +268,13 @@ def test_bad_arguments(path):
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"prompt_length": 0}, "prompt_length=0"),
         ({"completion_length": 0}, "completion_length=0"),
-        ({"overlong": "cut"}, "overlong='cut': must be 'error' or 'drop'"),
+        ({"overlong": "cut"}, "overlong='cut': must be one of 'error', 'drop', 'drop_all'"),
+        ({"answer": "box"}, "answer='box': must be one or several of 'marked', 'boxed', 'stated', 'bold', 'last'"),
+        ({"answer": ()}, r"answer=\(\): must be one or several of"),
+        (
+            {"chat": (("assistent", "Hi."),)},
+            r"chat: \('assistent', 'Hi.'\) is not a message .* system, user, assistant",
+        ),
         ({"heldout": "train.jsonl"}, "heldout='train.jsonl'"),
     )
     for arguments, field in cases:
@@ -303,6 +322,51 @@ def test_a_chat_ends_with_what_its_template_ends_a_message_with(path, tmp_path):
     model = tokenizers.load(folder)
     token, mask = gsm8k.gsm8k(path, 256, 128, chat=True).bind(model).demonstrations(np.array([1]), "train")
     assert [token[0][mask[0] > 0][-1]] == model.encode("<|end|>") != [model.eos]
+
+
+def test_a_chat_asks_for_what_its_verifier_reads(path, tmp_path):
+    model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
+    task = gsm8k.gsm8k(path, 256, 128, chat=True)
+    assert task.text(0, "train").endswith('many?\nWrite the final answer on the last line, after "####".')
+    assert gsm8k.gsm8k(path).text(0, "train").endswith("many?\nAnswer:")  # a base model learns it from demonstrations
+    for completion in ("#### 7", "So $\\boxed{7}$.", "Ann has **7** pens.", "Ann has **7 pens**.", "The answer is 7."):
+        assert task.reward(completion, task.target(0, "train"))["outcome"] == "correct"
+    assert task.reward("Ann has 7 pens.", "7")["outcome"] == "unparseable"  # the last number is an option
+    assert gsm8k.gsm8k(path, chat=True, answer=("boxed", "last")).reward("Ann has 7 pens.", "7")["reward"] == 1
+    requests = []
+    for answer in ("marked", "boxed", "stated", "bold", "last"):  # the demonstration obeys the request, and is correct
+        task = gsm8k.gsm8k(path, 256, 128, chat=True, answer=answer).bind(model)
+        requests.append(task.text(0, "train").partition("\n")[2])
+        token, _ = task.demonstrations(np.arange(3), "train")
+        for i in range(3):
+            assert task.reward(model.decode(token[i]), task.target(i, "train"))["outcome"] == "correct"
+            other = (i + 1) % 3
+            assert task.reward(model.decode(token[other]), task.target(i, "train"))["outcome"] == "wrong"
+    assert len(set(requests)) == 5 and all(requests)
+
+
+def test_a_chat_may_begin_with_messages(path, tmp_path):
+    model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
+    shown = (("system", "Be brief."), ("user", "1 + 1?"), ("assistant", "#### 2"))
+    start = "<|from|>system\nBe brief.<|to|>\n"
+    asked = f"<|from|>user\n{TRAIN[0][0]}<|to|>\n<|from|>assistant\n"
+    for chat, before in (
+        ("Be brief.", start),
+        (shown, start + "<|from|>user\n1 + 1?<|to|>\n<|from|>assistant\n#### 2<|to|>\n"),
+    ):
+        prompts = gsm8k.gsm8k(path, 256, 128, chat=chat, instruction="").bind(model).prompts(np.array([0]), "train")
+        assert prompts.token[0][prompts.mask[0] > 0].tolist() == model.encode(before + asked)
+    task = parse.one(f"gsm8k({str(path)!r}, chat={shown!r}, answer='boxed')", environments.TASKS, "task")
+    assert task.chat[2] == {"role": "assistant", "content": "#### 2"} and task.answer == ("boxed",)
+
+
+def test_demonstrations_gain_no_space_after_the_prompt(path, tmp_path):
+    # in the manner of Llama 2: ``encode`` writes a space in front of every text
+    model = tokenizers.load(public.write(tmp_path / "model", "fallback", "legacy"))
+    bound = gsm8k.gsm8k(path, 256, 128).bind(model)
+    prompts, (token, mask) = bound.prompts(np.array([1]), "train"), bound.demonstrations(np.array([1]), "train")
+    ids = [*prompts.token[0][prompts.mask[0] > 0], *token[0][mask[0] > 0]]
+    assert ids == [1, *model.encode(f"{bound.text(1, 'train')} 2 * 12 = 24.\n#### 24"), 2]
 
 
 def test_prompts_start_as_the_files_say_and_carry_the_instruction(path, tmp_path):
@@ -357,3 +421,39 @@ def test_the_real_problems(tmp_path):
         if float(bound.target(row, "train").replace(",", "")) != float(bound.target(row + 1, "train").replace(",", "")):
             solution = task._read(row + 1, "train")[1]
             assert mathematics.numeric_answer(solution, bound.target(row, "train"))["outcome"] == "wrong"
+
+
+ALL = ("marked", "boxed", "stated", "bold")  # what a chat reads
+WRITTEN = [
+    *("{w}\n#### {a}", "{w}\n#### ${a}", "#### Step 1: add 3\n{w}\n#### {a} clips."),
+    *("{w}\n$$\\boxed{{{a}}}$$", "{w} \\boxed{{{a} \\text{{ clips}}}}", "{w} $\\boxed{{\\${a}}}$ in 3 steps."),
+    *("{w} \\boxed{{{a}\\%}}", "{w} \\boxed{{{a} clips}}"),
+    *("{w}\nThe answer is {a}.", "{w}\nThe final answer is: **{a}**", "**Answer:** ${a}", "Answer: \\({a}\\) clips"),
+    *("{w}\nShe sold **{a}** clips.", "### Step 1\n{w}\n**Total: {a} clips in May.**", "{w} **${a}**"),
+]  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")
+def test_the_real_problems_in_every_format():
+    rows = [json.loads(line)["answer"] for name in FILES.values() for line in (REAL / name).read_text().splitlines()]
+    rows = rows[::7]
+    counts = collections.Counter()
+    for text in rows:
+        working, _, target = gsm8k._MARKED_CALCULATION.sub("", text).rpartition("####")
+        working, target = working.strip(), target.strip()
+        number = int(target.replace(",", ""))
+        others = [n for n in map(int, re.findall(r"\b\d+\b", working)) if n != number]
+        for form in WRITTEN:
+            right = form.format(w=working, a=target)
+            counts["right", mathematics.numeric_answer(right, target, ALL)["outcome"]] += 1
+            for wrong in (number + 1, -number or 1, 10 * number or 1, *others[-1:]):  # the last is of the working
+                slip = form.format(w=working, a=wrong)
+                for text in (slip, f"{right}\nNo, that is wrong.\n{slip}"):
+                    counts["wrong", mathematics.numeric_answer(text, target, ALL)["outcome"]] += 1
+        unfinished = "\n".join(working.splitlines()[:-1])
+        counts["unfinished", mathematics.numeric_answer(unfinished, target, ALL)["outcome"]] += 1
+        counts["last", mathematics.numeric_answer(unfinished, target, ("last",))["outcome"]] += 1
+    assert counts["right", "correct"] == len(WRITTEN) * len(rows) == 15 * 1256
+    assert counts["wrong", "correct"] == 0 and counts["unfinished", "unparseable"] == len(rows)
+    assert counts["last", "correct"] > 30  # why the last number is no answer unless that is asked for

@@ -1,10 +1,13 @@
 """Tokenizers of public checkpoints: a folder's files, read as transformers reads them, and bytes."""
 
+import io
+import itertools
 import json
 import pickle
 
 import numpy as np
 import pytest
+import sentencepiece
 import tokenizers as library
 
 from rljax.config import resolve
@@ -33,10 +36,17 @@ def byte_level():
     return model
 
 
-def fallback():
-    """Train a tokenizer in the manner of Llama 2 and Gemma: spaces as U+2581, bytes for what is not in the list."""
+def fallback(space="first"):
+    """Train a tokenizer in the manner of Llama 2 and Gemma: spaces as U+2581, bytes for what is not in the list.
+
+    ``space`` says how a text gets a space in front: a ``prepend_scheme``, or "legacy", a normalizer as in older files.
+    """
     model = library.Tokenizer(library.models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    model.pre_tokenizer = library.pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    if space == "legacy":
+        normalizers = library.normalizers
+        model.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    else:
+        model.pre_tokenizer = library.pre_tokenizers.Metaspace(prepend_scheme=space, split=False)
     decoders = library.decoders
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     model.decoder = decoders.Sequence(steps)
@@ -51,10 +61,10 @@ def fallback():
     return library.Tokenizer.from_str(json.dumps(content))
 
 
-def write(folder, kind):
-    """Write the files of a checkpoint that say something of its tokenizer."""
+def write(folder, kind, space="first", **changes):
+    """Write the files of a checkpoint that say something of its tokenizer; changes are of tokenizer_config.json."""
     folder.mkdir(exist_ok=True)
-    made = {"byte level": byte_level, "fallback": fallback}[kind]()
+    made = byte_level() if kind == "byte level" else fallback(space)
     ids = {token: made.token_to_id(token) for token in SPECIAL}
     extra = made.get_vocab_size()
     files: dict[str, dict] = {
@@ -84,6 +94,7 @@ def write(folder, kind):
         },
     }[kind]
     (folder / "tokenizer.json").write_text(made.to_str())
+    files["tokenizer_config.json"] |= changes
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     return folder
@@ -125,10 +136,10 @@ def test_special_tokens_come_from_the_files(folders):
         ({"generation_config.json": {"eos_token_id": [7, 3]}, "config.json": {"eos_token_id": 5}}, (2, 7, 3), 2),
         ({"config.json": {"eos_token_id": [5, 2], "pad_token_id": 4}}, (2, 5), 4),
         ({"generation_config.json": {"pad_token_id": 6}}, (2,), 6),
-        ({"special_tokens_map.json": {"pad_token": "<s>", "eos_token": "<s>"}}, (2,), 1),  # the config's eos goes first
+        ({"special_tokens_map.json": {"pad_token": "<s>", "eos_token": {"content": "</s>"}}}, (2,), 1),
     ],
 )
-def test_stop_tokens_and_padding(folders, tmp_path, files, stop, pad):
+def test_stop_tokens_and_padding(tmp_path, files, stop, pad):
     copy = write(tmp_path / "copy", "fallback")
     (copy / "config.json").unlink()
     for name, content in files.items():
@@ -137,15 +148,64 @@ def test_stop_tokens_and_padding(folders, tmp_path, files, stop, pad):
     assert (model.eos, model.stop, model.pad) == (2, stop, pad)
 
 
-@pytest.mark.parametrize(("explicit", "start"), [(True, [1]), (False, []), (None, [1])])
-def test_how_a_context_starts(folders, tmp_path, explicit, start):
-    copy = write(tmp_path / "copy", "fallback")
-    config = json.loads((copy / "tokenizer_config.json").read_text())
-    (copy / "tokenizer_config.json").write_text(
-        json.dumps(config | ({} if explicit is None else {"add_bos_token": explicit}))
-    )
+def test_special_tokens_map_overrides_a_config_without_added_tokens(tmp_path):
+    for changes, eos in (({}, 1), ({"added_tokens_decoder": {"2": {"content": "</s>", "special": True}}}, 2)):
+        copy = write(tmp_path / "copy", "fallback", **changes)
+        (copy / "special_tokens_map.json").write_text('{"eos_token": "<s>"}')
+        assert tokenizers.load(copy).eos == eos
+
+
+# PreTrainedTokenizerFast applies the post-processor of tokenizer.json, which writes bos here
+BOS = [("PreTrainedTokenizerFast", add, [1]) for add in (True, False, None)]
+BOS += [("LlamaTokenizer", True, [1]), ("LlamaTokenizerFast", False, []), ("GemmaTokenizer", False, [])]
+BOS += [("LlamaTokenizer", None, [1])]
+
+
+@pytest.mark.parametrize(("kind", "add", "start"), BOS)
+def test_how_a_context_starts(tmp_path, kind, add, start):
+    changes = {"tokenizer_class": kind} | ({} if add is None else {"add_bos_token": add})
+    copy = write(tmp_path / "copy", "fallback", **changes)
     model = tokenizers.load(copy)
     assert model.prompt("cat") == [*start, *model.encode("cat")]
+    content = json.loads((copy / "tokenizer.json").read_text())
+    (copy / "tokenizer.json").write_text(json.dumps(content | {"post_processor": None}))
+    model = tokenizers.load(copy)
+    decides = add is not None and kind != "PreTrainedTokenizerFast"
+    assert model.prompt("cat") == [*(start if decides else []), *model.encode("cat")]
+
+
+# --- prompts and what follows them ---------------------------------------------------------------
+
+PROMPTS = ("Question: the cat\nAnswer:", "7 * 8 =", "the cat</s>", "the cat\n", "x", "the cat ")
+REPLIES = (" the cat sat", "the cat", "56", " 56", "\n\na", "  d", "", "é漢")
+
+
+def dummy_prefix():
+    """Train a SentencePiece model in the manner of Llama 2, with a space in front of every text."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=written, model_type="bpe", vocab_size=330,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True, minloglevel=3,
+    )  # fmt: skip
+    return tokenizers.load(written.getvalue())
+
+
+def test_what_follows_a_prompt_gains_no_space(folders, tmp_path):
+    kinds = [tokenizers.load(folders["byte level"]), raw_bytes.Bytes(), dummy_prefix()]
+    kinds += [tokenizers.load(write(tmp_path / space, "fallback", space)) for space in ("first", "always", "legacy")]
+    whole = doubled = 0
+    for model in kinds:
+        pieces = model.pieces()
+        for prompt, reply in itertools.product(PROMPTS, REPLIES):
+            start, ids = model.encode(prompt), tokenizers.continuation(model, prompt, reply)
+            text = b"".join(pieces[i] or b"" for i in [*start, *ids])
+            expected = b"".join(pieces[i] or b"" for i in model.encode(prompt + reply))
+            assert text == expected, (prompt, reply)
+            whole += start + ids == model.encode(prompt + reply)
+            doubled += start + model.encode(reply) != start + ids
+    # a token spans the boundary in a few: "the cat " + "the cat" has the token " the"
+    assert whole > 0.9 * len(kinds) * len(PROMPTS) * len(REPLIES)
+    assert doubled > 100  # ``encode`` alone adds a space in four of the six kinds
 
 
 def test_ids_of_a_vocabulary_small_enough_to_read(tmp_path):

@@ -127,6 +127,73 @@ def test_boxed_answer(completion, target, outcome):
     assert (verdict["reward"], verdict["format"]) == (outcome == "correct", outcome != "unparseable")
 
 
+CHAT = ("marked", "boxed", "stated", "bold")
+
+
+@pytest.mark.parametrize(
+    ("completion", "outcome"),
+    [
+        ("**72**", "correct"),
+        ("So she sold **72 clips** in all.", "correct"),
+        ("**Total: $72.**", "correct"),
+        ("**Answer:** 72", "correct"),
+        ("### Final answer: 72", "correct"),
+        ("The answer is $72$.", "correct"),
+        ("the final answer is:\n\n\\[72\\]\n\nGood luck!", "correct"),
+        (r"The final answer is $\boxed{72}$.", "correct"),
+        (r"\boxed{72 clips}", "correct"),
+        ("#### 72\n\n**73**", "correct"),  # the format that the task asks for goes before the others
+        ("#### Step 72\n**71 clips**", "wrong"),  # a heading is no mark
+        ("The answer is -72.", "wrong"),
+        ("The answer is 0.72.", "wrong"),
+        ("The answer is 72.5.", "wrong"),
+        ("The answer is 72,000.", "wrong"),
+        (r"The answer is $\frac{72}{5}$.", "wrong"),
+        ("**72** or **73**", "wrong"),
+        # what changes the number, or takes it back
+        ("The answer is not 72.", "unparseable"),
+        ("The answer is between 71 and 72.", "unparseable"),
+        ("The answer is 72 or 73.", "unparseable"),
+        ("The answer is 72 million.", "unparseable"),
+        ("The answer is 72/5.", "unparseable"),
+        ("The answer is 72 - x.", "unparseable"),
+        (r"The answer is 72 \pi.", "unparseable"),
+        ("The answer is 72. Wait, it is 73.", "unparseable"),
+        ("The answer is **72**... no: 73.", "unparseable"),
+        ("**Step 72: add**", "unparseable"),
+        ("**72. Add the clips**", "unparseable"),
+        ("She sold 72 clips.", "unparseable"),
+        ("72", "unparseable"),
+    ],
+)
+def test_answers_as_models_write_them(completion, outcome):
+    assert mathematics.numeric_answer(completion, "72", CHAT)["outcome"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("48 - 24 = 24", "24"),
+        ("(-5)", "-5"),
+        ("$1,200.", "$1,200"),
+        ("3x4=12", "12"),
+        ("of 7.50, or .5.", ".5"),
+        ("", ""),
+    ],
+)
+def test_the_last_number(completion, answer):
+    assert mathematics.answer(completion, ("last",))[1] == answer
+
+
+def test_formulas_in_prose():
+    formats = mathematics.formats(None, "boxed", several=True)
+    assert formats == ("boxed", "marked", "stated", "bold")
+    for text in (r"The answer is $\frac12$.", r"**\(0.5\)**", r"#### \frac{1}{2}", "The answer is 0.5"):
+        assert mathematics.boxed_answer(text, r"\frac{1}{2}", formats)["outcome"] == "correct"
+        assert mathematics.boxed_answer(text, r"\frac{1}{3}", formats)["outcome"] == "wrong"
+        assert mathematics.boxed_answer(text, r"\frac{1}{2}")["outcome"] == "unparseable"
+
+
 def test_numeric_answer_refuses_a_reference_it_cannot_read():
     with pytest.raises(ValueError, match="'plenty'"):
         mathematics.numeric_answer("#### 72", "plenty")

@@ -11,6 +11,8 @@ import pytest
 
 from rljax import environments, types
 from rljax.data import tokenizers
+from rljax.environments import characters
+from tests import test_public_tokenizer as public
 
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE
 
@@ -208,6 +210,14 @@ def test_pieces_of_several_characters_are_no_answer():
         assert len(answer) == row + 1
         token[row, : row + 2], mask[row, : row + 2] = [*answer, task.tokenizer.eos], 1
     assert on_device.verify(task, [index, index], token, mask).outcome.tolist() == [UNPARSEABLE, CORRECT]
+
+
+def test_characters_are_written_by_pieces_and_not_by_bytes(tmp_path):
+    # as in Llama 2, both the byte <0x37> and the piece "7" are the character 7, and a text gets a space in front
+    model = tokenizers.load(public.write(tmp_path / "model", "fallback"))
+    piece = model.encode("x7")[-1]
+    assert model.pieces()[piece] == b"7" == model.pieces()[model.pieces().index(b"7")] and piece > 260
+    assert characters.table(model, "7", "test")[ord("7")] == piece
 
 
 # --- bad input ---------------------------------------------------------------------------------

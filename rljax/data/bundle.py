@@ -15,6 +15,7 @@ NAMES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
     *("chat_template.json", "generation_config.json", "config.json"),
 )
+DATE = "date.txt"  # not of the folder: the date that chat templates print, recorded with the tokenizer
 _MAGIC = b"PK\x03\x04"
 
 
@@ -56,7 +57,7 @@ def unpack(content: bytes, shown: str) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
-            if NAMES[0] not in names or len(set(names)) < len(names) or not set(names) <= set(NAMES):
+            if NAMES[0] not in names or len(set(names)) < len(names) or not set(names) <= {*NAMES, DATE}:
                 raise ValueError(f"has {reprlib.repr(names)}, expected {NAMES[0]} and others of {', '.join(NAMES)}")
             for entry in archive.infolist():
                 if entry.file_size > documents.LARGEST:

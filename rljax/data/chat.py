@@ -11,6 +11,8 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
+DATE = "2024-07-26"  # the date that the templates of Llama 3.1 print unless they are given another one
+
 
 class _Generation(jinja2.ext.Extension):
     """``{% generation %}...{% endgeneration %}`` marks the text of the assistant; rendered without the marks."""
@@ -38,7 +40,11 @@ class _Namespace(jinja2.utils.Namespace):
 
 
 def render(
-    template: str, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, names: Mapping[str, str]
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    add_generation_prompt: bool,
+    names: Mapping[str, Any],
+    date: str = DATE,
 ) -> str:
     """Write messages as text by a chat template.
 
@@ -47,6 +53,7 @@ def render(
       messages: mappings with "role" and "content".
       add_generation_prompt: whether to end with the header of the assistant's turn.
       names: texts of special tokens by name, such as "bos_token".
+      date: the date that templates print, YYYY-MM-DD; a prompt never depends on the day on which it is written.
 
     Returns:
       The text.
@@ -54,18 +61,19 @@ def render(
     Raises:
       ValueError: the template is not valid Jinja, calls ``raise_exception``, or does what the sandbox forbids.
     """
+    day = datetime.datetime.fromisoformat(date)
     try:
         return _compiled(template).render(
             messages=[dict(m) for m in messages],
             tools=None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
+            strftime_now=lambda form: day.strftime(form),
+            date_string=day.strftime("%d %b %Y"),
             **names,
         )
-    except (jinja2.TemplateError, TypeError) as error:  # TypeError: a wrong argument of a filter
-        raise ValueError(f"chat template: {error}") from error
-    except Exception as error:  # a template is a program: it may divide by 0, recurse, or fill the memory
-        raise ValueError(f"chat template: {type(error).__name__}: {error}") from error
+    except Exception as error:  # templates run any arithmetic, so they raise anything
+        raise ValueError(f"chat template: {str(error) or type(error).__name__}") from error
 
 
 @functools.cache
@@ -76,7 +84,6 @@ def _compiled(template: str) -> jinja2.Template:
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["namespace"] = _Namespace
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment.from_string(template)
 
 

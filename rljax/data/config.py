@@ -1,8 +1,10 @@
 """Settings of the tokenizer."""
 
 import dataclasses
+import datetime
 from typing import Literal
 
+from rljax.data import chat
 from rljax.language import settings
 from rljax.language.settings import Size, setting
 
@@ -16,5 +18,12 @@ class TokenizerConfig:
     )
     vocabulary: Size = setting(0, "Ids to train; 0: as many as there are characters.")
     path: str = setting("", "Folder with tokenizer.json or a SentencePiece model to load instead, gs:// too.")
+    date: str = setting(chat.DATE, "Date that chat templates print, YYYY-MM-DD; no template reads the clock.")
 
-    __post_init__ = settings.check
+    def __post_init__(self):
+        """Check the fields."""
+        settings.check(self)
+        try:
+            datetime.date.fromisoformat(self.date)
+        except ValueError:
+            raise ValueError(f"date={self.date!r}: must be a date such as {chat.DATE!r}.") from None

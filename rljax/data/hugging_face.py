@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,8 @@ from rljax.data import bundle, characters, chat, documents
 
 _LARGEST = 1 << 24  # ids
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
-_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+# the classes of transformers that write bos by add_bos_token, whatever the post-processor of tokenizer.json
+_OWN_BOS = ("Llama", "CodeLlama", "Gemma", "Cohere", "GPTNeoX")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +52,25 @@ class HuggingFace:
         return self._parsed[name]
 
     @functools.cached_property
+    def _config(self) -> dict[str, Any]:
+        """The fields of tokenizer_config.json; without added_tokens_decoder, special_tokens_map.json overrides them."""
+        config = self._json("tokenizer_config.json")
+        return config if "added_tokens_decoder" in config else config | self._json("special_tokens_map.json")
+
+    @functools.cached_property
     def _named(self) -> dict[str, str]:
-        """Texts of the named special tokens, {"bos_token": "<s>", ...}."""
-        tokens = self._json("special_tokens_map.json") | self._json("tokenizer_config.json")
-        texts = {name: _content(name, tokens.get(name)) for name in _NAMED}
-        return {name: text for name, text in texts.items() if text is not None}
+        """Texts of the named special tokens, {"bos_token": "<s>", "image_token": "<image>", ...}."""
+        extra = self._config.get("extra_special_tokens")  # by name, or a list
+        fields = {k: v for k, v in self._config.items() if k.endswith("_token") and not isinstance(v, bool)}
+        fields |= extra if isinstance(extra, dict) else {}
+        return {name: _content(name, token) for name, token in fields.items() if token is not None}
+
+    @functools.cached_property
+    def _additional(self) -> list[str]:
+        """Texts of the special tokens without a name."""
+        fields = ("additional_special_tokens", "extra_special_tokens")
+        lists = [(name, self._config.get(name)) for name in fields]
+        return [_content(name, token) for name, tokens in lists if isinstance(tokens, list) for token in tokens]
 
     @functools.cached_property
     def _backend(self) -> tokenizers.Tokenizer:
@@ -67,7 +83,7 @@ class HuggingFace:
             raise ValueError(f"tokenizer.json: {error}") from error
         backend.no_truncation()
         backend.no_padding()
-        listed = _added(self._json("tokenizer_config.json").get("added_tokens_decoder"))
+        listed = _added(self._config.get("added_tokens_decoder"))
         for number, fields in sorted(listed.items()):
             backend.add_tokens([tokenizers.AddedToken(**fields)])  # no effect if it exists
             if backend.token_to_id(fields["content"]) != number:
@@ -75,7 +91,8 @@ class HuggingFace:
                     f"tokenizer_config.json: added_tokens_decoder has {fields['content']!r} as {number}, tokenizer.json"
                     f" as {backend.token_to_id(fields['content'])}"
                 )
-        backend.add_special_tokens([text for text in self._named.values() if backend.token_to_id(text) is not None])
+        special = [*self._named.values(), *self._additional]
+        backend.add_special_tokens([text for text in special if backend.token_to_id(text) is not None])
         return backend
 
     def _id(self, name: str) -> int | None:
@@ -98,7 +115,7 @@ class HuggingFace:
 
     @functools.cached_property
     def _special(self) -> frozenset[int]:
-        named = [self._backend.token_to_id(text) for text in self._named.values()]
+        named = [self._backend.token_to_id(text) for text in (*self._named.values(), *self._additional)]
         special = [i for i, token in self._backend.get_added_tokens_decoder().items() if token.special]
         return frozenset(i for i in (*special, *named, *self.stop, self.pad, self.bos) if i is not None)
 
@@ -151,13 +168,14 @@ class HuggingFace:
 
     @functools.cached_property
     def _start(self) -> list[int]:
-        """Ids before a text: by add_bos_token if tokenizer_config.json has it, else by the post-processor."""
-        explicit = self._json("tokenizer_config.json").get("add_bos_token")
-        if explicit is not None:
+        """Ids before a text, by the post-processor; in ``_OWN_BOS`` by add_bos_token, if the files have it."""
+        explicit = self._config.get("add_bos_token")
+        kind = str(self._config.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
+        if explicit is not None and kind in _OWN_BOS:
             return [self.bos] if explicit and self.bos is not None else []
         whole = self._backend.encode("a", add_special_tokens=True)
-        text = whole.special_tokens_mask.index(0)
-        return whole.ids[:text]
+        first = itertools.takewhile(lambda pair: pair[1], zip(whole.ids, whole.special_tokens_mask, strict=True))
+        return [i for i, _ in first]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without adding any; the texts of special tokens become special tokens."""
@@ -191,11 +209,13 @@ class HuggingFace:
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """Return messages as text by the chat template, which adds bos itself if the model needs it."""
-        return chat.render(self._template, messages, add_generation_prompt, self._named)
+        names = {"additional_special_tokens": self._additional} if self._additional else {}
+        date = self._files.get(bundle.DATE, chat.DATE.encode()).decode()
+        return chat.render(self._template, messages, add_generation_prompt, names | self._named, date)
 
     @functools.cached_property
     def _template(self) -> str:
-        template: Any = self._json("tokenizer_config.json").get("chat_template")
+        template: Any = self._config.get("chat_template")
         template = self._json("chat_template.json").get("chat_template", template)
         if "chat_template.jinja" in self._files:
             try:
@@ -212,9 +232,21 @@ class HuggingFace:
         return template
 
 
-def load(files: Mapping[str, bytes], shown: str) -> HuggingFace:
-    """Return the tokenizer of files from ``bundle.gather``; ValueError names an invalid file and the reason."""
-    tokenizer = HuggingFace(bundle.pack(files))
+def load(files: Mapping[str, bytes], shown: str, date: str | None = None) -> HuggingFace:
+    """Return the tokenizer of files from ``bundle.gather``.
+
+    Args:
+      files: contents by name.
+      shown: how messages name the tokenizer.
+      date: the date that its chat template prints, YYYY-MM-DD; None: the one in ``files``, else ``chat.DATE``.
+
+    Returns:
+      The tokenizer.
+
+    Raises:
+      ValueError: a file is invalid; the message names it and the reason.
+    """
+    tokenizer = HuggingFace(bundle.pack(files if date is None else {**files, bundle.DATE: date.encode()}))
     try:
         if tokenizer.vocabulary > _LARGEST:
             raise ValueError(f"tokenizer.json: an id of {tokenizer.vocabulary - 1}, expected at most {_LARGEST - 1}")
@@ -238,10 +270,10 @@ def _check_merges(merges: Any, prefix: Any) -> None:
             raise ValueError(f"tokenizer.json: merge {reprlib.repr(merge)} lacks the prefix {reprlib.repr(prefix)}")
 
 
-def _content(name: str, token: Any) -> str | None:
-    """Return the text of a special token, which is a text or an object with its ``content``."""
-    text = token.get("content", token) if isinstance(token, dict) else token
-    if text is not None and not isinstance(text, str):
+def _content(name: str, token: Any) -> str:
+    """Return the text of a special token, which the files have as text or as an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
         raise ValueError(f"tokenizer_config.json: {name} is {reprlib.repr(token)}, expected a text")
     return text
 

@@ -91,29 +91,37 @@ class Tokenizer(Protocol):
         ...
 
 
-def load(source: str | os.PathLike[str] | bytes) -> Tokenizer:
+def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tokenizer:
     """Read a tokenizer from a folder or file, local or gs://, or from ``serialized`` bytes.
 
     In a folder, tokenizer.json is preferred, with the files next to it (``bundle.NAMES``). A tokenizer.model without it
     may have the ``serialized`` bytes of any kind of tokenizer; a run's work directory has one.
+
+    Args:
+      source: the folder, the file or the bytes.
+      date: the date that its chat template prints, YYYY-MM-DD; None: the one that ``serialized`` bytes have, else
+        ``chat.DATE``. It is part of ``serialized``.
+
+    Returns:
+      The tokenizer.
 
     Raises:
       ValueError: there is no tokenizer, or one of its files is invalid; the message names the file and the reason.
       FileNotFoundError: the file or folder does not exist.
     """
     if isinstance(source, bytes):
-        return _read(source, f"{len(source)} bytes")
+        return _read(source, f"{len(source)} bytes", date)
     path = epath.Path(source)
     if not storage.exists(path):
         raise FileNotFoundError(f"tokenizer: no file or folder {str(source)!r}")
     if storage.is_dir(path):
         names = set(storage.names(path))
         if "tokenizer.model" not in names or names & {"tokenizer.json", "tokenizer_config.json"}:
-            return hugging_face.load(bundle.gather(path), str(source))
+            return hugging_face.load(bundle.gather(path), str(source), date)
         path = path / "tokenizer.model"
     elif path.name == "tokenizer.json":
-        return hugging_face.load(bundle.gather(path.parent), str(source))
-    return _read(documents.content(path), str(source))
+        return hugging_face.load(bundle.gather(path.parent), str(source), date)
+    return _read(documents.content(path), str(source), date)
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:
@@ -141,6 +149,53 @@ def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tok
     return raw_bytes.Bytes()
 
 
+def continuation(tokenizer: Tokenizer, prompt: str, text: str) -> list[int]:
+    """Return the ids of a text that follows a prompt: those of the whole, without those of the prompt.
+
+    ``encode`` writes a space before its text if the tokenizer starts texts with one (Metaspace, SentencePiece's dummy
+    prefix), so that after a prompt it gives one space too many. If a token of the whole spans prompt and text, the
+    text is encoded after a newline or a full stop instead.
+
+    Args:
+      tokenizer: any.
+      prompt: text whose ids, from ``encode``, come before.
+      text: what follows it.
+
+    Returns:
+      Token ids.
+    """
+    for before in (prompt, "\n", "."):
+        start, whole = tokenizer.encode(before), tokenizer.encode(before + text)
+        if whole[: len(start)] == start:
+            return whole[len(start) :]
+    return tokenizer.encode(text)
+
+
+def exchange(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], reply: str) -> tuple[list[int], list[int]]:
+    """Return the ids of a conversation and of the assistant's reply to it, by the chat template.
+
+    Args:
+      tokenizer: one with a chat template.
+      messages: the conversation, which ends with a message of the user.
+      reply: content of the assistant's message.
+
+    Returns:
+      (prompt, reply): the reply is written as the template writes it, up to its stop token.
+
+    Raises:
+      ValueError: there is no template, or it rejects the messages.
+    """
+    prompt = tokenizer.chat(messages)
+    whole = tokenizer.chat([*messages, {"role": "assistant", "content": reply}], add_generation_prompt=False)
+    if whole.startswith(prompt):
+        written = whole.removeprefix(prompt)
+    else:  # the prompt opens a part that the template leaves out of finished messages, such as a thought
+        written = reply + (whole.rpartition(reply.strip())[2] if reply.strip() in whole else "")
+    ids = continuation(tokenizer, prompt, written)
+    end = next((n for n, i in enumerate(ids) if i in tokenizer.stop), len(ids))
+    return tokenizer.encode(prompt), [*ids[:end], *(ids[end : end + 1] or [tokenizer.eos])]
+
+
 def padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Pad rows of token ids to one length.
 
@@ -162,11 +217,11 @@ def padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool = Fa
     return token, mask
 
 
-def _read(content: bytes, shown: str) -> Tokenizer:
+def _read(content: bytes, shown: str, date: str | None) -> Tokenizer:
     if content == raw_bytes.SERIALIZED:
         return raw_bytes.Bytes()
     if bundle.packed(content):
-        return hugging_face.load(bundle.unpack(content, shown), shown)
+        return hugging_face.load(bundle.unpack(content, shown), shown, date)
     if content.lstrip()[:1] == b"{":
-        return hugging_face.load({"tokenizer.json": content}, shown)
+        return hugging_face.load({"tokenizer.json": content}, shown, date)
     return sentence_piece.load(content, shown)

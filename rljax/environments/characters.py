@@ -83,8 +83,8 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
     """
     code = tokenizer.characters()
     token = {int(c): i for i, c in reversed(list(enumerate(code))) if c}
-    for character in alphabet:  # a byte token and a piece may both be this character: use that of ``encode``
-        encoded = tokenizer.encode(character)
+    for character in alphabet:  # a byte token and a piece may both be this character: use that of a text
+        encoded = tokenizers.continuation(tokenizer, "\n", character)
         if len(encoded) == 1 and code[encoded[0]] == ord(character):
             token[ord(character)] = encoded[0]
     missing = "".join(sorted(c for c in alphabet if ord(c) not in token))

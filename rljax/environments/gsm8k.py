@@ -5,8 +5,11 @@ answers in jsonl files is one more call of ``_load``.
 """
 
 import dataclasses
+import functools
 import os
 import re
+import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +20,15 @@ from rljax.data import tokenizers
 from rljax.environments import Split
 from rljax.environments.verifiers import mathematics
 
-Overlong = Literal["error", "drop"]
+Overlong = Literal["error", "drop", "drop_all"]
+Role = Literal["system", "user", "assistant"]
+Chat = bool | str | tuple[tuple[Role, str], ...]
 
 _MARKED_CALCULATION = re.compile(r"<<[^<>]*>>")
+
+
+class LengthWarning(UserWarning):
+    """Prompts are left out, or demonstrations are cut, because they are too long."""
 
 
 class _Rows(NamedTuple):
@@ -30,6 +39,7 @@ class _Rows(NamedTuple):
     prompt_mask: np.ndarray  # [N, L] float32
     solution: np.ndarray  # [N, T] int32, right-padded
     solution_mask: np.ndarray  # [N, T] float32
+    cut: int  # solutions that are longer than T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,7 +51,8 @@ class Questions:
     completion_length: int
     overlong: Overlong
     calculator: bool  # keep the marks <<48/2=24>>
-    chat: bool  # write the question as a user's message, by the chat template
+    chat: tuple[Mapping[str, str], ...] | None  # messages before the question, in a conversation; None: plain text
+    answer: tuple[mathematics.Format, ...]  # the formats that the reward function reads
     instruction: str  # text after the question
     sources: Mapping[str, Sequence[Mapping[str, bytes]]] = dataclasses.field(repr=False)
     reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer
@@ -62,11 +73,11 @@ class Questions:
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Questions":
         """Return a copy with all splits tokenized, in memory.
 
-        Prompts longer than ``prompt_length`` are dropped or an error, as ``overlong`` says; solutions longer than
-        ``completion_length`` are truncated, without end-of-sequence.
+        Prompts longer than ``prompt_length`` are an error or dropped with a warning, as ``overlong`` says; solutions
+        longer than ``completion_length`` are truncated, without end-of-sequence (``demonstrations`` warns).
 
         Raises:
-          ValueError: a prompt is too long and ``overlong`` is "error", no prompt is left, or the tokenizer lacks
+          ValueError: a prompt is too long and ``overlong`` does not drop it, no prompt is left, or the tokenizer lacks
             a character of the training split (in held-out text it becomes the unknown token).
         """
         encoded = {split: self._encode(tokenizer, split) for split in self.sources}
@@ -81,6 +92,7 @@ class Questions:
                 np.array(keep, np.int64),
                 *tokenizers.padded(prompts, self.prompt_length, tokenizer.pad, left=True),
                 *tokenizers.padded(solutions, self.completion_length, tokenizer.pad),
+                sum(len(pairs[row][1]) > self.completion_length for row in keep),
             )
         return dataclasses.replace(self, tokens=tokens)
 
@@ -105,10 +117,17 @@ class Questions:
 
         Returns:
           NumPy token ``[P, T]`` int32, right-padded, ended by end-of-sequence unless truncated, and mask ``[P, T]``
-          float32.
+          float32. Warns if some of the split are truncated.
         """
         del key
         rows = self._bound(split)
+        if rows.cut:
+            warnings.warn(
+                f"completion_length={self.completion_length}: {rows.cut} of {len(rows.row)} {split} demonstrations of"
+                f" {self.name!r} are longer; they are truncated, without end-of-sequence",
+                LengthWarning,
+                stacklevel=2,
+            )
         index = np.asarray(index, np.int32) % len(rows.row)
         return rows.solution[index], rows.solution_mask[index]
 
@@ -145,38 +164,32 @@ class Questions:
         return field["question"].decode(), field["answer"].decode()
 
     def _solution(self, answer: str) -> str:
-        """Return the text after "Answer:", or the assistant's message; an answer without working gets the mark."""
-        if not self.final(answer):
-            answer = f"{mathematics.MARK} {answer}"
-        answer = (answer if self.calculator else _MARKED_CALCULATION.sub("", answer)).strip()
-        return answer if self.chat else " " + answer
+        """Return the text after "Answer:", or the assistant's message, with the final answer as ``answer`` asks."""
+        final = self.final(answer)
+        working = (answer if self.calculator else _MARKED_CALCULATION.sub("", answer)).strip() if final else ""
+        style = mathematics.STYLES[self.answer[0]]
+        if not final or style.read(working) != final:
+            written = style.form.format(final or answer.strip())
+            working = f"{working.partition(mathematics.MARK)[0].rstrip()}\n{written}".strip()
+        return " " + working if self.chat is None else working
 
     def _prompt(self, question: str) -> str:
         """Return the question with the instruction, as a user's message or as a text to continue."""
         request = "\n".join(filter(None, (question.strip(), self.instruction)))
-        return request if self.chat else f"Question: {request}\nAnswer:"
-
-    def _context(self, tokenizer: tokenizers.Tokenizer, question: str) -> list[int]:
-        text = self._prompt(question)
-        if not self.chat:
-            return tokenizer.prompt(text)
-        return tokenizer.encode(tokenizer.chat([{"role": "user", "content": text}]))
-
-    def _end(self, tokenizer: tokenizers.Tokenizer) -> int:
-        """Return the id that ends a solution; with ``chat``, the one that ends an assistant's message."""
-        if not self.chat:
-            return tokenizer.eos
-        messages = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "ANSWER"}]
-        suffix = tokenizer.chat(messages, add_generation_prompt=False).rpartition("ANSWER")[2]
-        return next((i for i in tokenizer.encode(suffix) if i in tokenizer.stop), tokenizer.eos)
+        return f"Question: {request}\nAnswer:" if self.chat is None else request
 
     def _encode(self, tokenizer: tokenizers.Tokenizer, split: str) -> list[tuple[list[int], list[int]]]:
-        pairs = (self._read(row, split) for row in range(len(self._source(split))))
-        end = self._end(tokenizer)
-        return [
-            (self._context(tokenizer, question), [*tokenizer.encode(self._solution(answer)), end])
-            for question, answer in pairs
-        ]
+        """Return the ids of each prompt and of its solution, which ends with a stop token."""
+        rows = []
+        for row in range(len(self._source(split))):
+            question, answer = self._read(row, split)
+            text, solution = self._prompt(question), self._solution(answer)
+            if self.chat is None:
+                ids = tokenizers.continuation(tokenizer, text, solution)
+                rows.append((tokenizer.prompt(text), [*ids, tokenizer.eos]))
+            else:
+                rows.append(tokenizers.exchange(tokenizer, [*self.chat, {"role": "user", "content": text}], solution))
+        return rows
 
     def _check_known(
         self, tokenizer: tokenizers.Tokenizer, encoded: Mapping[str, Sequence[tuple[list[int], list[int]]]]
@@ -191,22 +204,20 @@ class Questions:
             )
 
     def _check_lengths(self, encoded: Mapping[str, Sequence[tuple[list[int], list[int]]]]) -> None:
-        for split, pairs in encoded.items():
-            lengths = [len(prompt) for prompt, _ in pairs]
-            over = sum(length > self.prompt_length for length in lengths)
-            if over == len(lengths):
-                raise ValueError(
-                    f"prompt_length={self.prompt_length}: all {over} {split} prompts of {self.name!r} are longer; the"
-                    f" shortest has {min(lengths)} tokens"
-                )
-        longest = max(len(prompt) for pairs in encoded.values() for prompt, _ in pairs)
-        if longest > self.prompt_length and self.overlong == "error":
-            over = {s: sum(len(prompt) > self.prompt_length for prompt, _ in p) for s, p in encoded.items()}
-            counts = " and ".join(f"{n} of {len(encoded[s])} {s} prompts" for s, n in over.items())
-            raise ValueError(
-                f"prompt_length={self.prompt_length}: {counts} of {self.name!r} are longer; set"
-                f" prompt_length={longest} (the longest), or overlong='drop' to leave them out"
-            )
+        limit, lengths = self.prompt_length, {s: [len(prompt) for prompt, _ in pairs] for s, pairs in encoded.items()}
+        over = {split: count for split, n in lengths.items() if (count := sum(length > limit for length in n))}
+        if not over:
+            return
+        counts = " and ".join(f"{count} of {len(lengths[s])} {s} prompts" for s, count in over.items())
+        text = f"prompt_length={limit}: {counts} of {self.name!r} are longer"
+        for split, count in over.items():
+            if count == len(lengths[split]):
+                raise ValueError(f"{text}; the shortest {split} prompt has {min(lengths[split])} tokens")
+        longest = max(map(max, lengths.values()))
+        if self.overlong == "error" or (self.overlong == "drop" and "heldout" in over):
+            drop = "overlong='drop_all' to leave them out of both splits" if "heldout" in over else "overlong='drop'"
+            raise ValueError(f"{text}; set prompt_length={longest} (the longest), or {drop}")
+        warnings.warn(f"{text} and are left out; the longest has {longest} tokens", LengthWarning, stacklevel=3)
 
 
 def gsm8k(
@@ -216,25 +227,32 @@ def gsm8k(
     overlong: Overlong = "error",
     heldout: str = "test.jsonl",
     calculator: bool = False,
-    chat: bool = False,
-    instruction: str = "",
+    chat: Chat = False,
+    answer: mathematics.Formats = None,
+    instruction: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Questions:
     """Read GSM8K (Cobbe et al., arXiv 2110.14168) from a folder with its train.jsonl and test.jsonl.
 
     The prompt is ``Question: ...``, a newline, ``Answer:``, or with ``chat`` the question as a user's message; the
-    demonstration is the worked solution, which ends with ``#### 72``; the reward function is
-    ``verifiers.mathematics.numeric_answer``.
+    demonstration is the worked solution, which ends with ``#### 72`` or as the first format of ``answer`` asks; the
+    reward function is ``verifiers.mathematics.numeric_answer``.
 
     Args:
       path: folder of the jsonl files, local or gs://.
       prompt_length: L; the longest question has about 1,000 characters.
       completion_length: T, end-of-sequence included; longer solutions are truncated.
-      overlong: how longer prompts are treated: "error", or "drop" them from the split.
+      overlong: how longer prompts are treated: "error"; "drop" those of the training split, with a warning, while
+        held-out ones are an error; "drop_all" those of both splits, so that fewer prompts are evaluated.
       heldout: file of the held-out split, in ``path``.
       calculator: keep the data set's calculator marks, ``<<48/2=24>>``, in the solutions.
-      chat: write prompts by the tokenizer's chat template.
-      instruction: text on a separate line after the question, such as how to mark the answer.
+      chat: write prompts by the tokenizer's chat template: True, or the system prompt, or all messages that come before
+        the question, (("system", "..."), ("user", "..."), ("assistant", "...")).
+      answer: how the final answer may be written, a format or several in order of preference, of "marked", "boxed",
+        "stated", "bold" and "last" (``verifiers.mathematics.answer``); None: "marked", and with ``chat`` also "boxed",
+        "stated" and "bold".
+      instruction: text on a separate line after the question; None: with ``chat`` a sentence that asks for the first
+        format of ``answer``, else none.
       cache: folder of the array_record copy, local or gs:// (shared by hosts); None: ``$RLJAX_CACHE``, else the
         user's cache folder.
 
@@ -255,7 +273,8 @@ def gsm8k(
         overlong=overlong,
         calculator=calculator,
         chat=chat,
-        instruction=instruction,
+        answer=answer,
+        instruction=instruction if chat else instruction or "",
     )
 
 
@@ -265,8 +284,9 @@ def math(
     completion_length: int = 1024,
     overlong: Overlong = "drop",
     heldout: str = "test.jsonl",
-    chat: bool = False,
-    instruction: str = "Put the final answer in \\boxed{}.",
+    chat: Chat = False,
+    answer: mathematics.Formats = None,
+    instruction: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Questions:
     r"""Read MATH (Hendrycks et al., arXiv 2103.03874) from a folder with train.jsonl and test.jsonl.
@@ -281,7 +301,8 @@ def math(
       overlong: as in ``gsm8k``.
       heldout: as in ``gsm8k``.
       chat: as in ``gsm8k``.
-      instruction: as in ``gsm8k``.
+      answer: as in ``gsm8k``; None: "boxed", and with ``chat`` also "marked", "stated" and "bold".
+      instruction: as in ``gsm8k``, but None asks for the first format without ``chat`` too.
       cache: as in ``gsm8k``.
 
     Returns:
@@ -301,10 +322,11 @@ def math(
         overlong=overlong,
         calculator=True,  # solutions are not edited
         chat=chat,
+        answer=answer,
         instruction=instruction,
         fields=("problem", "solution"),
         mark=mathematics.BOX,
-        final=mathematics.boxed,
+        native="boxed",
         reward=mathematics.boxed_answer,
     )
 
@@ -319,14 +341,18 @@ def _load(
     completion_length: int,
     overlong: Overlong,
     calculator: bool = False,
-    chat: bool = False,
-    instruction: str = "",
+    chat: Chat = False,
+    answer: mathematics.Formats = None,
+    instruction: str | None = "",
     fields: tuple[str, str] = ("question", "answer"),
     mark: str = mathematics.MARK,
-    final: Callable[[str], str] = mathematics.final_answer,
-    reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer,
+    native: Literal["marked", "boxed"] = "marked",
+    reward: Callable[..., Mapping[str, Any]] = mathematics.numeric_answer,
 ) -> Questions:
-    """Read a set of questions: ``files`` by split, their ``fields``, the ``mark`` in every answer ("": none)."""
+    """Read a set of questions: ``files`` by split, their ``fields``, the ``mark`` in every answer ("": none).
+
+    ``native`` is the format of the answers in the files.
+    """
     if files.get("heldout") == files.get("train"):
         raise ValueError(f"heldout={files['heldout']!r} is the file of the training split; choose another one")
     from rljax.data import gsm8k_builder  # here: importing tfds takes half a second, and other tasks do not need it
@@ -334,17 +360,33 @@ def _load(
     for field, value in (("prompt_length", prompt_length), ("completion_length", completion_length)):
         if value < 1:
             raise ValueError(f"{field}={value}: must be 1 or more")
-    if overlong not in ("error", "drop"):
-        raise ValueError(f"overlong={overlong!r}: must be 'error' or 'drop'")
+    if overlong not in typing.get_args(Overlong):
+        raise ValueError(f"overlong={overlong!r}: must be one of {', '.join(map(repr, typing.get_args(Overlong)))}")
+    formats = mathematics.formats(answer, native, several=bool(chat))
     return Questions(
         name=name,
         prompt_length=prompt_length,
         completion_length=completion_length,
         overlong=overlong,
         calculator=calculator,
-        chat=chat,
-        instruction=instruction,
+        chat=_before(chat),
+        answer=formats,
+        instruction=mathematics.STYLES[formats[0]].request if instruction is None else instruction,
         sources=gsm8k_builder.sources(path, files, cache, fields, mark),
-        final=final,
-        reward=reward,
+        final=mathematics.final_answer if native == "marked" else mathematics.boxed,
+        reward=functools.partial(reward, formats=formats),
     )
+
+
+def _before(chat: Chat) -> tuple[Mapping[str, str], ...] | None:
+    """Return the messages before a question; None if there is no conversation."""
+    if isinstance(chat, bool):
+        return () if chat else None
+    pairs = (("system", chat),) if isinstance(chat, str) else chat
+    for pair in pairs:
+        if len(pair) != 2 or pair[0] not in typing.get_args(Role) or not isinstance(pair[1], str):
+            raise ValueError(
+                f"chat: {pair!r} is not a message such as ('system', 'Be brief.'); the roles are"
+                f" {', '.join(typing.get_args(Role))}"
+            )
+    return tuple({"role": role, "content": content} for role, content in pairs)

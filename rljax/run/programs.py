@@ -221,7 +221,7 @@ def make_tokenizer(settings: schema.Config, resolved: Sequence[Phase]) -> tokeni
     path = fields.path or settings.model.weights
     if path:
         try:
-            return tokenizers.load(path)
+            return tokenizers.load(path, fields.date)
         except (ValueError, FileNotFoundError) as error:
             raise ValueError(f"config.tokenizer.path={path!r}: {error}") from error
     return tokenizers.make(fields.kind, _corpus(resolved), fields.vocabulary or None)
