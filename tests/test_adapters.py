@@ -16,7 +16,15 @@ from rljax.training import sharding
 from tests import tiny
 
 PLAIN = models.Architecture(
-    vocabulary=32, layers=2, width=16, heads=4, kv_heads=2, hidden=24, head_size=6, tied=False, bias=True
+    vocabulary=32,
+    layers=2,
+    width=16,
+    heads=4,
+    kv_heads=2,
+    hidden=24,
+    head_size=6,
+    tied=False,
+    bias=("query", "key", "value"),
 )
 ADAPTED = dataclasses.replace(PLAIN, adapter_rank=3, adapter_scale=0.5)
 MODEL = models.build(ADAPTED)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 
 import jax
@@ -14,8 +15,8 @@ import safetensors.numpy
 from rljax import models, sampling, types
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
-from rljax.models import gated
-from rljax.models.checkpoints import families, tensors, weights
+from rljax.models import gated, layer
+from rljax.models.checkpoints import families, keys, table, tensors, weights
 from rljax.run import programs
 from rljax.training import phases, sharding
 from tests import tiny
@@ -55,6 +56,7 @@ def logits(model, params, token, mask):
 # --- what is computed -----------------------------------------------------------------------------------
 
 
+@pytest.mark.default_tier(10)
 @pytest.mark.parametrize("name", STORED)
 def test_logits_are_those_of_transformers(name, folder):
     model, params = read(folder(name))
@@ -65,7 +67,7 @@ def test_logits_are_those_of_transformers(name, folder):
 
 
 @pytest.mark.default_tier("qwen3-moe")
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral", "llama-biases"])
 def test_decoding_reads_what_the_whole_row_does(name, folder):
     """Prompts of two lengths, each read once for two rows, then tokens one by one past the window."""
     model, params = read(folder(name), attention="blocked")
@@ -121,6 +123,31 @@ def test_balance_of_experts_counts_what_the_router_chose(folder):
     assert whole["loss"] > 0 and 1 <= whole["fullest"] <= a.experts / a.experts_per_token
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_is_that_of_the_paper(truncate):
+    """Frequencies one by one: arXiv 2309.00071, with the ramp over indices of its reference code."""
+    size, theta, factor, length, fast, slow = 16, 1e4, 4.0, 64, 8.0, 0.5
+    scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": length}
+    scaling |= {"beta_fast": fast, "beta_slow": slow, "truncate": truncate}
+    config = {**STORED["qwen3"]["config"], "head_dim": size, "rope_scaling": scaling, "rope_theta": theta}
+    del config["rope_parameters"]
+    architecture = models.Architecture(**families.read(config))
+    first, last = (size * math.log(length / (2 * math.pi * r)) / (2 * math.log(theta)) for r in (fast, slow))
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    expected = []
+    for i in range(size // 2):
+        frequency = theta ** (-2 * i / size)
+        ramp = min(max((i - max(first, 0)) / (last - max(first, 0)), 0), 1)
+        expected.append(frequency * (1 - ramp) + frequency / factor * ramp)
+    position = jnp.asarray([[0, 1, 5, 63]])
+    found, local = layer.rotation(architecture, position)
+    angle = np.asarray(position)[:, :, None, None] * np.asarray(expected)
+    for computed, function in zip(found, (np.cos, np.sin), strict=True):
+        np.testing.assert_allclose(computed, (0.1 * math.log(factor) + 1) * function(angle), atol=2e-5)
+    assert local is found  # layers with a window are stretched too, unless they have a theta of their own
+
+
 # --- in and out -----------------------------------------------------------------------------------------
 
 
@@ -130,6 +157,79 @@ def test_a_family_says_what_it_read(name):
     architecture = models.Architecture(**fields)
     for family in ("", STORED[name]["config"]["model_type"]):
         assert families.read(families.write(architecture, family)) == fields
+
+
+VERSION4 = ("rope_theta", "rope_scaling", "rope_local_base_freq")
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_both_versions_of_transformers_read_what_is_written(name):
+    """Either form of the rotary settings alone says the same; with both that differ, neither is silently chosen."""
+    fields = families.read(STORED[name]["config"])
+    config = families.write(models.Architecture(**fields))
+    assert families.read({key: value for key, value in config.items() if key != "rope_parameters"}) == fields
+    assert families.read({key: value for key, value in config.items() if key not in VERSION4}) == fields
+    with pytest.raises(ValueError, match="rope_theta is given as 123"):
+        families.read({**config, "rope_theta": 123.0})
+
+
+# text_config of google/gemma-3-{4b,12b,27b}-it as published: what differs from the class of transformers
+_GEMMA3_ROPE = {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+SPARSE = {
+    "4b": {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, **_GEMMA3_ROPE},
+    "12b": {
+        **{"hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48, **_GEMMA3_ROPE},
+        **{"num_attention_heads": 16, "num_key_value_heads": 8},
+    },
+    "27b": {
+        **{"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62, **_GEMMA3_ROPE},
+        **{"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168},
+    },
+}
+
+
+@pytest.mark.parametrize("size", SPARSE)
+def test_a_sparse_config_means_the_defaults_of_its_family(size):
+    outer = {
+        **{"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "torch_dtype": "bfloat16"},
+        **{"boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106], "mm_tokens_per_image": 256},
+        **{"image_token_index": 262144, "initializer_range": 0.02, "transformers_version": "4.50.0.dev0"},
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+    }
+    fields = families.read({**outer, "text_config": {"model_type": "gemma3_text", **SPARSE[size]}})
+    full = {  # technical report of Gemma 3 (arXiv 2503.19786), and the full config.json of the 1B model
+        **{"model_type": "gemma3_text", "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4},
+        **{"head_dim": 256, "query_pre_attn_scalar": 256, "hidden_activation": "gelu_pytorch_tanh"},
+        **{"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6},
+        **{"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": False},
+        **{"tie_word_embeddings": True, **SPARSE[size]},
+    }
+    assert families.read(full) == fields
+    assert fields["pattern"] == ("local",) * 5 + ("global",) and fields["activation"] == "gelu"
+    assert (fields["rope_theta"], fields["rope_local_theta"], fields["rope_factor"]) == (1e6, 1e4, 8.0)
+    if size == "4b":
+        assert fields == models.preset("gemma-3-4b")
+    with pytest.raises(ValueError, match="text_config"):
+        families.read(outer)
+    with pytest.raises(ValueError, match="quantization_config"):
+        families.read({**outer, "quantization_config": {"bits": 4}, "text_config": SPARSE[size]})
+
+
+def test_what_a_file_does_not_say_is_as_in_transformers():
+    qwen2 = {key: value for key, value in STORED["qwen2"]["config"].items() if key != "layer_types"}
+    qwen2["sliding_window"] = 5
+    del qwen2["use_sliding_window"]
+    assert families.read(qwen2)["window"] == 0
+    windows = {**qwen2, "use_sliding_window": True, "max_window_layers": 1}
+    assert families.read(windows)["pattern"] == ("global", "local", "local")
+    without = {"rope_parameters": {"rope_theta": 1e6}}  # no rope_type
+    assert families.read({**qwen2, **without})["rope_theta"] == 1e6
+    moe = {**STORED["qwen3-moe"]["config"], "sliding_window": 5, "use_sliding_window": True, "max_window_layers": 2}
+    assert families.read(moe)["pattern"] == ("local",)  # its reference code does not read max_window_layers
+    mistral = {key: value for key, value in STORED["mistral"]["config"].items() if key != "sliding_window"}
+    assert families.read(mistral)["window"] == 4096 and not families.read({**mistral, "sliding_window": None})["window"]
+    with pytest.raises(ValueError, match="attn_logit_softcapping=5"):  # its reference code does not apply it
+        families.read({**STORED["gemma3"]["config"], "attn_logit_softcapping": 50.0})
 
 
 @pytest.mark.parametrize("name", ["qwen2-tied", "qwen3-moe", "gemma3", "llama3.1"])
@@ -180,6 +280,13 @@ def test_a_critic_reads_the_trunk_and_a_reward_model_its_head(tmp_path):
     assert not np.any(critic["scalar"]) and np.any(critic["layers"]["query"])
     reward = weights.load(write(tmp_path / "reward", "qwen3", with_head), scalar)
     np.testing.assert_array_equal(reward["scalar"], np.arange(16))
+    weights.save(str(tmp_path / "out"), scalar, reward, like=str(tmp_path / "policy"))
+    stored, config = tensors.index(str(tmp_path / "out")), weights.config(str(tmp_path / "out"))
+    assert stored["score.weight"].shape == (1, 16) and "lm_head.weight" not in stored
+    assert config["architectures"] == ["Qwen3ForSequenceClassification"] and config["id2label"] == {"0": "LABEL_0"}
+    assert families.read(config) == fields and config["torch_dtype"] == config["dtype"] == "float32"
+    older = write(tmp_path / "older", "qwen3", lambda made: {**with_head(made), "score.weight": np.arange(16.0)})
+    np.testing.assert_array_equal(weights.load(older, scalar)["scalar"], np.arange(16))
 
 
 @pytest.mark.full
@@ -240,16 +347,62 @@ def test_files_that_are_no_weights(spoil, says, tmp_path):
     ("change", "says"),
     [
         ({"model_type": "bert"}, "model_type='bert' is unknown; choose one of llama"),
+        ({"model_type": ["qwen3"]}, "model_type='' is unknown"),
         ({"hidden_size": None}, "'hidden_size' is missing"),
-        ({"attention_bias": True}, "attention_bias=true is not supported"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers=10000000: must be a whole number in"),
+        ({"mlp_bias": True}, "mlp_bias=True is not supported .*must be False or None"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "rope_type='longrope'"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "extra": 1}}, "'extra' is unknown .rope_type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "'original_max_position_embeddings' is missing"),
+        ({"rope_scaling": {"rope_type": "linear", "type": "yarn"}}, "rope_type is given as 'linear' and as 'yarn'"),
+        (
+            {
+                "rope_scaling": {"type": "linear", "factor": 2.0},
+                "rope_parameters": {"rope_type": "linear", "factor": 4.0},
+            },
+            "rope_scaling is given as",
+        ),
         ({"model_type": "qwen3_moe", "num_experts": 4, "decoder_sparse_step": 2}, "decoder_sparse_step"),
+        ({"model_type": "qwen3_moe", "num_experts": 4, "num_local_experts": 8}, "num_experts is given as 4 and as 8"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({"num_attention_head": 4}, "'num_attention_head' is unknown .*Did you mean 'num_attention_heads'"),
+        ({"layer_types": ["full_attention"]}, "layer_types.*must be 3 of"),
+        ({"layer_types": ["sliding_attention"] * 3}, "window=0"),
     ],
 )
 def test_a_config_that_this_decoder_cannot_be(change, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=says) as error:
         families.read({**STORED["qwen3"]["config"], **change})
+    assert len(str(error.value)) < 300 and "\n" not in str(error.value)
+
+
+def test_no_key_is_in_two_lists():
+    assert not keys.HARMLESS & set(keys.EXPECTED)
+    for family in table.FAMILIES.values():
+        assert not family.read & (keys.HARMLESS - {"model_type"})
+        assert not family.read & set(family.ignored) and not family.read & set(family.expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3_text"])
+def test_a_nonsense_value_is_a_clear_error_or_means_what_null_means(name):
+    config = {**STORED["qwen3"]["config"], "model_type": name, "rope_parameters": None, "num_key_value_heads": 2}
+    config = {key: value for key, value in config.items() if key in table.FAMILIES[name].read}
+    families.read(config)
+    llama3 = {"factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    yarn = {"factor": 8.0, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 0.7}
+    cases = [(config, key) for key in sorted({*table.FAMILIES[name].read, "extra"} - {"model_type"})]
+    cases += [({"rope_type": "llama3", **llama3}, key) for key in ("rope_type", "rope_theta", *llama3)]
+    cases += [({"rope_type": "yarn", **yarn}, key) for key in (*yarn, "beta_fast", "attention_factor", "truncate")]
+    for part, key in cases:
+        for value in ("x", "", -1, -0.5, 1e400, float("nan"), 10**400, True, [], [[]], {}, {"x": [1]}, [None] * 3):
+            changed = {**part, key: value}
+            try:
+                models.Architecture(**families.read(changed if part is config else {**config, "rope_scaling": changed}))
+            except ValueError as error:
+                assert "\n" not in str(error) and len(str(error)) < 400, str(error)
 
 
 def test_an_architecture_that_no_family_can_say():
@@ -257,7 +410,13 @@ def test_an_architecture_that_no_family_can_say():
     with pytest.raises(ValueError, match="qwen2_moe"):
         families.write(models.Architecture(**fields), "qwen2_moe")
     with pytest.raises(ValueError, match=r"cannot express .*post_norm"):
-        families.write(models.Architecture(**{**fields, "bias": True, "post_norm": True}))
+        families.write(models.Architecture(**{**fields, "bias": ("query",), "post_norm": True}))
+    experts = models.Architecture(**families.read(STORED["qwen3-moe"]["config"]))
+    windows = dataclasses.replace(experts, window=4, pattern=("local", "global"))
+    with pytest.raises(ValueError, match="qwen3_moe cannot express pattern"):
+        families.write(windows)
+    same = dataclasses.replace(experts, window=4, pattern=("global", "global", "global", "local"))  # of three layers
+    assert families.write(same) == families.write(experts)
 
 
 def test_the_embedding_must_hold_the_tokenizer(folder):

@@ -6,22 +6,34 @@ flax.linen declares the parameters and is used in this file only: callers see pl
 import dataclasses
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from rljax.language import settings
-from rljax.language.settings import Count, NonNegative, Positive, Size, setting
+from rljax.language.settings import setting
 from rljax.models import attention
 from rljax.models.layouts import Names
-from rljax.types import Key, Tree
+from rljax.types import Key, Range, Tree
 
 Dtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "full", "dots"]
 Output = Literal["logits", "scalar", "both"]
 Activation = Literal["silu", "gelu"]
+RopeRule = Literal["llama3", "yarn"]
+# bounds far above published models: a nonsense value is refused before a tree of arrays is made from it
+Layers = Annotated[int, Range(1, 1000)]
+Heads = Annotated[int, Range(1, 4000)]
+Small = Annotated[int, Range(0, 4000)]
+Experts = Annotated[int, Range(0, 500)]
+Width = Annotated[int, Range(1, 10**6)]
+Wide = Annotated[int, Range(0, 10**6)]
+Ids = Annotated[int, Range(0, 10**7)]
+Positions = Annotated[int, Range(0, 10**9)]
+Scale = Annotated[float, Range(0, 1e12, open_low=True)]
+Cap = Annotated[float, Range(0, 1e12)]
 DecodeWeights = Literal["float", "int8"]
 Form = attention.Form
 # the matrices of a layer: how many dimensions each contracts, and how many it returns
@@ -47,39 +59,46 @@ class Architecture:
     ("logits"), one number per position ("scalar": a critic or a reward model), or "both" on one trunk.
     """
 
-    vocabulary: Size = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
-    layers: Count = setting(2, "Layers.", fixed=True)
-    width: Count = setting(128, "Width of the residual stream.", fixed=True)
-    heads: Count = setting(4, "Query heads of a layer.", fixed=True)
-    kv_heads: Count = setting(2, "Key and value heads of a layer; divides ``heads``.", fixed=True)
-    hidden: Count = setting(384, "Hidden units of a layer's gated unit.", fixed=True)
-    head_size: Size = setting(0, "Size of a head, even; 0: width / heads.", fixed=True)
+    vocabulary: Ids = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
+    layers: Layers = setting(2, "Layers.", fixed=True)
+    width: Width = setting(128, "Width of the residual stream.", fixed=True)
+    heads: Heads = setting(4, "Query heads of a layer.", fixed=True)
+    kv_heads: Heads = setting(2, "Key and value heads of a layer; divides ``heads``.", fixed=True)
+    hidden: Width = setting(384, "Hidden units of a layer's gated unit.", fixed=True)
+    head_size: Small = setting(0, "Size of a head, even; 0: width / heads.", fixed=True)
     tied: bool = setting(True, "Whether the unembedding is the embedding, transposed.", fixed=True)
-    rope_theta: Positive = setting(10_000.0, "Base of the rotary frequencies.", fixed=True)
-    rope_local_theta: NonNegative = setting(0.0, "The same of layers with a window; 0: ``rope_theta``.", fixed=True)
-    rope_factor: Positive = setting(1.0, "Factor that stretches the positions of layers without a window.", fixed=True)
-    rope_original: Size = setting(
-        0, "0: the factor stretches all wavelengths; else Llama 3's rule with this original length.", fixed=True
+    rope_theta: Scale = setting(10_000.0, "Base of the rotary frequencies.", fixed=True)
+    rope_local_theta: Cap = setting(
+        0.0, "Base in layers with a window, whose wavelengths are then not stretched; 0: as in the others.", fixed=True
     )
-    rope_low: Positive = setting(
+    rope_factor: Scale = setting(1.0, "Factor that stretches the wavelengths.", fixed=True)
+    rope_original: Positions = setting(
+        0, "0: the factor stretches all wavelengths; else the long ones, relative to this original length.", fixed=True
+    )
+    rope_rule: RopeRule = setting(
+        "llama3", "With rope_original: stretch as a function of wavelength ('llama3') or of index ('yarn').", fixed=True
+    )
+    rope_low: Scale = setting(
         1.0, "With rope_original: longer wavelengths than original / low are stretched.", fixed=True
     )
-    rope_high: float = setting(4.0, "With rope_original: shorter wavelengths than original / high are not.", fixed=True)
-    norm_epsilon: Positive = setting(1e-6, "Added to the mean square in a norm.", fixed=True)
-    norm_offset: float = setting(0.0, "Added to the scale of a norm; scales start where the sum is 1.", fixed=True)
-    bias: bool = setting(False, "Whether query, key and value have a bias.", fixed=True)
+    rope_high: Scale = setting(4.0, "With rope_original: shorter wavelengths than original / high are not.", fixed=True)
+    rope_truncate: bool = setting(True, "Whether 'yarn' rounds the two indices to whole numbers.", fixed=True)
+    rope_scale: Scale = setting(1.0, "Factor of the rotated queries and keys; 'yarn' uses one above 1.", fixed=True)
+    norm_epsilon: Scale = setting(1e-6, "Added to the mean square in a norm.", fixed=True)
+    norm_offset: Cap = setting(0.0, "Added to the scale of a norm; scales start where the sum is 1.", fixed=True)
+    bias: tuple[str, ...] = setting((), "Matrices that have a bias.", fixed=True)
     head_norm: bool = setting(False, "Whether queries and keys are normalized before the rotation.", fixed=True)
     post_norm: bool = setting(False, "Whether attention and the gated unit are followed by a norm.", fixed=True)
     activation: Activation = setting("silu", "Activation of the gate; 'gelu' is the approximation by tanh.", fixed=True)
-    embedding_scale: Positive = setting(1.0, "Factor of the embeddings, rounded to ``dtype``.", fixed=True)
-    query_scale: NonNegative = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
-    attention_cap: NonNegative = setting(0.0, "Attention scores become cap tanh(score / cap); 0: no cap.", fixed=True)
-    logit_cap: NonNegative = setting(0.0, "Logits become cap tanh(logit / cap); 0: no cap.", fixed=True)
-    window: Size = setting(0, "Positions that a local layer attends to, its position included.", fixed=True)
+    embedding_scale: Scale = setting(1.0, "Factor of the embeddings, rounded to ``dtype``.", fixed=True)
+    query_scale: Cap = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
+    attention_cap: Cap = setting(0.0, "Attention scores become cap tanh(score / cap); 0: no cap.", fixed=True)
+    logit_cap: Cap = setting(0.0, "Logits become cap tanh(logit / cap); 0: no cap.", fixed=True)
+    window: Positions = setting(0, "Positions that a local layer attends to, its position included.", fixed=True)
     pattern: tuple[str, ...] = setting(("global",), "Kinds of the layers, 'local' or 'global', repeated.", fixed=True)
-    experts: Size = setting(0, "Experts of a layer; 0: one gated unit.", fixed=True)
-    experts_per_token: Size = setting(0, "Experts that the router chooses for a token.", fixed=True)
-    expert_hidden: Size = setting(0, "Hidden units of an expert.", fixed=True)
+    experts: Experts = setting(0, "Experts of a layer; 0: one gated unit.", fixed=True)
+    experts_per_token: Experts = setting(0, "Experts that the router chooses for a token.", fixed=True)
+    expert_hidden: Wide = setting(0, "Hidden units of an expert.", fixed=True)
     normalise_experts: bool = setting(True, "Whether the chosen experts' probabilities sum to 1.", fixed=True)
     dtype: Dtype = setting("float32", "Type of activations and matmul operands; reductions are float32.", fixed=True)
     param_dtype: Dtype = setting("float32", "Type of the parameters.", fixed=True)
@@ -88,8 +107,8 @@ class Architecture:
         "none", "What the backward pass recomputes in a layer: nothing, everything, or all but the weight matmuls."
     )
     scan: bool = setting(True, "Whether the layers run in one loop: compiles once for all of them, runs slower.")
-    adapter_rank: Size = setting(0, "Rank of low-rank adapters; 0: the whole network is trained.", fixed=True)
-    adapter_scale: Positive = setting(1.0, "Factor of the adapters' product: alpha / rank.", fixed=True)
+    adapter_rank: Small = setting(0, "Rank of low-rank adapters; 0: the whole network is trained.", fixed=True)
+    adapter_scale: Scale = setting(1.0, "Factor of the adapters' product: alpha / rank.", fixed=True)
     adapter_modules: tuple[str, ...] = setting(tuple(MATRICES), "Matrices that have an adapter.", fixed=True)
     attention: Literal["plain", "blocked", "cudnn", "splash"] = setting(
         "plain", "Implementation of attention outside decoding; 'cudnn' on GPU, 'splash' on TPU."
@@ -108,15 +127,24 @@ class Architecture:
             raise ValueError(f"heads={self.heads} must be divisible by kv_heads={self.kv_heads}")
         if self.rope_high <= self.rope_low:
             raise ValueError(f"rope_high={self.rope_high} must be above rope_low={self.rope_low}")
+        if self.rope_original and self.rope_rule == "yarn" and self.rope_theta <= 1:
+            raise ValueError(f"rope_theta={self.rope_theta} must be above 1 with rope_rule='yarn'")
         if self.output not in get_args(Output):
             raise ValueError(f"output={self.output!r}: must be one of {', '.join(get_args(Output))}")
         self._check_attention()
+        self._check_bias()
         if self.experts:
             if not self.expert_hidden:
                 raise ValueError(f"expert_hidden={self.expert_hidden}: must be at least 1 with experts={self.experts}")
             if not 1 <= self.experts_per_token <= self.experts:
                 raise ValueError(f"experts_per_token={self.experts_per_token} must be 1 to experts={self.experts}")
         self._check_adapters()
+
+    def _check_bias(self) -> None:
+        if set(self.bias) - set(MATRICES):
+            raise ValueError(f"bias={self.bias!r}: choose some of {', '.join(MATRICES)}")
+        if self.experts and {"gate", "up", "down"} & set(self.bias):
+            raise ValueError(f"bias={self.bias!r}: experts have no biases (experts={self.experts})")
 
     def _check_adapters(self) -> None:
         if not self.adapter_modules or set(self.adapter_modules) - set(MATRICES):
@@ -246,12 +274,10 @@ class _Layer(nn.Module):
                 "up": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
                 "down": (("hidden", "width"), (a.hidden, a.width), a.hidden, small),
             }
-        if a.bias:
-            table |= {
-                "query_bias": (heads[1:], (a.heads, a.head_size), 0, 0),
-                "key_bias": (kv_heads[1:], (a.kv_heads, a.head_size), 0, 0),
-                "value_bias": (kv_heads[1:], (a.kv_heads, a.head_size), 0, 0),
-            }
+        for name, (contracted, _) in MATRICES.items():
+            if name in a.bias:
+                matrix_axes, shape, _, _ = table[name]
+                table[f"{name}_bias"] = (matrix_axes[contracted:], shape[contracted:], 0, 0)
         if a.head_norm:
             table |= {name: ((None,), (a.head_size,), 0, 1 - a.norm_offset) for name in ("query_norm", "key_norm")}
         if a.post_norm:

@@ -54,23 +54,41 @@ def final(architecture: Architecture, params: Tree, x: Array) -> Array:
 def rotation(architecture: Architecture, position: Array) -> tuple[Angles, Angles]:
     """Return cosine and sine of position * frequency in float32, of global layers and of local ones.
 
-    The frequencies are f_i = theta^(-2 i / K). Global layers may scale positions: f_i / factor. With ``rope_original``
-    L, only wavelengths w_i = 2 pi / f_i above L / low are scaled fully, with a linear ramp below:
-    f_i ((1 - s) / factor + s), s = clip((L / w_i - low) / (high - low), 0, 1) (Llama 3.1, arXiv 2407.21783).
+    The frequencies are f_i = theta^(-2 i / K), of wavelengths w_i = 2 pi / f_i. They may be stretched: f_i / factor.
+    With ``rope_original`` L, only wavelengths above L / low are stretched fully, and those below L / high are not:
+    f_i ((1 - s) / factor + s). Between the two, s is linear in 1 / w_i, s = clip((L / w_i - low) / (high - low), 0, 1)
+    (Llama 3.1, arXiv 2407.21783), or in i (YaRN, arXiv 2309.00071, which multiplies cosine and sine by ``rope_scale``).
+    Local layers with a theta of their own are not stretched.
     """
     a = architecture
     exponent = -jnp.arange(0, a.head_size, 2, dtype=jnp.float32) / a.head_size
     base = a.rope_theta**exponent
-    unscaled = jnp.zeros_like(base)
-    if a.rope_original:
-        unscaled = jnp.clip((a.rope_original * base / (2 * math.pi) - a.rope_low) / (a.rope_high - a.rope_low), 0, 1)
+    kept = jnp.zeros_like(base)
+    if a.rope_original and a.rope_rule == "llama3":
+        kept = jnp.clip((a.rope_original * base / (2 * math.pi) - a.rope_low) / (a.rope_high - a.rope_low), 0, 1)
+    elif a.rope_original:
+        first, last = _ramp(a)
+        kept = 1 - jnp.clip((jnp.arange(len(base), dtype=jnp.float32) - first) / (last - first), 0, 1)
 
-    def angles(frequency: Array) -> Angles:
+    def angles(frequency: Array, scale: float = 1.0) -> Angles:
         angle = position.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
-        return jnp.cos(angle), jnp.sin(angle)
+        cosine, sine = jnp.cos(angle), jnp.sin(angle)
+        return (cosine, sine) if scale == 1 else (scale * cosine, scale * sine)
 
-    distant = angles(base * ((1 - unscaled) / a.rope_factor + unscaled))
-    return distant, angles((a.rope_local_theta or a.rope_theta) ** exponent) if a.window else distant
+    stretched = angles(base * ((1 - kept) / a.rope_factor + kept), a.rope_scale)
+    return stretched, angles(a.rope_local_theta**exponent) if a.window and a.rope_local_theta else stretched
+
+
+def _ramp(a: Architecture) -> tuple[float, float]:
+    """Return the indices between which YaRN's ramp rises: those of wavelengths L / high and L / low."""
+    first, last = (
+        a.head_size * math.log(a.rope_original / (2 * math.pi * turns)) / (2 * math.log(a.rope_theta))
+        for turns in (a.rope_high, a.rope_low)
+    )
+    if a.rope_truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, a.head_size - 1)
+    return first, last + 0.001 if first == last else last  # as in the reference code: no division by 0
 
 
 def layer(
@@ -117,8 +135,6 @@ def layer(
 def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
     """Return query, key or value [B, S, heads, K] in float32, before the rotation."""
     z = adapted(a, weights, name, y)
-    if a.bias:
-        z += weights[f"{name}_bias"].astype(jnp.float32)[None, None]
     return _norm(a, z, weights[f"{name}_norm"]) if a.head_norm and name != "value" else z
 
 
@@ -130,7 +146,7 @@ def _gated(a: Architecture, weights: Tree, y: Array, layout: Layout) -> Array:
 
 
 def adapted(a: Architecture, weights: Tree, name: str, x: Array) -> Array:
-    """Return x W, or x W + scale (x A) B if the matrix has an adapter.
+    """Return x W, plus scale (x A) B if the matrix has an adapter, plus b if it has a bias.
 
     Args:
       a: the architecture.
@@ -143,10 +159,13 @@ def adapted(a: Architecture, weights: Tree, name: str, x: Array) -> Array:
     """
     contracted = architectures.MATRICES[name][0]
     z = project(x, weights[name], a.dtype, contracted)
-    if name not in a.adapted:
-        return z
-    into, out = (weights[name + end] for end in architectures.ADAPTER)
-    return z + a.adapter_scale * project(project(x, into, a.dtype, contracted), out, a.dtype)
+    if name in a.adapted:
+        into, out = (weights[name + end] for end in architectures.ADAPTER)
+        z += a.adapter_scale * project(project(x, into, a.dtype, contracted), out, a.dtype)
+    if name in a.bias:
+        bias = weights[f"{name}_bias"].astype(jnp.float32)
+        z += bias.reshape((1,) * (z.ndim - bias.ndim) + bias.shape)
+    return z
 
 
 @jax.custom_vjp

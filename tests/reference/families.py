@@ -35,6 +35,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
 _GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -73,6 +74,11 @@ CONFIGS = {
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "qwen2-yarn": (
+        "Qwen2Config",
+        {"rope_parameters": _YARN, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
 }
 
 

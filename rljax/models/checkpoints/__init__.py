@@ -2,6 +2,9 @@
 
 ===============  ========================================================================
 ``families.py``  config.json and tensor names of each family of models, both directions
+``table.py``     the families: keys of config.json, their defaults, what all models of a family share
+``keys.py``      the keys that are harmless, and those that are refused unless they change nothing
+``rope.py``      rotary positions in config.json
 ``tensors.py``   safetensors files: index, read, write
 ``weights.py``   parameters from a folder onto a mesh, and from a mesh into a folder
 ===============  ========================================================================

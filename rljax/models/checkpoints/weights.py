@@ -113,6 +113,8 @@ def _transposed(name: str, shape: tuple[int, ...]) -> bool:
 
 def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape in which a part of a parameter of ``shape`` is stored: [out, in], or the same."""
+    if name == "score.weight":
+        return (1, *shape)
     if not _transposed(name, shape):
         return (int(np.prod(shape)),) if name.endswith(".bias") else shape
     split = len(shape) - 1 if name.endswith("o_proj.weight") else 1
@@ -162,8 +164,7 @@ def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
         if name in stored
         and (
             not tensors.floating(stored[name])
-            or np.prod(stored[name].shape) != np.prod(shape)
-            or (len(shape) > 1 and stored[name].shape != shape)
+            or stored[name].shape not in (shape, shape[1:] if name == "score.weight" else shape)  # [D]: older files
         )
     ]
     problems = [f"missing {_few(missing)}"] * bool(missing) + [f"not expected {_few(extra)}"] * bool(extra)
@@ -234,8 +235,8 @@ def save(
     model = config(like) if like else {}
     kind = family or families.kind(model)
     fields = families.write(architecture, kind if kind in families.FAMILIES else "")
-    fields = {**(model if model.get("model_type") == fields["model_type"] else {}), **fields}
-    fields["dtype"] = dtype or str(params["embedding"].dtype)
+    stored = dtype or str(params["embedding"].dtype)
+    fields = {**families.kept(model), **fields, "dtype": stored, "torch_dtype": stored}  # transformers 5, 4
     remote = storage.remote(folder)  # a remote folder cannot be renamed atomically: config.json is written last
     draft = target if remote else target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
     draft.mkdir(parents=True)
