@@ -330,7 +330,7 @@ def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "truncated: .* ends at byte"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "truncated: its tensors end at byte"),
         (lambda path: path.write_bytes(path.read_bytes()[:100]), "truncated"),
         (lambda path: path.write_bytes(b"\x05" + bytes(7) + b"hello"), "its header is not JSON"),
         (lambda path: path.rename(path.with_suffix(".bin")), "pickle, which is never read"),

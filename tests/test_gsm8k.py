@@ -141,7 +141,7 @@ def test_missing_files(path):
     ("line", "words"),
     [
         ('{"question": "What', "not JSON"),
-        ('["What?", "#### 1"]', "'question'"),
+        ('["What?", "#### 1"]', "a list, expected an object"),
         ('{"answer": "#### 1"}', "'question' is None"),
         ('{"question": "What?", "answer": ["#### 1"]}', "'answer' is"),
         ('{"question": " ", "answer": "#### 1"}', "'question' is ' '"),

@@ -323,8 +323,8 @@ def test_folders_without_a_tokenizer(tmp_path):
     [
         ("tokenizer.json", "{", r"tokenizer\.json: "),
         ("tokenizer.json", "{}", r"tokenizer\.json: "),
-        ("tokenizer_config.json", "[1", r"tokenizer_config\.json is not JSON"),
-        ("generation_config.json", "[1]", r"generation_config\.json is list, expected an object"),
+        ("tokenizer_config.json", "[1", r"tokenizer_config\.json: not JSON"),
+        ("generation_config.json", "[1]", r"generation_config\.json: a list, expected an object"),
         ("tokenizer_config.json", "{}", "special token|no end-of-sequence"),
         ("tokenizer_config.json", '{"eos_token": "<eos>"}', "eos_token is '<eos>', which has no id in tokenizer.json"),
         ("generation_config.json", '{"eos_token_id": 5000}', r"special token 5000, but tokenizer\.json has"),

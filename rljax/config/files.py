@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from rljax.config import schema
-from rljax.language import parse
+from rljax.language import parse, settings
 
 
 def find(name: str) -> str:
@@ -103,8 +103,19 @@ def flatten(config: Any, prefix: str = "config") -> dict[str, Any]:
     return {k: v for key, value in config.items() for k, v in flatten(value, f"{prefix}.{key}").items()}
 
 
-def from_dict(fields: dict[str, Any]) -> schema.ConfigDict:
-    """Return the config of the dictionary that ``json.loads(dumps(config))`` returns; missing fields have defaults."""
+def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDict:
+    """Return the config of the dictionary that ``json.loads(dumps(config))`` returns; missing fields have defaults.
+
+    Args:
+      fields: the dictionary; it may have been edited or written by another version.
+      where: its name in error messages.
+
+    Returns:
+      The config.
+
+    Raises:
+      ValueError: an unknown field, or a value of another type or out of range.
+    """
 
     def restore(value: Any) -> Any:
         if isinstance(value, dict):
@@ -112,11 +123,21 @@ def from_dict(fields: dict[str, Any]) -> schema.ConfigDict:
         return tuple(value) if isinstance(value, list) else value
 
     stored = restore(fields)
+    phases = stored.pop("phase", {"main": {}}) if isinstance(stored, dict) else None
+    if not isinstance(phases, dict) or not all(isinstance(phase, dict) for phase in phases.values()):
+        raise ValueError(f"{where}: must be a group of fields, with a group of phases in {where}.phase.")
+    for name, rename in _RENAMED.items():
+        if isinstance(stored.get(name), dict):
+            stored[name] = rename(stored[name])
+    settings.verify(schema.Config, stored, where)
     config = schema.default()
-    config.phase = {name: schema.phase(**_renamed(p)) for name, p in stored.pop("phase", {"main": {}}).items()}
+    try:
+        config.phase = {name: schema.phase(**_renamed(phase)) for name, phase in phases.items()}
+    except TypeError as error:
+        raise ValueError(f"{where}.phase: {' '.join(str(error).split())}") from error
     for key, value in stored.items():
         if isinstance(value, dict):
-            config[key].update(_RENAMED.get(key, lambda group: group)(value))
+            config[key].update(value)
         else:
             config[key] = value
     return config

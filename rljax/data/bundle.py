@@ -1,14 +1,14 @@
 """The files of a tokenizer as one value: read from a folder, packed into bytes, unpacked."""
 
 import io
-import json
+import reprlib
 import zipfile
+import zlib
 from collections.abc import Mapping
-from typing import Any
 
 from etils import epath
 
-from rljax.data import storage
+from rljax.data import documents, storage
 
 # the files that are read from a checkpoint's folder; the first one is required
 NAMES = (
@@ -33,7 +33,7 @@ def gather(folder: epath.Path) -> dict[str, bytes]:
             f"tokenizer: {str(folder)!r} has no {NAMES[0]} (other tokenizers: {', '.join(others) or 'none'});{hint}"
             " save one in it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    return {name: storage.read(folder / name) for name in NAMES if name in names}
+    return {name: documents.content(folder / name) for name in NAMES if name in names}
 
 
 def packed(content: bytes) -> bool:
@@ -56,34 +56,12 @@ def unpack(content: bytes, shown: str) -> dict[str, bytes]:
     """Return the files in a result of ``pack``; ValueError, naming ``shown``, if it is damaged or has other files."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            files = {name: archive.read(name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
+            names = archive.namelist()
+            if NAMES[0] not in names or len(set(names)) < len(names) or not set(names) <= {*NAMES, DATE}:
+                raise ValueError(f"has {reprlib.repr(names)}, expected {NAMES[0]} and others of {', '.join(NAMES)}")
+            for entry in archive.infolist():
+                if entry.file_size > documents.LARGEST:
+                    raise ValueError(f"{entry.filename} has {entry.file_size:,} bytes")
+            return {name: archive.read(name) for name in names}
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
         raise ValueError(f"tokenizer: {shown} is a damaged archive: {error}") from error
-    if NAMES[0] not in files or not set(files) <= {*NAMES, DATE}:
-        raise ValueError(
-            f"tokenizer: {shown} is an archive of {', '.join(files)}; expected {NAMES[0]} and others of {NAMES}"
-        )
-    return files
-
-
-def json_of(files: Mapping[str, bytes], name: str, shown: str) -> dict[str, Any]:
-    """Parse one of the files as a JSON object.
-
-    Args:
-      files: contents by name.
-      name: of the file.
-      shown: how messages name the tokenizer.
-
-    Returns:
-      The object, {} if the file is absent.
-
-    Raises:
-      ValueError: the file is not JSON, or not an object.
-    """
-    try:
-        value = json.loads(files.get(name, b"{}"))
-    except ValueError as error:
-        raise ValueError(f"tokenizer: {shown}: {name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"tokenizer: {shown}: {name} is {type(value).__name__}, expected an object")
-    return value

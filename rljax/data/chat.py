@@ -73,7 +73,7 @@ def render(
             **names,
         )
     except Exception as error:  # templates run any arithmetic, so they raise anything
-        raise ValueError(f"chat template: {error}") from error
+        raise ValueError(f"chat template: {str(error) or type(error).__name__}") from error
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pathlib
+import reprlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,13 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from rljax import data
-from rljax.data import storage
+from rljax.data import documents, storage
 
 _NAME = "question_answer"  # the name that tfds derives from the class below
-_VERSION = "1.0.0"
+_VERSION = "1.1.0"
 _MANIFEST = "manifest.json"
+_NUMBERS = "####"  # the mark of GSM8K, whose answers are numbers
+_LARGEST = 4 << 30  # bytes of a file; its rows are in memory while it is built
 _ATTEMPTS = 5  # attempts to rename, against other processes, before an error
 
 
@@ -62,7 +65,7 @@ def sources(
     files: Mapping[str, str],
     cache: str | os.PathLike[str] | None = None,
     fields: tuple[str, str] = ("question", "answer"),
-    mark: str = "####",
+    mark: str = _NUMBERS,
 ) -> dict[str, Sequence[Mapping[str, bytes]]]:
     """Return each split as a random-access sequence, building the array_record files if they do not exist.
 
@@ -79,7 +82,8 @@ def sources(
 
     Raises:
       FileNotFoundError: ``path`` or one of ``files`` does not exist.
-      ValueError: a line is not a JSON object with a question and an answer; names the file and the line.
+      ValueError: a file cannot be read, or a line is not a JSON object with a question and an answer; names the file
+        and the line.
     """
     folder = storage.path(path)
     if not storage.is_dir(folder):
@@ -90,10 +94,12 @@ def sources(
     digest = hashlib.sha256(repr((_VERSION, fields, mark, list(files))).encode())
     for split, name in files.items():
         try:
-            content[split] = storage.read(folder / name)
-        except (FileNotFoundError, IsADirectoryError):
+            content[split] = documents.content(folder / name, _LARGEST)
+        except FileNotFoundError:
             text = f"task argument path={str(path)!r}: no file {name!r} in it (the {split} split)"
             raise FileNotFoundError(text) from None
+        except ValueError as error:
+            raise ValueError(f"task argument path: {error}") from None
         digest.update(hashlib.sha256(content[split]).digest())
     name = f"{_NAME}-{digest.hexdigest()[:16]}"
     shared = storage.path(cache) / name if cache and storage.remote(cache) else None
@@ -118,22 +124,26 @@ def _rows(file: epath.Path, content: bytes, fields: tuple[str, str], mark: str) 
         if not line.strip():
             continue
         where = f"task argument path: {file}, line {number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:  # not JSON, or not UTF-8
-            raise ValueError(f"{where}: not JSON ({error})") from error
-        field = row if isinstance(row, dict) else {}
-        question, answer = field.get(fields[0]), _as_text(field.get(fields[1]))
+        row = documents.parse_object(line, where)
+        question, answer = row.get(fields[0]), _as_text(row.get(fields[1]))
         for name, value in zip(fields, (question, answer), strict=True):
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{where}: {name!r} is {value!r}, expected a text that is not empty")
-        pieces = str(answer).split(mark or None)
-        if mark and (len(pieces) < 2 or not pieces[-1].strip()):
-            raise ValueError(f"{where}: {fields[1]!r} has no final answer after {mark!r}")
+                raise ValueError(f"{where}: {name!r} is {reprlib.repr(value)}, expected a text that is not empty")
+        if mark and not _final(str(answer), mark):
+            expected = "number" if mark == _NUMBERS else "final answer"
+            raise ValueError(f"{where}: {fields[1]!r} has no {expected} after {mark!r}")
         rows.append((question, answer))
     if not rows:
         raise ValueError(f"task argument path: {file} has no rows")
     return rows
+
+
+def _final(answer: str, mark: str) -> bool:
+    """Return whether an answer has a final answer after its last mark: a digit, or any letter or digit."""
+    rest = answer.rpartition(mark)[2].strip() if mark in answer else ""
+    if mark == _NUMBERS:
+        return any(c.isdigit() for c in rest.partition("\n")[0])
+    return any(c.isalnum() for c in rest)
 
 
 def _as_text(answer: object) -> object:
@@ -146,7 +156,7 @@ def _as_text(answer: object) -> object:
 def _complete(place: pathlib.Path) -> bool:
     """Return whether every file that the build wrote exists at its full size."""
     try:
-        sizes = json.loads((place / _MANIFEST).read_text())
+        sizes = documents.read(place / _MANIFEST)
         return all((place / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return False

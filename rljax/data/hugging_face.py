@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 import itertools
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
 
-from rljax.data import bundle, characters, chat
+from rljax.data import bundle, characters, chat, documents
 
+_LARGEST = 1 << 24  # ids
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 # the classes of transformers that write bos by add_bos_token, whatever the post-processor of tokenizer.json
 _OWN_BOS = ("Llama", "CodeLlama", "Gemma", "Cohere", "GPTNeoX")
 
@@ -31,13 +34,18 @@ class HuggingFace:
 
     @functools.cached_property
     def _parsed(self) -> dict[str, dict[str, Any]]:
-        return {n: bundle.json_of(self._files, n, "this tokenizer") for n in bundle.NAMES[1:] if n.endswith(".json")}
+        names = [name for name in bundle.NAMES[1:] if name.endswith(".json")]
+        return {name: documents.parse_object(self._files.get(name, b"{}"), name) for name in names}
 
     @functools.cached_property
     def _core(self) -> dict[str, Any]:
         """The content of tokenizer.json without vocabulary and merges, which are large."""
-        content = bundle.json_of(self._files, "tokenizer.json", "this tokenizer")
-        model = {k: v for k, v in content["model"].items() if k not in ("vocab", "merges")}
+        content = documents.parse_object(self._files["tokenizer.json"], "tokenizer.json")
+        model = content.get("model")
+        if not isinstance(model, dict):
+            raise ValueError(f"tokenizer.json: model is {documents.kind(model)}, expected an object")
+        _check_merges(model.get("merges"), model.get("continuing_subword_prefix"))
+        model = {k: v for k, v in model.items() if k not in ("vocab", "merges")}
         return {"model": model, "decoder": content.get("decoder")}
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -66,17 +74,19 @@ class HuggingFace:
 
     @functools.cached_property
     def _backend(self) -> tokenizers.Tokenizer:
+        assert self._core  # checks what the library does not
         try:
             backend = tokenizers.Tokenizer.from_buffer(self._files["tokenizer.json"])
-        except Exception as error:  # the library raises nothing narrower
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises nothing narrower, and its panics are no Exception
             raise ValueError(f"tokenizer.json: {error}") from error
         backend.no_truncation()
         backend.no_padding()
-        listed = self._config.get("added_tokens_decoder") or {}
-        for number in sorted(listed, key=int):
-            fields = {k: v for k, v in listed[number].items() if k != "__type"}
+        listed = _added(self._config.get("added_tokens_decoder"))
+        for number, fields in sorted(listed.items()):
             backend.add_tokens([tokenizers.AddedToken(**fields)])  # no effect if it exists
-            if backend.token_to_id(fields["content"]) != int(number):
+            if backend.token_to_id(fields["content"]) != number:
                 raise ValueError(
                     f"tokenizer_config.json: added_tokens_decoder has {fields['content']!r} as {number}, tokenizer.json"
                     f" as {backend.token_to_id(fields['content'])}"
@@ -97,7 +107,10 @@ class HuggingFace:
         for file in ("generation_config.json", "config.json"):
             value = self._json(file).get(name)
             if value is not None:
-                return tuple(i for i in (value if isinstance(value, list) else [value]) if i >= 0)
+                numbers = value if isinstance(value, list) else [value]
+                if not all(type(i) is int for i in numbers):
+                    raise ValueError(f"{file}: {name} is {reprlib.repr(value)}, expected a number or a list of numbers")
+                return tuple(i for i in numbers if i >= 0)
         return ()
 
     @functools.cached_property
@@ -166,7 +179,10 @@ class HuggingFace:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without adding any; the texts of special tokens become special tokens."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+        try:
+            return self._backend.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # a character is not in the vocabulary, which has no unknown token
+            raise ValueError(f"tokenizer: {reprlib.repr(text)} cannot be encoded: {error}") from error
 
     def prompt(self, text: str) -> list[int]:
         """Return ``encode(text)`` after the ids that start a text; an eos that would end it is left out."""
@@ -202,11 +218,17 @@ class HuggingFace:
         template: Any = self._config.get("chat_template")
         template = self._json("chat_template.json").get("chat_template", template)
         if "chat_template.jinja" in self._files:
-            template = self._files["chat_template.jinja"].decode()
+            try:
+                template = self._files["chat_template.jinja"].decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"chat template: chat_template.jinja is not a text in UTF-8: {error}") from error
         if isinstance(template, list):  # several, by name
-            template = {t["name"]: t["template"] for t in template}.get("default")
+            named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
+            template = named[-1].get("template") if named else None
         if template is None:
             raise ValueError("tokenizer: its files have no chat template; use an instruct model's, or set chat=False")
+        if not isinstance(template, str):
+            raise ValueError(f"chat template: {reprlib.repr(template)}, expected a text")
         return template
 
 
@@ -225,10 +247,9 @@ def load(files: Mapping[str, bytes], shown: str, date: str | None = None) -> Hug
       ValueError: a file is invalid; the message names it and the reason.
     """
     tokenizer = HuggingFace(bundle.pack(files if date is None else {**files, bundle.DATE: date.encode()}))
-    for name in files:
-        if name.endswith(".json") and name != "tokenizer.json":  # the library reads that one
-            bundle.json_of(files, name, shown)
     try:
+        if tokenizer.vocabulary > _LARGEST:
+            raise ValueError(f"tokenizer.json: an id of {tokenizer.vocabulary - 1}, expected at most {_LARGEST - 1}")
         for number in (*tokenizer.stop, tokenizer.pad, tokenizer.bos or 0):
             if number >= tokenizer.vocabulary:
                 size = tokenizer.vocabulary
@@ -238,27 +259,54 @@ def load(files: Mapping[str, bytes], shown: str, date: str | None = None) -> Hug
     return tokenizer
 
 
+def _check_merges(merges: Any, prefix: Any) -> None:
+    """Check that the second part of each merge has the prefix: the library removes it unseen, and may abort."""
+    if not (prefix and isinstance(prefix, str) and isinstance(merges, list)):
+        return  # other types are refused by the library
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        second = parts[-1] if isinstance(parts, list) and parts else None
+        if not (isinstance(second, str) and second.startswith(prefix)):
+            raise ValueError(f"tokenizer.json: merge {reprlib.repr(merge)} lacks the prefix {reprlib.repr(prefix)}")
+
+
 def _content(name: str, token: Any) -> str:
     """Return the text of a special token, which the files have as text or as an object."""
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str):
-        raise ValueError(f"tokenizer_config.json: {name} is {token!r}, expected a text")
+        raise ValueError(f"tokenizer_config.json: {name} is {reprlib.repr(token)}, expected a text")
     return text
+
+
+def _added(listed: Any) -> dict[int, dict[str, Any]]:
+    """Return added_tokens_decoder by id: the content of each token and what else ``AddedToken`` takes."""
+    where = "tokenizer_config.json: added_tokens_decoder"
+    if not isinstance(listed or {}, dict):
+        raise ValueError(f"{where} is {reprlib.repr(listed)}, expected an object")
+    tokens = {}
+    for number, given in (listed or {}).items():
+        fields = {k: given[k] for k in ("content", *_FLAGS) if k in given} if isinstance(given, dict) else {}
+        content, *flags = fields.pop("content", None), *fields.values()
+        if not (number.isdecimal() and isinstance(content, str) and all(type(flag) is bool for flag in flags)):
+            shown = f"{number[:20]!r}: {reprlib.repr(given)}"
+            raise ValueError(f"{where} has {shown}, expected an id with content, a text, and flags, true or false")
+        tokens[int(number)] = {"content": content, **fields}
+    return tokens
 
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield the steps of a decoder, with sequences flattened."""
-    if decoder is not None and decoder["type"] == "Sequence":
+    if decoder is not None and decoder.get("type") == "Sequence":
         for step in decoder["decoders"]:
             yield from _steps(step)
     elif decoder is not None:
-        yield decoder
+        yield {"type": "unknown", **decoder}
 
 
 def _writer(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
     """Return the function from a token's entry in the vocabulary to the bytes it adds to a text."""
     steps = list(_steps(decoder))
-    kinds = {step["type"] for step in steps}
+    kinds = {str(step["type"]) for step in steps}
     # Strip removes the space at the start of a text, which does not matter after a prompt
     unsupported = kinds - {"ByteLevel", "ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}
     if unsupported or not kinds & {"ByteLevel", "Metaspace", "Replace"}:

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 from etils import epath
 
-from rljax.data import bundle, hugging_face, raw_bytes, sentence_piece, storage
+from rljax.data import bundle, documents, hugging_face, raw_bytes, sentence_piece, storage
 
 train = sentence_piece.train
 KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # the kinds that need no files
@@ -121,7 +121,7 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
         path = path / "tokenizer.model"
     elif path.name == "tokenizer.json":
         return hugging_face.load(bundle.gather(path.parent), str(source), date)
-    return _read(storage.read(path), str(source), date)
+    return _read(documents.content(path), str(source), date)
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:

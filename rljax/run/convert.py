@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 from absl import app, flags, logging
-from etils import epath
 
+from rljax.data import storage
 from rljax.models import architectures
 from rljax.models.checkpoints import families, weights
 from rljax.types import Tree
@@ -24,9 +24,8 @@ FLAGS = flags.FLAGS
 
 def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Architecture, Tree]:
     """Return architecture and parameters of a public checkpoint or of a run's policy."""
-    config = weights.config(source) if (epath.Path(source) / "config.json").exists() else {}
-    if families.kind(config):
-        fields: dict[str, Any] = families.read(config)
+    if not storage.is_dir(storage.path(source) / "checkpoints"):
+        fields: dict[str, Any] = families.read(weights.config(source))
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
         return architecture, weights.load(source, architecture)
     from rljax.run import evaluate

@@ -194,7 +194,9 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
     """
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
-        config = files.from_dict(extras["config"])
+        if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("tokenizer"), str):
+            raise ValueError(f"{workdir}: a checkpoint without config and tokenizer, so not of a run")
+        config = files.from_dict(extras["config"], f"{workdir}: config")
         config.model.weights = ""  # the checkpoint has the weights
         if task:
             config.task = task

@@ -12,7 +12,7 @@ import jax
 
 from rljax import types
 from rljax.config import files, resolve, schema
-from rljax.data import storage, tokenizers
+from rljax.data import documents, storage, tokenizers
 from rljax.host import processes, profiles, workdirs
 from rljax.run import evaluate, host_rollouts, plots, programs, session
 from rljax.training import steps
@@ -78,7 +78,8 @@ def _check_directory(
     if stored is None and directory.remote:
         storage.check_writable(directory.path)
     if stored is not None:
-        lines = files.differences(files.from_dict(json.loads(stored)), config)
+        where = str(directory.path / "config.json")
+        lines = files.differences(files.from_dict(documents.parse_object(stored, where), f"{where}: config"), config)
         if lines and not allow_config_change:
             raise ValueError(
                 f"{directory.path} contains a run of another config. Choose another --workdir, or continue this run "

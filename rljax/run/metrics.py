@@ -22,7 +22,7 @@ import rich.panel
 import rich.text
 from absl import app, flags
 
-from rljax.data import storage
+from rljax.data import documents, storage
 
 Record = dict[str, Any]
 Path = str | os.PathLike[str]
@@ -95,7 +95,7 @@ def _records(path: Path, content: bytes) -> list[Record]:
         try:
             records.append(json.loads(line))
             operator.index(records[-1]["step"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}: line {number} is not a record with a step: {line[:80]!r}") from error
     return records
 
@@ -218,6 +218,7 @@ class Logger:
                 self._board.add_scalar(prefix + key, value, step)
 
 
+_LARGEST = 4 << 30  # bytes of a log
 _COLOURS = {"correct": "green", "wrong": "red"}
 
 
@@ -246,7 +247,7 @@ def show_rollouts(
         path = path / "rollouts.jsonl" if storage.is_dir(path) else path
         if not storage.exists(path):
             raise FileNotFoundError(f"no rollouts in {path}")
-        records: Sequence[Mapping[str, Any]] = _records(path, storage.read(path))
+        records: Sequence[Mapping[str, Any]] = _records(path, documents.content(path, _LARGEST))
     else:
         records = source
     steps = sorted({record["step"] for record in records})
@@ -254,7 +255,10 @@ def show_rollouts(
         available = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
         raise ValueError(f"step: got {step}, must be one of the logged steps {available}")
     step = steps[-1] if step is None else step
-    chosen = [_panel(record) for record in records if record["step"] == step]
+    try:
+        chosen = [_panel(record) for record in records if record["step"] == step]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"step {step}: a record is not a rollout ({type(error).__name__}: {error})") from error
     console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} logged rollouts", highlight=False)
     console.print(*chosen[:count], sep="")
 

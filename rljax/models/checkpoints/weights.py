@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from rljax.data import storage
+from rljax.data import documents, storage
 from rljax.models import adapters, architectures
 from rljax.models.architectures import Architecture
 from rljax.models.checkpoints import families, tensors
@@ -28,15 +28,12 @@ def config(folder: str) -> dict[str, Any]:
     """Return the config.json of a folder.
 
     Raises:
-      ValueError: the folder has none, or it is not JSON.
+      ValueError: the folder has none, or it is not a JSON object.
     """
-    path = epath.Path(folder) / "config.json"
-    if not storage.exists(path):
-        raise ValueError(f"weights {folder!r}: no config.json in the folder")
     try:
-        return json.loads(storage.read(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+        return documents.read(epath.Path(folder) / "config.json")
+    except FileNotFoundError:
+        raise ValueError(f"weights {folder!r}: no config.json in the folder") from None
 
 
 def dtype(folder: str) -> str:
@@ -63,7 +60,7 @@ def load(folder: str, architecture: Architecture, shardings: Tree | None = None,
       The tree of parameters.
 
     Raises:
-      ValueError: the folder does not match the architecture; see ``check``.
+      ValueError: the folder does not match the architecture (see ``check``), or a value is not finite.
     """
     a = architecture
     shapes, stored = _shapes(a), check(folder, a)
@@ -90,13 +87,21 @@ def _decoder(stored: dict[str, tensors.Tensor]) -> dict[str, tensors.Tensor]:
     for name, tensor in stored.items():
         if name.startswith(_IGNORED) or name.endswith("rotary_emb.inv_freq"):
             continue
-        kept[name.removeprefix("language_model.").replace("model.language_model.", "model.", 1)] = tensor
+        short = name.removeprefix("language_model.").replace("model.language_model.", "model.", 1)
+        if short in kept:
+            raise ValueError(f"{tensor.path}: {name[:100]} is the same parameter as another tensor, {short[:100]}")
+        kept[short] = tensor
     return kept
+
+
+def _leading(name: str) -> int:
+    """Return how many leading dimensions of a parameter count its tensors: layers, experts."""
+    return ("{layer}" in name) + ("{expert}" in name)
 
 
 def _pieces(name: str, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str, tuple[int, ...]]]:
     """Yield the tensors of a parameter: (leading indices, name, shape of that part of the parameter)."""
-    lead = ("{layer}" in name) + ("{expert}" in name)
+    lead = _leading(name)
     for index in np.ndindex(*shape[:lead]):
         yield index, name.format(**dict(zip(("layer", "expert"), index, strict=False))), shape[lead:]
 
@@ -121,6 +126,13 @@ def _view(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return (tensor.T if _transposed(name, shape) else tensor).reshape(shape)
 
 
+def _finite(x: np.ndarray) -> bool:
+    """Return whether all values are finite, by their bits: ``np.isfinite`` on bfloat16 takes as long as the copy."""
+    signed, unsigned, infinity = f"i{x.itemsize}", f"u{x.itemsize}", np.array(np.inf, x.dtype)
+    above = x.view(signed).max(initial=0) >= infinity.view(signed)  # of numbers without sign
+    return not above and bool(x.view(unsigned).max(initial=0) < (-infinity).view(unsigned))
+
+
 def _shapes(architecture: Architecture) -> Tree:
     return jax.eval_shape(lambda: architectures.init(architecture, jax.random.key(0)))
 
@@ -137,12 +149,17 @@ def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
         if adapters.is_adapter(path):
             continue
         name = families.names(a)[tuple(key.key for key in path)]
+        count = math.prod(leaf.shape[: _leading(name)])
+        if count > 2 * len(stored) + 10_000:  # config.json may claim any number
+            described = f"num_hidden_layers={a.layers}" + f", num_experts={a.experts}" * bool(a.experts)
+            raise ValueError(f"weights {folder!r}: {len(stored)} tensors, but its config.json describes {described}")
         expected |= {part: _stored(part, shape) for _, part, shape in _pieces(name, leaf.shape)}
     unused = {"lm_head.weight", "score.weight"}  # of the other kind of model, or a copy of the embedding
     missing = sorted(set(expected) - set(stored) - {"score.weight"})  # a new scalar head is 0
     extra = sorted(set(stored) - set(expected) - unused)
     wrong = [
         f"{name} is {stored[name].dtype} {stored[name].shape}, expected {shape}"
+        + ("" if tensors.floating(stored[name]) else " of a floating type")
         for name, shape in expected.items()
         if name in stored
         and (
@@ -158,7 +175,7 @@ def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return ", ".join(name[:200] for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _place(
@@ -174,7 +191,10 @@ def _place(
     for index, part, shape in _pieces(name, leaf.shape):
         if part not in stored:
             continue  # a new scalar head
-        whole = _view(part, stored[part].read(), shape)
+        tensor = stored[part].read()
+        if not _finite(tensor):
+            raise ValueError(f"{stored[part].path}: {part} has values that are not finite")
+        whole = _view(part, tensor, shape)
         for b, piece in pieces.items():
             if all(start <= i < stop for i, (start, stop) in zip(index, b, strict=False)):
                 local = tuple(i - start for i, (start, _) in zip(index, b, strict=False))
