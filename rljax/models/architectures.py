@@ -6,7 +6,7 @@ flax.linen declares the parameters and is used in this file only: callers see pl
 import dataclasses
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ from rljax.language import settings
 from rljax.language.settings import Count, NonNegative, Positive, Size, setting
 from rljax.models import attention
 from rljax.models.layouts import Names
-from rljax.types import Key, Tree
+from rljax.types import Key, Range, Tree
 
 Dtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "full", "dots"]
@@ -48,7 +48,7 @@ class Architecture:
     """
 
     vocabulary: Size = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
-    layers: Count = setting(2, "Layers.", fixed=True)
+    layers: Annotated[int, Range(1, 1000)] = setting(2, "Layers.", fixed=True)
     width: Count = setting(128, "Width of the residual stream.", fixed=True)
     heads: Count = setting(4, "Query heads of a layer.", fixed=True)
     kv_heads: Count = setting(2, "Key and value heads of a layer; divides ``heads``.", fixed=True)

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 
 from rljax import sampling, types
+from rljax.language import messages
 from rljax.run import evaluate, host_rollouts, programs
 
 
@@ -71,6 +72,7 @@ def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
+    flags.DEFINE_list("allow_code", [], evaluate.ALLOW_CODE)
     flags.DEFINE_string("prompt", None, "Prompt; default: read prompts from standard input.")
     flags.DEFINE_integer("samples", 4, "Completions per prompt.", lower_bound=1)
     flags.DEFINE_float("temperature", 1.0, "Divisor of the logits; 0 is greedy.", lower_bound=0.0)
@@ -80,10 +82,10 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and print completions of prompts."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        raise ValueError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
-    program, params, step = evaluate.load(f.workdir, step=f.step)
+    program, params, step = evaluate.load(f.workdir, step=f.step, allow_code=f.allow_code)
     number = program.number(step - 1)
     print(f"step {step}; a prompt of this run looks like {program.tasks[number].text(0, 'heldout')!r}")
     prompts = [f.prompt] if f.prompt is not None else (line.rstrip("\n") for line in sys.stdin)
@@ -93,9 +95,9 @@ def main(argv: Sequence[str]) -> None:
                 program, params, text, samples=f.samples, temperature=f.temperature, seed=f.seed, phase=number
             )
         except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
             if f.prompt is not None:
-                sys.exit(2)
+                raise
+            print(f"error: {messages.printable(error)}", file=sys.stderr)
             continue
         for completion in completions:
             print(f"{text}{completion['text']}    logp {completion['logp']:.2f}, {completion['finish']}")
