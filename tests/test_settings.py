@@ -60,7 +60,7 @@ def test_a_new_sampler_field_is_one_line_and_one_where_it_is_read(tmp_path):
     shutil.copytree(ROOT / "rljax", tmp_path / "rljax", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     schema_file, reader = tmp_path / "rljax/sampling/config.py", tmp_path / "rljax/sampling/decode.py"
-    text, line = schema_file.read_text(), "    compact: Size = setting("
+    text, line = schema_file.read_text(), "    cache_block: Size = setting("
     assert line in text
     schema_file.write_text(
         text.replace(line, '    banned: Size = setting(0, "Token that is never drawn; 0: none.")\n' + line)
