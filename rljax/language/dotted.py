@@ -7,7 +7,7 @@ A config is text, and importing a module executes it. A path is therefore resolv
 2. The module is imported. The object must have the mark of the kind that the field expects: ``config.task`` names a
    task.
 
-This module imports nothing of rljax, since worker processes of verifiers import it.
+Worker processes of verifiers import this module, so it must not import JAX.
 """
 
 import ast
@@ -17,6 +17,8 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from typing import TypeVar
+
+from rljax.language import messages
 
 T = TypeVar("T", bound=Callable)
 
@@ -44,7 +46,7 @@ class Unknown(NotMarked):
     """
 
     def __init__(self, module: str, name: str, valid: list[str]):
-        super().__init__(f"module {module!r} has no function {name!r}.")
+        super().__init__(f"module {messages.shown(module)} has no function {messages.shown(name)}.")
         self.name, self.valid = name, valid
 
 
@@ -82,38 +84,42 @@ def load(path: str, kind: str) -> Callable:
         been imported.
     """
     module, _, name = path.rpartition(".")
+    shown = messages.shown(path)
     if any(part.startswith("_") for part in path.split(".")):
-        raise NotMarked(f"{path!r} has a private part, and a config names public objects only.")
+        raise NotMarked(f"{shown} has a private part, and a config names public objects only.")
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise NotMarked(f"{path!r} is in Python's standard library, which a config cannot call.")
+        raise NotMarked(f"{shown} is in Python's standard library, which a config cannot call.")
     _check_source(path, module, name, kind)
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # the module's own errors
-        raise NotMarked(f"{path!r} cannot be imported ({type(error).__name__}: {error}).") from error
+        raise NotMarked(f"{shown} cannot be imported ({type(error).__name__}: {error}).") from error
     found = getattr(imported, name, None)
     if not callable(found) or not marked(found, kind):
-        raise NotMarked(f"{path!r} is not a {kind}: define it under {KINDS[kind]}.")
+        raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
     return found
 
 
 def _check_source(path: str, module: str, name: str, kind: str) -> None:
     """Check, without importing it, that a module can have a marked object of this name."""
+    shown = messages.shown(path)
     try:
-        source = _source(module)
-        tree = ast.parse(source or "")
+        source = _source(module) or ""
+        tree = ast.parse(source if "rljax" in source else "")
     except (ImportError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise NotMarked(f"{path!r} cannot be imported ({error}).") from None
+        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
     imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
     names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
     names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
     if not any(n.partition(".")[0] == "rljax" for n in names):
-        raise NotMarked(f"{path!r} is not a {kind}: module {module!r} does not import rljax. It was not imported.")
+        raise NotMarked(
+            f"{shown} is not a {kind}: module {messages.shown(module)} does not import rljax. It was not imported."
+        )
     defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     if name not in defined:
         raise Unknown(module, name, [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")])
     if not defined[name].decorator_list:
-        raise NotMarked(f"{path!r} is not a {kind}: define it under {KINDS[kind]}.")
+        raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
 
 
 def _source(module: str) -> str | None:
@@ -137,5 +143,5 @@ def _source(module: str) -> str | None:
             portions += [] if spec is None else list(spec.submodule_search_locations or [])  # a namespace package
         locations = portions
     if loader is None:
-        raise ImportError(f"no module named {module!r}")
+        raise ImportError(f"no module named {messages.shown(module)}")
     return loader.get_source(name) if hasattr(loader, "get_source") else None

@@ -210,9 +210,8 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     signature = inspect.signature(function)
     unknown = [k for k in kwargs if k not in signature.parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-        raise ValueError(
-            f"{field}: {name}() has no argument {unknown[0]!r}.{nearest(unknown[0], signature.parameters)}"
-        )
+        near = nearest(unknown[0], signature.parameters)
+        raise ValueError(f"{field}: {name}() has no argument {messages.shown(unknown[0])}.{near}")
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

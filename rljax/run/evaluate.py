@@ -200,7 +200,10 @@ def load(
     """
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
-        config = files.from_dict(extras["config"])
+        try:
+            config = files.from_dict(extras["config"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"config of {workdir}: not one of a run ({type(error).__name__}: {error}).") from error
         config.model.weights = ""  # the checkpoint has the weights
         if task:
             config.task = ""
