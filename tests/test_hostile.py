@@ -338,8 +338,11 @@ for number, words in enumerate(json.load(open("commands.json"))):
     if os.fork() == 0:
         os.dup2(os.open(f"{number}.stderr", os.O_CREAT | os.O_WRONLY), 2)
         sys.argv = ["rljax", *words]
-        __main__.main(words)
-        sys.exit(0)
+        try:
+            __main__.main(words)
+        except SystemExit as end:
+            sys.stderr.flush()
+            os._exit(end.code)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
