@@ -24,6 +24,7 @@ _NAMES = {
     "advantages": "algorithms.arrays:advantages",
     "default_config": "config.schema:default",
     "get_config": "config.files:load",
+    "load": "run.evaluate:load",
     "make_program": "run.programs:build",
     "make_step": "training.steps:make_step",
     "objective": "algorithms.arrays:objective",

@@ -9,13 +9,15 @@ Commands:
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from absl import app, flags
 
-from rljax.language import parse
+from rljax.language import messages, parse
 
 # Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
 # ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which adds to ``--help``.
+# A mistake of the user is an error that they raise; ``run`` reports those of all commands alike.
 COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
@@ -36,12 +38,28 @@ def overview() -> str:
 
 
 def run(name: str, arguments: Sequence[str]) -> None:
-    """Run a command.
+    """Run a command. A mistake of the user is reported in one line on stderr, with exit code 2.
 
     Args:
       name: a key of ``COMMANDS``.
       arguments: the command-line arguments after the command's name.
     """
+    try:
+        _run(name, arguments)
+    except Exception as error:
+        ours = type(error).__module__.startswith("rljax.")
+        if not ours and not isinstance(error, ValueError | OSError | flags.Error):
+            raise
+        fail(error)
+
+
+def fail(error: Exception | str) -> NoReturn:
+    """Exit with code 2 and an error's message in one line."""
+    print(f"error: {messages.printable(error)}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _run(name: str, arguments: Sequence[str]) -> None:
     module = importlib.import_module(COMMANDS[name][0])
     argv = [f"python -m rljax {name}", *arguments]
     if not hasattr(module, "define_flags"):
@@ -51,7 +69,7 @@ def run(name: str, arguments: Sequence[str]) -> None:
     flags.adopt_module_key_flags(module)  # --help lists the flags of the main module
     sys.modules["__main__"].__doc__ = module.__doc__  # and begins with its docstring
     try:
-        app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", app.parse_flags_with_usage))
+        app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
     except SystemExit:
         if "--help" in arguments and hasattr(module, "after_help"):
             module.after_help()
@@ -67,8 +85,7 @@ def main(arguments: Sequence[str]) -> None:
     if name.startswith("-"):
         name, rest = "train", arguments
     if name not in COMMANDS:
-        print(f"error: unknown command {name!r}.{parse.nearest(name, COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
+        fail(f"unknown command {messages.shown(name)}.{parse.nearest(name, COMMANDS)}")
     run(name, rest)
 
 

@@ -337,19 +337,32 @@ class Algorithm:
 # --- ranges a config may give; checked by the parser, never in the mathematics, where numbers may be traced ---
 
 
+LARGEST = 3.4028234663852886e38  # the largest finite float32
+
+
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Closed interval of an argument's valid values; ``open_low`` leaves out the lower end."""
+    """Closed interval of an argument's valid values; ``open_low`` leaves out the lower end.
 
-    low: float = float("-inf")
-    high: float = float("inf")
+    By default the ends are those of the finite float32 numbers. NaN is in no interval; infinity only if it is an end.
+    """
+
+    low: float = -LARGEST
+    high: float = LARGEST
     open_low: bool = False
 
     def __contains__(self, value: float) -> bool:
         return (self.low < value if self.open_low else self.low <= value) and value <= self.high
 
     def __str__(self) -> str:
-        return f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
+        low = "(-inf" if self.low == -LARGEST else f"{'(' if self.open_low else '['}{_written(self.low)}"
+        return f"{low}, {'inf)' if self.high == LARGEST else f'{_written(self.high)}]'}"
+
+
+def _written(end: float) -> str:
+    """Return a number in the shortest notation that is exact: 1e9, 4294967295."""
+    text = f"{end:g}".replace("e+0", "e")
+    return text if float(text) == end else f"{end}"
 
 
 # A number of a piece may be a Python number, a traced scalar or a Controller: Any to a type checker, while
@@ -357,8 +370,10 @@ class Range:
 Number = Annotated[Any, Range()]
 Positive = Annotated[Any, Range(0, open_low=True)]
 NonNegative = Annotated[Any, Range(0)]
+Bound = Annotated[Any, Range(float("-inf"), float("inf"))]  # of a clamp; an infinite bound disables it
+Limit = Annotated[Any, Range(0, float("inf"))]  # the same, of what is not negative
 Fraction = Annotated[Any, Range(0, 1)]
-Count = Annotated[int, Range(1)]
+Count = Annotated[int, Range(1, 1e9)]
 
 # --- names that arguments of pieces choose from ---
 

@@ -97,7 +97,7 @@ ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambd
 
 
 def recipe(name, i=0):
-    return parse.lookup(name, algorithms.TABLE, "battery")(**CALLS[name][i])
+    return parse.lookup(name, parse.Registry("recipe", algorithms.TABLE), "battery")(**CALLS[name][i])
 
 
 @functools.cache

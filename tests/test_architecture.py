@@ -19,7 +19,7 @@ FLOORS = {
     "mathematics": {
         "types": (),
         "language": ("types",),
-        "transforms": ("types",),
+        "transforms": ("language", "types"),
         "algorithms": ("language", "transforms", "types"),
     },
     "machinery": {

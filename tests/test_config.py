@@ -34,7 +34,7 @@ def loss_of(**fields):
 
 # --- bad input ----------------------------------------------------------------------------------
 
-PAIR = r"overlong must be a tuple of 2, each a whole number in \[1, inf\] or None"
+PAIR = r"overlong must be a tuple of 2, each a whole number in \[1, 1e9\] or None"
 BAD = [
     # unknown names: the field, and the nearest valid one
     ({"algorithm": "grop()"}, r"config\.algorithm: unknown name 'grop'\. Did you mean 'grpo'\? Valid: a_3po, a_lol"),
@@ -46,30 +46,30 @@ BAD = [
     ({"phase__main__optimizer": "adamm(1e-3)"}, r"config\.phase\.main\.optimizer: .*Did you mean 'adamw?'"),
     ({"phases": ("warm", "mian")}, r"config\.phases: no config\.phase\.mian\. Did you mean 'main'\? Valid: main, warm"),
     ({"algorithm": "rljax.nowhere.mine()"}, "'rljax.nowhere.mine' cannot be imported"),
-    ({"algorithm": "rljax.algorithms.grop()"}, "has no function 'grop'. Did you mean 'grpo'"),
+    ({"algorithm": "rljax.algorithms.clipped.grop()"}, "has no function 'grop'. Did you mean 'grpo'"),
     # arguments: unknown, of the wrong type, out of range, missing, twice
     (
         {"algorithm": "grpo(hihg=0.3)"},
         r"grpo\(\) has no argument 'hihg'\. Did you mean 'high'\? Valid: aggregate, charge",
     ),
     ({"task": "arithmetic(digit=2)"}, r"config\.task: arithmetic\(\) has no argument 'digit'\. Did you mean 'digits'"),
-    ({"algorithm": "grpo(high='a')"}, r"grpo\(high='a'\): high must be a number in \[0, inf\]"),
+    ({"algorithm": "grpo(high='a')"}, r"grpo\(high='a'\): high must be a number in \[0, inf\)"),
     ({"algorithm": "grpo(high=True)"}, r"high must be a number"),
-    ({"algorithm": "grpo(high=-0.1)"}, r"high must be a number in \[0, inf\]"),
-    ({"algorithm": "grpo(kl=nan)"}, r"kl must be a number in \[0, inf\]"),
+    ({"algorithm": "grpo(high=-0.1)"}, r"high must be a number in \[0, inf\)"),
+    ({"algorithm": "grpo(kl=nan)"}, r"kl must be a number in \[0, inf\)"),
     ({"algorithm": "reinforce(gamma=1.5)"}, r"gamma must be a number in \[0, 1\]"),
-    ({"seam__surrogate": "clip(dual=0)"}, r"dual must be a number in \(0, inf\] or None"),
+    ({"seam__surrogate": "clip(dual=0)"}, r"dual must be a number in \(0, inf\) or None"),
     ({"algorithm": "grpo(ddof=1.5)"}, "ddof must be a whole number"),
-    ({"algorithm": "dr_grpo(length=0)"}, r"length must be a whole number in \[1, inf\] or None"),
-    ({"algorithm": "dr_grpo(length=linear(1, 5, 10))"}, r"length must be a whole number in \[1, inf\] or None"),
-    ({"algorithm": "dapo(overlong=5)"}, r"overlong must be a tuple of 2, each a whole number in \[1, inf\] or None"),
+    ({"algorithm": "dr_grpo(length=0)"}, r"length must be a whole number in \[1, 1e9\] or None"),
+    ({"algorithm": "dr_grpo(length=linear(1, 5, 10))"}, r"length must be a whole number in \[1, 1e9\] or None"),
+    ({"algorithm": "dapo(overlong=5)"}, r"overlong must be a tuple of 2, each a whole number in \[1, 1e9\] or None"),
     (
         {"algorithm": "dapo(overlong=(8, 2, 1))"},
-        r"overlong must be a tuple of 2, each a whole number in \[1, inf\] or None",
+        r"overlong must be a tuple of 2, each a whole number in \[1, 1e9\] or None",
     ),
     (
         {"algorithm": "dapo(overlong=(8, 'a'))"},
-        r"overlong must be a tuple of 2, each a whole number in \[1, inf\] or None",
+        r"overlong must be a tuple of 2, each a whole number in \[1, 1e9\] or None",
     ),
     ({"seam__penalty": "kl('k9')"}, r"estimator must be one of 'k1', 'k2', 'k3', 'abs', 'k1\+'"),
     ({"seam__penalty": "kl(reduce=3)"}, "reduce must be a PrepareTransform or None"),
@@ -118,6 +118,10 @@ BAD = [
     ({"seam__reduce": "+ sum_over_tokens()"}, r"exactly one piece, got 2"),
     ({"seam__penalty": "rljax.transforms.weight.by_sign()"}, r"by_sign\(.*\) belongs to seam 'weight'"),
     ({"seam__penalty": "rljax.language.parse.nearest('a', ())"}, "is not a piece"),
+    (
+        {"seam__penalty": "rljax.algorithms.clipped.grpo()"},
+        r"'rljax\.algorithms\.clipped\.grpo' is not a piece: define it",
+    ),
     ({"seam__penalty": "chain()"}, r"config\.seam\.penalty: chain\(\): .*at least one piece"),
     (
         {"seam__penalty": "where('right', kl(), entropy())"},
@@ -237,14 +241,18 @@ def test_calls_fill_in_defaults_and_nest():
     )
 
 
-def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
+def test_a_dotted_path_reaches_any_module_that_imports_rljax(tmp_path, monkeypatch):
     (tmp_path / "study_of_mine.py").write_text(
         "from rljax import algorithms, types\n"
         "from rljax.transforms import define, penalty, reduce, surrogate\n"
+        "@algorithms.recipe\n"
         "def mine(scale: types.Positive = 0.5):\n"
         "    return algorithms.compose(loss=[surrogate.likelihood()], reduce=reduce.mean_over_rows())\n"
+        "@algorithms.recipe\n"
         "def wrong():\n"
         "    return 3\n"
+        "def plain():\n"
+        "    return algorithms.grpo()\n"
         "@define.constructor('penalty')\n"
         "def length(coefficient: types.NonNegative = 1.0):\n"
         "    return penalty.entropy(coefficient)\n"
@@ -254,14 +262,16 @@ def test_a_dotted_path_reaches_any_module(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert [p.spec for p in main(algorithm="study_of_mine.mine(scale=2)").objectives[0].loss] == ["likelihood()"]
-    with pytest.raises(ValueError, match=r"mine\(scale=0\): scale must be a number in \(0, inf\]"):
+    with pytest.raises(ValueError, match=r"mine\(scale=0\): scale must be a number in \(0, inf\)"):
         main(algorithm="study_of_mine.mine(scale=0)")
     with pytest.raises(
         ValueError, match=r"no function 'mime'. Did you mean 'mine'.* Valid: homeless, length, mine, wrong"
     ):
         main(algorithm="study_of_mine.mime()")
-    with pytest.raises(ValueError, match=r"config\.algorithm='study_of_mine\.wrong\(\)': not an algorithm"):
+    with pytest.raises(ValueError, match=r"config\.algorithm: study_of_mine\.wrong\(\): "):
         main(algorithm="study_of_mine.wrong()")
+    with pytest.raises(ValueError, match=r"'study_of_mine\.plain' is not a recipe: define it under @rljax\.algorithms"):
+        main(algorithm="study_of_mine.plain()")
     assert loss_of(seam__penalty="study_of_mine.length(2.0)")[-1] == "length(coefficient=2.0)"
     with pytest.raises(ValueError, match=r"homeless\(\) belongs to seam 'surrogate'"):
         main(seam__penalty="study_of_mine.homeless()")
@@ -470,7 +480,7 @@ def test_shipped_configs_are_found_by_name_and_path(tmp_path):
 
 def test_every_task_of_the_table_can_be_imported():
     for name in environments.TASKS:
-        assert callable(parse.lookup(name, environments.TASKS, "task"))
+        assert callable(parse.lookup(name, parse.Registry("task", environments.TASKS), "task"))
 
 
 def test_resolving_starts_no_device():

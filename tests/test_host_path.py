@@ -28,6 +28,7 @@ EVALUATED = 4 * 2 + 4  # completions an evaluation judges: 4 prompts, 2 samples 
 # What the workers import. Its moods are files in $HOST_PATH_MOODS, so that equal configs can meet another world.
 JUDGES = """
     import dataclasses, os, pathlib, signal, zlib
+    from rljax import environments
 
     def judge(text, target):
         # One worker, so calls come one after another.
@@ -48,6 +49,7 @@ JUDGES = """
             return {"reward": 0.0, "outcome": "timed_out"}
         return {"reward": luck % 2, "format": 1.0, "wanted": float(target)}
 
+    @environments.task
     def questions(path):
         from rljax.environments import gsm8k
         task = gsm8k.gsm8k(path, prompt_length=24, completion_length=12)

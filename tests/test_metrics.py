@@ -284,7 +284,7 @@ def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):
     shown = command(tmp_path, "--step", "4", "--count", "1")
     assert "step 4: 1 of 1" in shown.stdout
     missing = command(tmp_path, "--step", "5")
-    assert missing.returncode == 1 and "step: got 5, must be one of the logged steps [4, 8]" in missing.stderr
+    assert missing.returncode == 2 and "step: got 5, must be one of the logged steps [4, 8]" in missing.stderr
     assert re.search(r"no rollouts in .*absent", command(tmp_path / "absent").stderr)
 
 

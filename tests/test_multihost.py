@@ -24,6 +24,7 @@ STEPS = 14
 # A host task whose verifier gives pseudo-random rewards and records the process in which it was called.
 TASK = """
 import dataclasses, os, pathlib, zlib
+from rljax import environments
 from rljax.environments import gsm8k
 
 
@@ -33,6 +34,7 @@ def judge(text, target):
     return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(target)}
 
 
+@environments.task
 def questions(path):
     task = gsm8k.gsm8k(path, prompt_length=28, completion_length=4)
     return dataclasses.replace(task, reward=judge, parts=("wanted",))

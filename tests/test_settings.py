@@ -49,7 +49,7 @@ def test_the_config_is_made_of_the_schema_alone():
 
 
 def test_groups_check_themselves():
-    with pytest.raises(ValueError, match=r"epochs=0: must be a whole number in \[1, inf\]"):
+    with pytest.raises(ValueError, match=r"epochs=0: must be a whole number in \[1, 1e9\]"):
         rljax.training.config.LearnerConfig(epochs=0)
     with pytest.raises(ValueError, match=r"draw='invers': must be one of .*Did you mean 'inverse'"):
         rljax.sampling.SamplerConfig(draw="invers")
@@ -60,7 +60,7 @@ def test_a_new_sampler_field_is_one_line_and_one_where_it_is_read(tmp_path):
     shutil.copytree(ROOT / "rljax", tmp_path / "rljax", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     schema_file, reader = tmp_path / "rljax/sampling/config.py", tmp_path / "rljax/sampling/decode.py"
-    text, line = schema_file.read_text(), "    compact: Size = setting("
+    text, line = schema_file.read_text(), "    cache_block: Size = setting("
     assert line in text
     schema_file.write_text(
         text.replace(line, '    banned: Size = setting(0, "Token that is never drawn; 0: none.")\n' + line)
@@ -84,7 +84,7 @@ def test_a_new_sampler_field_is_one_line_and_one_where_it_is_read(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "drawn False True" in done.stdout, done.stderr
-    assert "config.phase.main.sampler.banned=-1: must be a whole number in [0, inf]" in done.stdout
+    assert "config.phase.main.sampler.banned=-1: must be a whole number in [0, 1e9]" in done.stdout
 
 
 # --- phases set fields for themselves -------------------------------------------------------------

@@ -14,6 +14,7 @@ from rich import box, console, table
 
 from rljax import algorithms, types
 from rljax.algorithms import interpreter, seams
+from rljax.language import messages
 
 # The fields of types.Needs that are flags, in the order in which they are shown.
 READS = {
@@ -188,7 +189,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         {0: show_table, 1: show, 2: compare}[len(arguments)](*arguments)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {messages.printable(error)}", file=sys.stderr)
         sys.exit(2)
 
 

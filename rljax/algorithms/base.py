@@ -1,9 +1,10 @@
 """How a recipe is written: the decorator that enters it in the table, and ``compose``.
 
 A recipe is a function of plain numbers that returns a ``types.Algorithm``. ``@recipe`` is its one decorator; it does
-three things and nothing else:
+four things and nothing else:
 
 - it enters the function in ``TABLE`` under its name, so that a config can name it;
+- it marks the function, so that a config can name one outside this package by its dotted path;
 - it writes every call, with all defaults filled in, to ``Algorithm.spec``, so that a log says exactly what ran;
 - where ``algorithms.like`` has settings of public systems for it, it adds the argument ``like``.
 
@@ -21,6 +22,7 @@ from typing import Any
 
 from rljax import transforms, types
 from rljax.algorithms import like as presets
+from rljax.language import dotted
 from rljax.transforms import source as sources
 
 TABLE: dict[str, Callable[..., types.Algorithm]] = {}
@@ -53,7 +55,7 @@ def recipe(constructor: Callable[..., types.Algorithm]) -> Callable[..., types.A
         build.__signature__ = signature.replace(parameters=[*signature.parameters.values(), choice])  # type: ignore[attr-defined]
     if constructor.__module__.startswith("rljax.algorithms."):
         TABLE[constructor.__name__] = build
-    return build
+    return dotted.mark(build, "recipe")
 
 
 def when(coefficient: types.Number, *pieces: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from rljax.transforms import (
     surrogate,
     weight,
 )
-from rljax.types import Count, Fraction, NonNegative, Positive
+from rljax.types import Count, Fraction, Limit, NonNegative, Positive
 
 
 @recipe
@@ -161,7 +161,7 @@ def gmpo(epsilon: NonNegative = 0.4):
 
 
 @recipe
-def cispo(low: NonNegative = float("inf"), high: NonNegative = 4.0, epsilon: NonNegative = 1e-6):
+def cispo(low: Limit = float("inf"), high: NonNegative = 4.0, epsilon: NonNegative = 1e-6):
     """REINFORCE weighed by a clipped, constant ratio, so that every token keeps its gradient.
 
     CISPO, MiniMax-M1 (arXiv 2506.13585, eq. 4): -sg(clip(rho, 1 - low, 1 + high)) A logp. ``high`` is an offset: 4 is

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rljax import algorithms, transforms, types
-from rljax.language import parse
+from rljax.language import dotted, messages, parse
 from rljax.transforms import schedule
 
 
 @functools.cache
 def _numbers() -> dict[str, Callable[..., Any]]:
-    return {n: f for n, f in vars(schedule).items() if getattr(f, "is_piece", False)}
+    return {n: f for n, f in vars(schedule).items() if dotted.marked(f, "piece")}
 
 
 @functools.cache
@@ -24,11 +24,9 @@ def _registry(seam: str) -> dict[str, Callable[..., Any]]:
 
 
 def algorithm(text: str, field: str) -> types.Algorithm:
-    """Build the algorithm that a call describes: a recipe of the table, or any function that returns one."""
-    built = parse.one(text, algorithms.TABLE, field, nested={**transforms.pieces("reduce"), **_numbers()})
-    if not isinstance(built, types.Algorithm):
-        raise ValueError(f"{field}={text!r}: not an algorithm. It must return types.Algorithm.")
-    return built
+    """Build the algorithm that a call describes: a recipe of the table, or one at a dotted path."""
+    arguments = parse.Registry("piece", {**transforms.pieces("reduce"), **_numbers()})
+    return parse.one(text, parse.Registry("recipe", algorithms.TABLE), field, arguments)
 
 
 def _edit(seam: str, text: str, current: tuple, prefix: str = "config.seam.") -> tuple:
@@ -58,12 +56,14 @@ def pieces(seam: str, text: str, field: str) -> tuple:
     within = transforms.LOSS_SEAMS if seam in transforms.LOSS_SEAMS else ()
     inner = {n: f for s in within for n, f in transforms.pieces(s).items()}
     nested = {**transforms.pieces("reduce"), **_numbers(), **inner, **valid}
-    built = parse.many(text, valid, field, nested=nested)
+    built = parse.many(text, parse.Registry("piece", valid), field, parse.Registry("piece", nested))
     for p in built:
         if not isinstance(p, types.Transform | types.Source) or p.seam != seam:
             home = getattr(p, "seam", None)
             problem = f"belongs to seam {home!r}." if home else "is not a piece."
-            raise ValueError(f"{field}={text!r}: {getattr(p, 'spec', None) or type(p).__name__} {problem}")
+            raise ValueError(
+                f"{field}={messages.shown(text)}: {getattr(p, 'spec', None) or type(p).__name__} {problem}"
+            )
     return tuple(built)
 
 

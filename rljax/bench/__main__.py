@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import app, flags, logging
+from absl import flags, logging
 
 from rljax import __main__, bench
 from rljax.bench import algebra, ceilings, choices, parts, peers, shapes
@@ -125,21 +125,18 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     f = FLAGS
     if argv[1:] not in ([], ["algebra"], ["choices"]):
-        raise app.UsageError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, or none for the step")
+        raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, or none for the step")
     if len(f.algorithms) not in (0, 2):
-        raise app.UsageError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
-    try:
-        if argv[1:] == ["choices"]:
-            record = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
-            table = choices.table
-        elif argv[1:]:
-            config = files.load(*(f.config or "quickstart").split(":", 1))
-            record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
-        else:
-            peers.check(f.peer, f.peer_python)
-            record, table = _step(), _table
-    except ValueError as error:
-        raise app.UsageError(str(error)) from None
+        raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
+    if argv[1:] == ["choices"]:
+        record = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
+        table = choices.table
+    elif argv[1:]:
+        config = files.load(*(f.config or "quickstart").split(":", 1))
+        record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
+    else:
+        peers.check(f.peer, f.peer_python)
+        record, table = _step(), _table
     print(table(record))
     print(json.dumps(record))
 

@@ -8,7 +8,7 @@ python -m rljax config --page       the page of all fields, configs/README.md
 import sys
 from collections.abc import Iterable, Sequence
 
-from absl import app, flags
+from absl import flags
 from rich import box, console, table
 
 from rljax.config import schema
@@ -105,12 +105,12 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Print the fields whose name contains the argument, or the page."""
     if len(argv) > 2:
-        raise app.UsageError(f"expected at most one text, got {' '.join(argv[1:])}")
+        raise ValueError(f"expected at most one text, got {' '.join(argv[1:])}")
     if flags.FLAGS.page:
         print(page(), end="")
         return
     text = argv[1] if len(argv) == 2 else ""
     fields = [f for f in _fields() if text in _name(f)]
     if not fields:
-        raise app.UsageError(f"no name of a field contains {text!r}")
+        raise ValueError(f"no name of a field contains {text!r}")
     show(fields)

@@ -6,7 +6,7 @@ allowed.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import optax
@@ -16,7 +16,7 @@ from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import schema
 from rljax.host import profiles
-from rljax.language import parse, settings
+from rljax.language import messages, parse, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
 from rljax.training import optimizers
@@ -160,7 +160,7 @@ def _phase(
     field = f"config.phase.{name}"
     if chosen.task not in tasks:
         where = f"{field}.task" if "task" in changes else "config.task"
-        tasks[chosen.task] = parse.one(chosen.task, environments.TASKS, where)
+        tasks[chosen.task] = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
     task = tasks[chosen.task]
     _check_phase(chosen, algorithm, task, name)
 
@@ -193,15 +193,10 @@ def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> 
     return algorithm
 
 
-def _optax_registry() -> dict[str, Callable[..., Any]]:
-    muon = {"muon": optimizers.muon}
-    return muon | {n: f for n, f in vars(optax).items() if callable(f) and not isinstance(f, type) and n[0].islower()}
-
-
 def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.GradientTransformation:
-    parts = parse.many(text, _optax_registry(), field)
+    parts = parse.many(text, parse.Registry("optimizer", optimizers.functions()), field)
     if not parts or not all(isinstance(p, optax.GradientTransformation) for p in parts):
-        raise ValueError(f"{field}={text!r}: must be a chain of optax gradient transformations.")
+        raise ValueError(f"{field}={messages.shown(text)}: must be a chain of optax gradient transformations.")
     return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
 
 

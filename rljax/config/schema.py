@@ -5,7 +5,7 @@ Each group is a frozen dataclass in the folder that reads it; ``Config`` contain
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import ml_collections
 from ml_collections import config_dict
@@ -14,11 +14,12 @@ from rljax.algorithms.config import SeamConfig
 from rljax.data.config import TokenizerConfig
 from rljax.environments.config import VerifierConfig
 from rljax.language import parse, settings
-from rljax.language.settings import Size, group, setting
+from rljax.language.settings import group, setting
 from rljax.models.config import ModelConfig
 from rljax.run.config import CheckpointConfig, EvaluationConfig, LogConfig
 from rljax.sampling.config import SamplerConfig
 from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseConfig
+from rljax.types import Range
 
 if TYPE_CHECKING:
 
@@ -34,10 +35,12 @@ class Config:
     """The settings of a run. A phase may set the fields that are not fixed."""
 
     name: str = setting("run", "Name of the run; part of its default work directory.", fixed=True)
-    seed: int = setting(0, "Seed of all random draws.", fixed=True)
-    cpu_devices: Size = setting(0, "Number of devices that JAX creates on a CPU; 0: one.", fixed=True)
-    task: str = setting("arithmetic()", "Task: a call of the table, or a dotted path to a function.")
-    algorithm: str = setting("grpo()", "Algorithm: a call of the table, or a dotted path to a function.")
+    seed: Annotated[int, Range(0, 2**32 - 1)] = setting(0, "Seed of all random draws.", fixed=True)
+    cpu_devices: Annotated[int, Range(0, 256)] = setting(
+        0, "Number of devices that JAX creates on a CPU; 0: one.", fixed=True
+    )
+    task: str = setting("arithmetic()", "Task: a call of the table, or of a dotted path to a marked function.")
+    algorithm: str = setting("grpo()", "Algorithm: a call of the table, or of a dotted path to a recipe.")
     seam: SeamConfig = group(SeamConfig)
     tokenizer: TokenizerConfig = group(TokenizerConfig, fixed=True)
     model: ModelConfig = group(ModelConfig)

@@ -8,9 +8,9 @@ differ in where completions are judged:
 ``HostTask``     ``reward`` is a Python function of the decoded text and its target, run in worker processes
 ===============  ==============================================================================================
 
-Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``lookup``, ``opening``,
-``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS`` or a dotted path; modules are
-imported when needed.
+Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``opening``,
+``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted path a function
+or class under ``@task``; modules are imported when needed.
 
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
@@ -29,7 +29,9 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar
+
+from rljax.language import dotted
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
     import jax
@@ -38,6 +40,7 @@ if TYPE_CHECKING:  # worker processes import this package and must not load jax
     from rljax.data import tokenizers
 
 Split = Literal["train", "heldout"]
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class Task(Protocol):
@@ -150,6 +153,11 @@ TASKS: Mapping[str, str] = {
     "gsm8k": "rljax.environments.gsm8k:gsm8k",
     "math": "rljax.environments.gsm8k:math",
 }
+
+
+def task(constructor: C) -> C:
+    """Mark a function or class that returns a task, so that ``config.task`` can name it by its dotted path."""
+    return dotted.mark(constructor, "task")
 
 
 def lookup(name: str) -> Callable[..., Task]:

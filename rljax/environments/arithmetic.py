@@ -251,8 +251,8 @@ def arithmetic(
     """
     if not 2 <= operands <= 10:
         raise ValueError(f"operands: {operands} is not in [2, 10]")
-    if digits < 1:
-        raise ValueError(f"digits: {digits} is below 1")
+    if not 1 <= digits <= 9:  # sums of longer numbers exceed int32
+        raise ValueError(f"digits: {digits} is not in [1, 9]")
     if not operators or set(operators) - set(OPERATORS) or len(set(operators)) < len(operators):
         raise ValueError(f"operators: {operators!r} is not a choice, without repeats, from {OPERATORS!r}")
     if working and operators != "+":

@@ -158,8 +158,9 @@ def resolve_length(name: str, requested: int | None, needed: int) -> int:
       The length, tokens.
 
     Raises:
-      ValueError: the requested length is below the needed one.
+      ValueError: the requested length is below the needed one, or above 2**20.
     """
-    if requested is not None and requested < needed:
-        raise ValueError(f"{name}: {requested} tokens are too few; these settings need {needed}")
+    if requested is not None and not needed <= requested <= 2**20:
+        problem = f"too few; these settings need {needed}" if requested < needed else f"more than {2**20}"
+        raise ValueError(f"{name}: {requested} tokens are {problem}")
     return needed if requested is None else requested

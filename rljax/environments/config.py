@@ -1,17 +1,21 @@
 """Settings of verifiers on the host."""
 
 import dataclasses
+from typing import Annotated
 
 from rljax.language import settings
-from rljax.language.settings import Count, Positive, Size, setting
+from rljax.language.settings import Count, setting
+from rljax.types import Range
 
 
 @dataclasses.dataclass(frozen=True)
 class VerifierConfig:
     """The worker processes that judge completions of host tasks."""
 
-    workers: Size = setting(2, "Worker processes; 0 judges in the process of the run.")
-    timeout: Positive = setting(5.0, "Seconds that judging one completion may take.")
+    workers: Annotated[int, Range(0, 1024)] = setting(2, "Worker processes; 0 judges in the process of the run.")
+    timeout: Annotated[float, Range(0, 86400, open_low=True)] = setting(
+        5.0, "Seconds that judging one completion may take."
+    )
     chunks: Count = setting(2, "Parts of a batch: one is judged while the next is sampled.")
 
     __post_init__ = settings.check

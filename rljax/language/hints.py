@@ -1,5 +1,6 @@
 """Annotations as schemas: check values against them, and describe in words what they allow."""
 
+import collections.abc
 import difflib
 import inspect
 import types as builtin_types
@@ -7,6 +8,8 @@ import typing
 from typing import Any
 
 from rljax import types
+
+_INTEGERS, _NUMBERS = types.Range(-1e9, 1e9), types.Range()  # where an annotation gives no range
 
 
 def describe(hint: Any) -> str:
@@ -17,7 +20,7 @@ def describe(hint: Any) -> str:
     if origin is typing.Annotated:
         base, *marks = arguments
         ranges = " and ".join(f"in {m}" for m in marks if isinstance(m, types.Range))
-        return " ".join(filter(None, (describe(base) or "a number", ranges)))
+        return f"{'a whole number' if base is int else 'a number'} {ranges}" if ranges else describe(base)
     if origin in (typing.Union, builtin_types.UnionType):
         return " or ".join(dict.fromkeys(filter(None, map(describe, arguments))))
     if origin is typing.Literal:
@@ -27,15 +30,24 @@ def describe(hint: Any) -> str:
             ("a tuple", arguments[:1]) if arguments[-1] is Ellipsis else (f"a tuple of {len(arguments)}", arguments)
         )
         return ", ".join([size, *(f"each {text}" for text in dict.fromkeys(map(describe, items)) if text)])
-    names = {float: "a number", int: "a whole number", str: "a text", bool: "True or False", type(None): "None"}
+    names = {
+        float: "a finite number",
+        int: f"a whole number in {_INTEGERS}",
+        str: "a text",
+        bool: "True or False",
+        type(None): "None",
+    }
     if hint is None:
         return "None"
     return names.get(hint, f"a {hint.__name__}") if isinstance(hint, type) else ""
 
 
 def mismatch(value: Any, hint: Any) -> str | None:
-    """Return None if a value fits an annotation, else what is allowed, in words."""
-    return None if _fits(value, hint) else describe(hint)
+    """Return None if a value fits an annotation, else what is allowed, in words.
+
+    Infinity fits only a ``types.Range`` that ends there, and NaN fits nothing.
+    """
+    return None if _fits(value, hint) else describe(hint) or "finite"
 
 
 def closest(value: Any, hint: Any) -> str:
@@ -43,36 +55,45 @@ def closest(value: Any, hint: Any) -> str:
     choices = (
         [c for c in typing.get_args(hint) if isinstance(c, str)] if typing.get_origin(hint) is typing.Literal else []
     )
-    near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    near = difflib.get_close_matches(value[:100], choices, n=1) if isinstance(value, str) else []
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or hint is inspect.Parameter.empty:
-        return True
     if origin is typing.Annotated:
         base, *marks = arguments
-        if isinstance(value, types.Controller):  # a number that changes during the run; its range is not checked
+        ranges = [m for m in marks if isinstance(m, types.Range)]
+        if not ranges or isinstance(value, types.Controller):  # a number that changes during the run, of any range
             return _fits(value, base)
-        return _fits(value, base) and all(_inside(value, m) for m in marks if isinstance(m, types.Range))
+        return _is_number(value, whole=base is int) and all(value in m for m in ranges)
     if origin in (typing.Union, builtin_types.UnionType):
         return any(_fits(value, a) for a in arguments)
     if origin is typing.Literal:
         return value in arguments
     if origin is tuple:
         return isinstance(value, tuple) and _fits_tuple(value, arguments)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return _is_number(value, whole=True) and value in _INTEGERS
+    if hint is float:
+        return _is_number(value) and value in _NUMBERS
     if hint is None or hint is type(None):
         return value is None
-    return isinstance(value, hint) if isinstance(hint, type) else True
+    if origin is collections.abc.Callable:
+        return callable(value)
+    if isinstance(hint, type) and hint not in (Any, inspect.Parameter.empty) and not isinstance(value, hint):
+        return False
+    return _finite(value)
 
 
-def _inside(value: Any, valid: types.Range) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value in valid
+def _finite(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_finite, value))
+    return not _is_number(value) or value in _NUMBERS
+
+
+def _is_number(value: Any, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
 
 
 def _fits_tuple(value: tuple[Any, ...], items: tuple[Any, ...]) -> bool:

@@ -1,29 +1,38 @@
 """The language of config strings: calls to registered names, checked against their signatures.
 
     grpo(high=0.28)                       one call
-    experiments.study.pieces.mine(0.3)    a dotted path to any importable function
+    experiments.study.pieces.mine(0.3)    a dotted path to a marked function; see ``dotted``
     center_by_group() | whiten()          several pieces, in order
     + kl('k3', linear(0.01, 0.0, 100))    appended to the recipe's pieces; calls nest
     none                                  no pieces
 
 Strings are parsed with ``ast`` and never evaluated. Arguments are literals or calls. Their names, types and ranges are
-those of the signature, so the signature is the schema.
+those of the signature, so the signature is the schema. ``lookup`` is the one place where a name becomes a function.
 """
 
 import ast
+import dataclasses
 import difflib
 import importlib
 import inspect
 import math
-import sys
 import typing
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rljax.language import foreign, hints
+from rljax.language import dotted, foreign, hints, messages
 
-Registry = Mapping[str, Callable[..., Any] | str]
-"""Functions by name; a string "module:function" is imported at first use."""
+_LONGEST = 10_000  # characters of a text
+_DEEPEST = 50  # levels of its syntax tree, so that no recursion below exceeds Python's limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Registry:
+    """What a config may name at some place: functions by name, and marked objects of one kind by dotted path."""
+
+    kind: str  # of ``dotted.KINDS``
+    functions: Mapping[str, Callable[..., Any] | str]  # a string "module:function" is imported at first use
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -35,16 +44,23 @@ def setting(text: str) -> tuple[str, Any]:
     field, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--set {text}: expected field=value.")
+    return field.removeprefix("config."), literal(value)
+
+
+def literal(text: str) -> Any:
+    """Return the value of a Python literal; a text that is not one is returned unchanged."""
     try:
-        return field.removeprefix("config."), ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return field.removeprefix("config."), value
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
     """Return the end of an error message: the nearest valid name, or that of a foreign name, and all valid names."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name[:100], names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     if name in foreign.FOREIGN:
         hint = f" Here that is {foreign.FOREIGN[name]}."
@@ -52,13 +68,28 @@ def nearest(name: str, valid: typing.Iterable[str]) -> str:
 
 
 def _tree(text: str, field: str) -> ast.expr:
+    """Return the syntax tree of a text, of bounded length and depth."""
+    if len(text) > _LONGEST:
+        raise ValueError(
+            f"{field}={messages.shown(text)}: has {len(text):,} characters; must have at most {_LONGEST:,}."
+        )
+    problem = f"{field}={messages.shown(text)}: not a call such as 'name(argument=1)'"
     try:
-        return ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"{field}={text!r}: not a call such as 'name(argument=1)' ({error.msg}).") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as a SyntaxWarning about an escape sequence
+            tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deeply nested"
+        raise ValueError(f"{problem} ({messages.shown(reason)[1:-1]}).") from None
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise ValueError(f"{problem} (too deeply nested).")
+    return tree
 
 
-def _dotted(node: ast.expr) -> str | None:
+def _dotted(node: ast.AST) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -67,37 +98,59 @@ def _dotted(node: ast.expr) -> str | None:
     return None
 
 
+def paths(text: str, field: str) -> list[str]:
+    """Return the dotted paths in a text of calls, without resolving them.
+
+    Args:
+      text: calls joined by ``|``, which "+" may precede.
+      field: field of the config that errors name.
+
+    Returns:
+      The paths, such as "experiments.study.pieces.mine".
+
+    Raises:
+      ValueError: the text is not an expression.
+    """
+    nodes: list[ast.AST] = [_tree(text.strip().removeprefix("+"), field)]
+    out = []
+    while nodes:
+        node = nodes.pop()
+        path = _dotted(node) if isinstance(node, ast.Attribute) else None
+        if path is None:
+            nodes += ast.iter_child_nodes(node)
+        else:
+            out.append(path)
+    return out
+
+
 def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     """Return the function that a name or a dotted path denotes.
 
     Args:
-      name: a key of ``registry``, or a dotted path to an importable function.
-      registry: functions by name.
+      name: a name of ``registry``, or a dotted path to an object that is marked as of the registry's kind.
+      registry: what may be named.
       field: field of the config that errors name.
 
     Returns:
       The function.
 
     Raises:
-      ValueError: an unknown name, or a path that cannot be imported.
+      ValueError: an unknown name, or a path that reaches no marked object.
     """
-    known = registry.get(name)
-    if callable(known):
+    known = registry.functions.get(name)
+    if isinstance(known, str):
+        module, _, attribute = known.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if known is not None:
         return known
-    module, _, attribute = known.partition(":") if known else name.rpartition(".")
-    if not module:
-        raise ValueError(f"{field}: unknown name {name!r}.{nearest(name, registry)}")
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{field}: {name!r} is in Python's standard library, which a config cannot call.")
+    if "." not in name:
+        raise ValueError(f"{field}: unknown name {messages.shown(name)}.{nearest(name, registry.functions)}")
     try:
-        imported = importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{field}: {name!r} cannot be imported ({error}).") from error
-    if not callable(getattr(imported, attribute, None)):
-        named = {n: getattr(imported, n) for n in dir(imported) if not n.startswith("_")}
-        public = [n for n, f in named.items() if callable(f) and str(getattr(f, "__module__", "")).startswith(module)]
-        raise ValueError(f"{field}: module {module!r} has no function {attribute!r}.{nearest(attribute, public)}")
-    return getattr(imported, attribute)
+        return dotted.load(name, registry.kind)
+    except dotted.Unknown as error:
+        raise ValueError(f"{field}: {error}{nearest(error.name, error.valid)}") from None
+    except dotted.NotMarked as error:
+        raise ValueError(f"{field}: {error}") from error.__cause__
 
 
 def _value(node: ast.expr, registry: Registry, field: str) -> Any:
@@ -107,19 +160,27 @@ def _value(node: ast.expr, registry: Registry, field: str) -> Any:
         return tuple(_value(x, registry, field) for x in node.elts)
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return float(node.id)
-    if ast.unparse(node) == "-inf":
+    if isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-inf":
         return -math.inf
     try:
         return ast.literal_eval(node)
-    except ValueError:
-        raise ValueError(f"{field}: {ast.unparse(node)!r} is neither a literal nor a call.") from None
+    except (ValueError, TypeError):  # TypeError: a list as a key
+        raise ValueError(f"{field}: {_written(node)} is neither a literal nor a call.") from None
+
+
+def _written(node: ast.AST) -> str:
+    """Return a part of a text for an error message."""
+    try:
+        return messages.shown(ast.unparse(node))
+    except ValueError:  # an integer with more digits than Python prints
+        return "a part of it"
 
 
 def _call(node: ast.expr, registry: Registry, field: str, nested: Registry) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     name = _dotted(call.func)
     if name is None:
-        raise ValueError(f"{field}: {ast.unparse(node)!r} is not a call to a name.")
+        raise ValueError(f"{field}: {_written(node)} is not a call to a name.")
     function = lookup(name, registry, field)
     args = [_value(a, nested, field) for a in call.args]
     kwargs = {}
@@ -149,9 +210,8 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     signature = inspect.signature(function)
     unknown = [k for k in kwargs if k not in signature.parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-        raise ValueError(
-            f"{field}: {name}() has no argument {unknown[0]!r}.{nearest(unknown[0], signature.parameters)}"
-        )
+        near = nearest(unknown[0], signature.parameters)
+        raise ValueError(f"{field}: {name}() has no argument {messages.shown(unknown[0])}.{near}")
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -161,13 +221,18 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     except (NameError, TypeError):
         annotations = {}
     for argument, value in bound.arguments.items():
-        problem = hints.mismatch(value, annotations.get(argument, Any))
-        if problem:
-            raise ValueError(f"{field}: {name}({argument}={value!r}): {argument} must be {problem}.")
+        several = signature.parameters[argument].kind is inspect.Parameter.VAR_POSITIONAL
+        for item in value if several else (value,):
+            problem = hints.mismatch(item, annotations.get(argument, Any))
+            if problem:
+                shown = messages.shown(item)
+                raise ValueError(f"{field}: {name}({argument}={shown}): {argument} must be {problem}.")
     try:
         return function(*bound.args, **bound.kwargs)
-    except (TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{field}: {name}(): {error}") from error
+    except Exception as error:  # a function may raise anything for arguments that it does not check
+        expected = isinstance(error, TypeError | ValueError | OSError)
+        reason = f"{error}" if expected else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{field}: {name}(): {messages.printable(reason)}") from error
 
 
 def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:
@@ -175,9 +240,9 @@ def one(text: str, registry: Registry, field: str, nested: Registry | None = Non
 
     Args:
       text: such as ``"grpo(high=0.28)"``.
-      registry: functions by name, for the call.
+      registry: what the call may name.
       field: field of the config that errors name.
-      nested: functions by name, for calls among the arguments; None: ``registry``.
+      nested: what calls among the arguments may name; None: ``registry``.
 
     Returns:
       The result of the called function.
@@ -193,9 +258,9 @@ def many(text: str, registry: Registry, field: str, nested: Registry | None = No
 
     Args:
       text: such as ``"a() | b(2)"``; "none" means no calls.
-      registry: functions by name, for the calls.
+      registry: what the calls may name.
       field: field of the config that errors name.
-      nested: functions by name, for calls among the arguments; None: ``registry``.
+      nested: what calls among the arguments may name; None: ``registry``.
 
     Returns:
       The results of the called functions, in order.
@@ -230,10 +295,14 @@ def with_argument(text: str, argument: str, value: Any, field: str) -> str:
     Raises:
       ValueError: the call has positional arguments.
     """
+    if not argument.isidentifier():
+        raise ValueError(f"{field}: {messages.shown(argument)} is not the name of an argument.")
     node = _tree(text, field)
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if call.args:
-        raise ValueError(f"{field}={text!r}: write its arguments as keywords in order to set {argument!r}.")
+        raise ValueError(
+            f"{field}={messages.shown(text)}: write its arguments as keywords in order to set {argument!r}."
+        )
     keywords = [k for k in call.keywords if k.arg != argument]
     keywords.append(ast.keyword(arg=argument, value=_tree(repr(value), field)))
     return ast.unparse(ast.Call(func=call.func, args=[], keywords=keywords))

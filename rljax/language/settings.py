@@ -16,11 +16,11 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
-from rljax.language import hints, parse
+from rljax.language import hints, messages, parse
 from rljax.types import Range
 
-Count = Annotated[int, Range(1)]
-Size = Annotated[int, Range(0)]  # 0 usually means "off" or "automatic"
+Count = Annotated[int, Range(1, 1e9)]
+Size = Annotated[int, Range(0, 1e9)]  # 0 usually means "off" or "automatic"
 Share = Annotated[float, Range(0, 1)]
 NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
@@ -77,7 +77,7 @@ def check(instance: Any) -> None:
 
 def _check(name: str, value: Any, hint: Any) -> None:
     if problem := hints.mismatch(value, hint):
-        raise ValueError(f"{name}={value!r}: must be {problem}.{hints.closest(value, hint)}")
+        raise ValueError(f"{name}={messages.shown(value)}: must be {problem}.{hints.closest(value, hint)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ def verify(cls: type, values: Mapping[str, Any], path: str = "config") -> None:
         elif hasattr(value, "items"):
             verify(known[name].of, value, f"{path}.{name}")
         else:
-            raise ValueError(f"{path}.{name}={value!r}: must be a group of fields.")
+            raise ValueError(f"{path}.{name}={messages.shown(value)}: must be a group of fields.")
 
 
 def build(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:

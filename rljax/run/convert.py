@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import app, flags, logging
+from absl import flags, logging
 
 from rljax.data import storage
 from rljax.models import architectures
@@ -22,7 +22,9 @@ from rljax.types import Tree
 FLAGS = flags.FLAGS
 
 
-def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Architecture, Tree]:
+def _read(
+    source: str, step: int | None, dtype: str, allow_code: Sequence[str]
+) -> tuple[architectures.Architecture, Tree]:
     """Return architecture and parameters of a public checkpoint or of a run's policy."""
     if not storage.is_dir(storage.path(source) / "checkpoints"):
         fields: dict[str, Any] = families.read(weights.config(source))
@@ -30,7 +32,7 @@ def _read(source: str, step: int | None, dtype: str) -> tuple[architectures.Arch
         return architecture, weights.load(source, architecture)
     from rljax.run import evaluate
 
-    program, params, _ = evaluate.load(source, step=step)
+    program, params, _ = evaluate.load(source, step=step, allow_code=allow_code)
     return program.policy.architecture, params
 
 
@@ -42,22 +44,20 @@ def define_flags() -> None:
     flags.DEFINE_string("family", "", f"Family to write: {', '.join(families.FAMILIES)}; default: the first that fits.")
     flags.DEFINE_enum("dtype", "", ["", "float32", "bfloat16"], "Type of the written tensors; default: unchanged.")
     flags.DEFINE_integer("step", None, "Checkpoint of a run; default: the newest.")
+    flags.DEFINE_list("allow_code", [], "Packages outside rljax whose code a run's config may name.")
 
 
 def main(argv: Sequence[str]) -> None:
     """Read a source, print its architecture, and write it to --target if set."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        raise ValueError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)
     f = FLAGS
-    try:
-        architecture, params = _read(f.source, f.step, f.dtype)
-        count = sum(x.size for x in jax.tree.leaves(params))
-        print(f"{f.source}: {count:,} parameters in {architecture.param_dtype}")
-        for name, value in dataclasses.asdict(architecture).items():
-            print(f"  {name} = {value!r}")
-        if f.target:
-            weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like)
-            print(f"wrote {f.target}")
-    except (ValueError, FileNotFoundError) as error:
-        raise app.UsageError(str(error)) from None
+    architecture, params = _read(f.source, f.step, f.dtype, f.allow_code)
+    count = sum(x.size for x in jax.tree.leaves(params))
+    print(f"{f.source}: {count:,} parameters in {architecture.param_dtype}")
+    for name, value in dataclasses.asdict(architecture).items():
+        print(f"  {name} = {value!r}")
+    if f.target:
+        weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like)
+        print(f"wrote {f.target}")

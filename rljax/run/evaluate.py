@@ -17,7 +17,7 @@ import numpy as np
 import rich.console
 import rich.table
 import rich.text
-from absl import app, flags, logging
+from absl import flags, logging
 
 from rljax import environments, sampling, types
 from rljax.config import files
@@ -28,6 +28,7 @@ from rljax.run import checkpoints, host_rollouts, passk, programs
 from rljax.training import steps
 
 ROWS = 4096  # rows sampled at a time
+ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
 _KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
 
 
@@ -177,20 +178,25 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
             console.print(rich.text.Text.assemble(*parts))  # no markup: a text may contain brackets
 
 
-def load(workdir: str, task: str = "", step: int | None = None) -> tuple[programs.Program, types.Tree, int]:
+def load(
+    workdir: str, task: str = "", step: int | None = None, allow_code: Sequence[str] = ()
+) -> tuple[programs.Program, types.Tree, int]:
     """Load a run's checkpoint, which also contains the config and the tokenizer.
+
+    The config is that of the run, so it may name what rljax defines and nothing else, unless ``allow_code`` allows it.
 
     Args:
       workdir: work directory of the run.
       task: a task that replaces the run's; the run's tokenizer must be able to encode it. "": the run's.
       step: step of the checkpoint; None: the newest.
+      allow_code: packages and modules that dotted paths of the run's config may name, such as ("experiments",).
 
     Returns:
       (program, the policy's parameters, step of the checkpoint).
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
-      ValueError: an unknown task, or one that the tokenizer cannot encode.
+      ValueError: an unknown task, one that the tokenizer cannot encode, or code that ``allow_code`` does not allow.
     """
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
@@ -199,9 +205,11 @@ def load(workdir: str, task: str = "", step: int | None = None) -> tuple[program
         config = files.from_dict(extras["config"], f"{workdir}: config")
         config.model.weights = ""  # the checkpoint has the weights
         if task:
-            config.task = task
-            for name in config.phases:
+            config.task = ""
+            for name in config.phase:
                 config.phase[name].task = None
+        files.refuse_code(config, allow_code)
+        config.task = task or config.task  # the caller's own task may name any code
         program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
         shape = program.steps[0].shape.params["policy"]
         params, _, number = saved.restore_params({"policy": shape}, step)
@@ -213,6 +221,7 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; default: the run's.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
+    flags.DEFINE_list("allow_code", [], ALLOW_CODE)
     flags.DEFINE_integer("prompts", 256, "Number of prompts.", lower_bound=1)
     flags.DEFINE_integer("samples", 64, "Completions per prompt.", lower_bound=1)
     flags.DEFINE_list("k", [], "The k of pass@k; default: powers of two up to --samples.")
@@ -222,10 +231,10 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Evaluate a checkpoint; print a table and one line of JSON."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        raise ValueError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
-    program, params, step = load(f.workdir, f.task, f.step)
+    program, params, step = load(f.workdir, f.task, f.step, f.allow_code)
     number = program.number(step - 1)
     with host_rollouts.verifiers(program.setups[number]) as workers:
         record = evaluate(

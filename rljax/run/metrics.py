@@ -20,7 +20,7 @@ import rich.console
 import rich.live
 import rich.panel
 import rich.text
-from absl import app, flags
+from absl import flags
 
 from rljax.data import documents, storage
 
@@ -288,8 +288,5 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Show the rollouts of a work directory."""
     if len(argv) != 2:
-        raise app.UsageError("expected one argument: a work directory or a rollouts.jsonl")
-    try:
-        show_rollouts(argv[1], step=flags.FLAGS.step, count=flags.FLAGS.count)
-    except (OSError, ValueError) as error:
-        raise app.UsageError(str(error)) from None
+        raise ValueError("expected one argument: a work directory or a rollouts.jsonl")
+    show_rollouts(argv[1], step=flags.FLAGS.step, count=flags.FLAGS.count)

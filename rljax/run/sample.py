@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from absl import app, flags, logging
+from absl import flags, logging
 
 from rljax import environments, sampling, types
 from rljax.data import storage, tokenizers
+from rljax.language import messages
 from rljax.run import evaluate, host_rollouts, programs
 
 
@@ -110,6 +111,7 @@ def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
+    flags.DEFINE_list("allow_code", [], evaluate.ALLOW_CODE)
     flags.DEFINE_string("prompt", None, "Prompt; default: read prompts from standard input.")
     flags.DEFINE_string("messages", None, "File with a JSON list of messages with role and content, to continue.")
     flags.DEFINE_string("system", "", "System prompt; default: the task's.")
@@ -125,10 +127,10 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and print completions of prompts."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        raise ValueError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
-    program, params, step = evaluate.load(f.workdir, step=f.step)
+    program, params, step = evaluate.load(f.workdir, step=f.step, allow_code=f.allow_code)
     number = program.number(step - 1)
     print(f"step {step}; a prompt of this run looks like {program.tasks[number].text(0, 'heldout')!r}")
     names = ("samples", "temperature", "top_k", "top_p", "min_p", "chat", "system", "seed")
@@ -139,9 +141,9 @@ def main(argv: Sequence[str]) -> None:
             asked = _messages(f.messages) if f.messages else text
             completions = complete(program, params, asked, phase=number, **options)
         except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
             if one is not None:
-                sys.exit(2)
+                raise
+            print(f"error: {messages.printable(error)}", file=sys.stderr)
             continue
         for completion in completions:
             start = text if isinstance(asked, str) else ""

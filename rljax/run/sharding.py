@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from absl import app, flags
+from absl import flags
 
 from rljax import types
 from rljax.config import files
@@ -145,15 +145,12 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Print the report on a config."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        raise ValueError(f"unexpected argument {argv[1]!r}")
     f = flags.FLAGS
-    try:
-        config = files.load(*f.config.split(":", 1))
-        for edit in f.set:
-            files.override(config, *parse.setting(edit))
-        if f.devices:
-            jax.config.update("jax_platforms", "cpu")
-            config.cpu_devices = f.devices
-        print(page(programs.build(config)))
-    except ValueError as error:
-        raise app.UsageError(str(error)) from None
+    config = files.load(*f.config.split(":", 1))
+    for edit in f.set:
+        files.override(config, *parse.setting(edit))
+    if f.devices:
+        jax.config.update("jax_platforms", "cpu")
+        config.cpu_devices = f.devices
+    print(page(programs.build(config)))

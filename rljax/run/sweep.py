@@ -19,9 +19,7 @@ Fields are those of ``--set``, including arguments of calls (``algorithm.kl``). 
 parallel, SLURM arrays or XPK; see tpu/README.md.
 """
 
-import ast
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -34,6 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rljax.config import files, resolve, schema
+from rljax.language import parse
 
 Fields = dict[str, Any]
 """The fields that one run sets, with their values."""
@@ -144,11 +143,7 @@ def _written(value: Any) -> str:
     """Format a value for ``--set``; a text is quoted only if it would be parsed as another literal."""
     if not isinstance(value, str):
         return repr(tuple(value) if isinstance(value, list) else value)
-    try:
-        ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-    return repr(value)
+    return value if parse.literal(value) == value else repr(value)
 
 
 def _names(runs: Sequence[Fields]) -> list[str]:
@@ -241,8 +236,7 @@ def _base(line: _Line) -> schema.ConfigDict:
             continue
         literal: Any = value if equals else True
         if word == "--set" or not isinstance(files.flatten(config).get(f"config.{field}"), str):
-            with contextlib.suppress(ValueError, SyntaxError):
-                literal = ast.literal_eval(value)
+            literal = parse.literal(value)
         files.override(config, field, literal)
     return config
 
@@ -271,11 +265,7 @@ def main(argv: Sequence[str]) -> None:
     if "--help" in words:
         print(__doc__)
         return
-    try:
-        line, runs = commands(words)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    line, runs = commands(words)
     if line.count:
         print(len(runs))
     elif line.index is not None:

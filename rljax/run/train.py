@@ -18,7 +18,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import app, flags, logging
+from absl import flags, logging
 from ml_collections import config_flags
 
 from rljax import data
@@ -44,38 +44,25 @@ def _path(value: str) -> str:
     return files.find(name) + colon + argument
 
 
-def _fail(error: Exception) -> None:
-    """Exit with the error's message, without a traceback."""
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
 def parse_flags(argv: list[str]) -> list[str]:
     """Parse flags; an override of an unknown field is reported like other errors of a config."""
     try:
-        return app.parse_flags_with_usage(_shipped(argv))
-    except ValueError as error:
-        _fail(error)
-        raise
+        return flags.FLAGS(_shipped(argv))
     except (AttributeError, KeyError) as error:
         _explain(argv)
         cause = error.args[0]  # the config library's KeyError, with the nearest name in its second line
         lines = str(cause.args[0] if isinstance(cause, KeyError) else cause).splitlines()
-        _fail(ValueError(f"--config: no field {'. '.join(lines)}"))
-        raise
+        raise ValueError(f"--config: no field {'. '.join(lines)}") from None
 
 
 def _explain(argv: Sequence[str]) -> None:
-    """Exit with an error if a flag sets an unknown field of the config."""
+    """Raise ValueError if a flag sets an unknown field of the config."""
     fields = [word.lstrip("-").removeprefix("config.").partition("=")[0] for word in argv if "-config." in word]
     paths = [word.partition("=")[2] for word in _shipped(argv) if word.lstrip("-").startswith("config=")]
     paths += [value for word, value in itertools.pairwise(_shipped(argv)) if word in ("--config", "-config")]
-    try:
-        config = files.load(*paths[-1].split(":", 1))
-        for field in fields:
-            files.check(config, field)
-    except ValueError as error:
-        _fail(error)
+    config = files.load(*paths[-1].split(":", 1))
+    for field in fields:
+        files.check(config, field)
 
 
 def default_workdir(config: schema.ConfigDict) -> pathlib.Path:
@@ -109,32 +96,27 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Train and print the results and the work directory."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        raise ValueError(f"unexpected argument {argv[1]!r}")
     logging.set_verbosity(logging.WARNING)  # Orbax logs every file at level INFO
     config = flags.FLAGS.config
-    try:
-        for edit in flags.FLAGS.set:
-            files.override(config, *parse.setting(edit))
-        settings = resolve.check(config)
-        resolve.phases(config)
-    except ValueError as error:
-        _fail(error)
+    for edit in flags.FLAGS.set:
+        files.override(config, *parse.setting(edit))
+    settings = resolve.check(config)
+    resolve.phases(config)
     workdir = flags.FLAGS.workdir or default_workdir(config)
 
     import jax
 
-    from rljax.host import processes, profiles
+    from rljax.host import processes
 
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import checkpoints, loop, programs
+    from rljax.run import loop, programs
 
     try:
         programs.start_devices(settings.cpu_devices)
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )
-    except ValueError as error:
-        _fail(error)
     except RuntimeError as error:  # the other processes may start later
         print(f"error: {error} Run the same command again on every host.", file=sys.stderr)
         sys.exit(loop.RESUMABLE)
@@ -151,9 +133,6 @@ def main(argv: Sequence[str]) -> None:
                 file=sys.stderr,
             )
             processes.leave(loop.RESUMABLE)
-        mistakes = ValueError, loop.NonFinite, loop.Recompiled, checkpoints.CheckpointError, profiles.OutOfMemory
-        if isinstance(error, mistakes):
-            _fail(error)
         raise
 
 

@@ -29,6 +29,8 @@ class SamplerConfig:
     layout: Literal["update", "resident"] = setting(
         "update", "Sharding of the policy in rollouts: as in updates, or gathered once for each rollout."
     )
-    compact: Size = setting(0, "How often the batch may shrink to half its rows as rows end; each compiles a loop.")
+    compact: Annotated[int, Range(0, 16)] = setting(
+        0, "How often the batch may shrink to half its rows as rows end; each compiles a loop."
+    )
 
     __post_init__ = settings.check

@@ -7,7 +7,7 @@ from rljax.language import settings
 from rljax.language.settings import Count, NonNegative, Size, setting
 from rljax.types import Range
 
-Devices = Annotated[int, Range(-1)]
+Devices = Annotated[int, Range(-1, 1e6)]
 
 
 @dataclasses.dataclass(frozen=True)

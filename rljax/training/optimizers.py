@@ -6,8 +6,10 @@ memory, use an optimizer with a smaller state: ``adamw(mu_dtype="bfloat16")`` ro
 stores sums over rows and columns, ``muon`` stores one moment. optax has no 8-bit states.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,10 @@ import optax
 import optax.contrib
 
 from rljax import types
+from rljax.language import dotted
 from rljax.models import architectures
 
+C = TypeVar("C", bound=Callable[..., Any])
 HOST = "pinned_host"  # memory kind of offloaded optimizer state
 
 
@@ -41,6 +45,28 @@ def build(
         return inner.update(wide(updates), state, wide(params))
 
     return optax.GradientTransformation(lambda params: inner.init(wide(params)), update)
+
+
+def optimizer(function: C) -> C:
+    """Mark a function that returns a gradient transformation, so that a config can name it by its dotted path."""
+    return dotted.mark(function, "optimizer")
+
+
+@functools.cache
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return what an optimizer's text may name: ``muon``, and functions of optax and optax.contrib.
+
+    These are the functions whose annotation says that they return a gradient transformation or a schedule.
+    """
+    chosen = {}
+    for name, function in (vars(optax.contrib) | vars(optax)).items():
+        plain = function.func if isinstance(function, functools.partial) else function
+        if inspect.isfunction(plain) and not name.startswith("_"):
+            returned = inspect.signature(plain, eval_str=True).return_annotation
+            transforms = isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
+            if transforms or returned == optax.Schedule:
+                chosen[name] = function
+    return {**chosen, "muon": muon}
 
 
 def wide(tree: types.Tree) -> types.Tree:

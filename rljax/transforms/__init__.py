@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from jax import core
 
 from rljax import types
+from rljax.language import dotted
 from rljax.transforms import ops
 
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
@@ -182,4 +183,4 @@ def where(
 def pieces(seam: str) -> dict[str, Callable[..., Any]]:
     """Return the constructors of a seam by name."""
     module = importlib.import_module(f"rljax.transforms.{seam}")
-    return {name: f for name, f in vars(module).items() if getattr(f, "is_piece", False)}
+    return {name: f for name, f in vars(module).items() if dotted.marked(f, "piece")}

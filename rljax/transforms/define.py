@@ -43,6 +43,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
+from rljax.language import dotted
 from rljax.transforms import ops
 
 T = TypeVar("T", bound=types.Transform)
@@ -89,8 +90,7 @@ def _recorded(function: Function, seam: str) -> Function:
         spec = transforms.call(function.__name__, arguments)
         return dataclasses.replace(built, spec=spec, **({"seam": seam} if seam else {}))
 
-    build.is_piece = True  # type: ignore[attr-defined]
-    return build
+    return dotted.mark(build, "piece")
 
 
 def _steered(function: Function, arguments: Arguments, moving: Mapping[str, types.Controller]) -> types.Transform:

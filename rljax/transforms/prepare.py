@@ -47,8 +47,8 @@ def reject(
     r,
     s,
     estimator: types.Estimator = "k3",
-    low: float = float("-inf"),
-    high: float = 0.5,
+    low: types.Bound = float("-inf"),
+    high: types.Bound = 0.5,
     level: types.RejectLevel = "token",
 ):
     """Keep what has low <= k(log pi_b - log proximal) <= high, k a token's divergence, or its row's.

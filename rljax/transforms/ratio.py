@@ -80,7 +80,7 @@ def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.P
 
 
 @define.ratio(needs=_anchored)
-def product(loss, r, s, anchor: types.Anchor = "proximal", low: float = -20.0, high: float = 20.0):
+def product(loss, r, s, anchor: types.Anchor = "proximal", low: types.Bound = -20.0, high: types.Bound = 20.0):
     """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm clamped to [low, high].
 
     Unbiased where not clamped, and of high variance. Differs from ``sequence`` by the sum in place of the mean.

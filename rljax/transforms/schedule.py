@@ -65,7 +65,12 @@ def exponential(start: types.Positive, end: types.Positive, steps: types.Count) 
 
 @define.schedule
 def staircase(
-    initial: float, change: float, every: types.Count, start: int = 0, low: float = -math.inf, high: float = math.inf
+    initial: float,
+    change: float,
+    every: types.Count,
+    start: int = 0,
+    low: types.Bound = -math.inf,
+    high: types.Bound = math.inf,
 ) -> types.Controller:
     """Add ``change`` at the steps start + 1, start + 1 + every, ..., clamped to [low, high].
 

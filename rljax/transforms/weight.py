@@ -117,8 +117,8 @@ def reject(
     r,
     s,
     estimator: types.Estimator = "k3",
-    low: float = float("-inf"),
-    high: float = 0.5,
+    low: types.Bound = float("-inf"),
+    high: types.Bound = 0.5,
     level: types.RejectLevel = "token",
 ):
     """Keep the policy term where low <= k(-x) <= high, of the token or its row; see ``prepare.reject``.

@@ -55,7 +55,7 @@ def zscore(
 
 
 @define.reward
-def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Positive = float("inf")):
+def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Limit = float("inf")):
     """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit).
 
     Args:

@@ -67,7 +67,7 @@ def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
 
 
 @define.surrogate
-def clipped_importance(loss, r, s, low: types.NonNegative = float("inf"), high: types.Number = 4.0):
+def clipped_importance(loss, r, s, low: types.Limit = float("inf"), high: types.Number = 4.0):
     """Weigh REINFORCE by a clipped constant: -sg(clip(rho, 1 - low, 1 + high)) A logp.
 
     Every token keeps its gradient. Source: CISPO (arXiv 2506.13585, eq. 4); ``low`` infinite is the canonical form,

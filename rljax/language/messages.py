@@ -1,0 +1,29 @@
+"""Text of error messages: user text in them is shortened, printable, and on one line."""
+
+from typing import Any
+
+_LONGEST_VALUE = 200  # characters of a value in a message
+_LONGEST_MESSAGE = 4000
+
+
+def shown(value: Any) -> str:
+    """Return ``repr(value)`` for an error message, shortened to 200 characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints, or deep nesting
+        text = f"<a value of type {type(value).__name__} that is too large to print>"
+    return _shortened(text, _LONGEST_VALUE)
+
+
+def printable(message: Any) -> str:
+    """Return a message on one line, shortened to 4,000 characters, with escapes for what could control a terminal."""
+    text = " ".join(_shortened(str(message), _LONGEST_MESSAGE).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Return a text without its middle if it has more than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    start, end = limit * 2 // 3, limit // 3
+    return f"{text[:start]} ... ({len(text) - start - end:,} characters) ... {text[-end:]}"

@@ -1,0 +1,450 @@
+"""Strings and runs that try to execute code, and fuzzed strings: nothing is executed, and each error is one line."""
+
+import base64
+import importlib
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import pytest
+
+import rljax
+from rljax import types
+from rljax.config import files, resolve, schema
+from rljax.language import dotted, messages, settings
+from rljax.run import checkpoints, convert, evaluate
+from tests import fuzz, tiny
+
+ROOT = pathlib.Path(__file__).parent.parent
+STUDY_NAME = "study_of_test_hostile"
+
+# --- strings --------------------------------------------------------------------------------------
+
+# A module of somebody else, which leaves a trace when it is imported, and a package like it.
+SNEAKY = (
+    "import os\nos.makedirs({trace!r}, exist_ok=True)\ndef f(*a, **k):\n    os.makedirs({trace!r}, exist_ok=True)\n"
+)
+# A module of a study: importing it is harmless, and its functions leave a trace.
+STUDY = """
+import os
+from rljax import algorithms, environments, types
+from rljax.transforms import define
+
+def unmarked(*arguments, **named):
+    os.makedirs({trace!r}, exist_ok=True)
+
+@staticmethod
+def decorated(*arguments, **named):
+    os.makedirs({trace!r}, exist_ok=True)
+
+@environments.task
+def task(**named):
+    os.makedirs({trace!r}, exist_ok=True)
+
+@algorithms.recipe
+def recipe(power: types.Positive = 1.0):
+    os.makedirs({trace!r}, exist_ok=True)
+
+class Lazy:
+    def __getattr__(self, name):
+        return lambda *a: os.makedirs({trace!r}, exist_ok=True)
+
+lazy = Lazy()
+"""
+PICKLE = "cos\nmkdir\n(V{trace}\ntR."
+
+# Functions that would leave a trace if a config could call them; {trace} is the folder they would make.
+CALLS = (
+    "os.mkdir('{trace}')",
+    "os.makedirs('{trace}')",
+    "os.system('mkdir {trace}')",
+    "posix.mkdir('{trace}')",
+    "subprocess.run(('mkdir', '{trace}'))",
+    "subprocess.getoutput('mkdir {trace}')",
+    "shutil.copytree('{source}', '{trace}')",
+    "pickle.loads({pickle!r})",
+    "timeit.timeit('import os; os.mkdir(\"{trace}\")', number=1)",
+    "code.interact('', lambda: exec('import os'))",
+    "runpy.run_module('sneaky')",
+    "builtins.exec('import os; os.mkdir(\"{trace}\")')",
+    "importlib.import_module('sneaky')",
+    'sympy.sympify(\'__import__("os").mkdir("{trace}")\')',
+    'sympy.parsing.sympy_parser.parse_expr(\'__import__("os").mkdir("{trace}")\')',
+    "yaml.unsafe_load('!!python/object/apply:os.mkdir [{trace}]')",
+    "cloudpickle.loads({pickle!r})",
+    "numpy.testing.runstring('import os; os.mkdir(\"{trace}\")', {{}})",
+    "numpy.f2py.compile('')",
+    "setuptools.setup()",
+    "pip.main(('list',))",
+    "IPython.start_ipython(())",
+    "matplotlib.pyplot.figure()",
+    "etils.epath.Path('{trace}').mkdir()",
+    "rljax.data.storage.make('{trace}')",
+    "rljax.data.storage.write('{trace}', b'')",
+    "rljax.config.files.load('{file}')",
+    "rljax.run.sweep.load('{file}')",
+    "rljax.run.sweep.importlib.import_module('sneaky')",
+    "rljax.host.workdirs.WorkDirectory('{trace}')",
+    "rljax.run.metrics.Logger('{trace}')",
+    "rljax.environments.lookup('arithmetic')",
+    "sneaky.f()",
+    "sneaky_package.module.f()",
+    "sneaky_package.__main__.f()",
+    "_sneaky.f()",
+    "__main__.f()",
+    "tests.test_hostile.os.mkdir('{trace}')",
+    "study_of_test_hostile.unmarked()",
+    "study_of_test_hostile.decorated()",
+    "study_of_test_hostile.os.mkdir('{trace}')",
+    "study_of_test_hostile.lazy.f()",
+    "study_of_test_hostile.Lazy()",
+)
+FORMS = {  # how a call may be written into a field
+    "whole": {
+        "task": "{call}",
+        "algorithm": "{call}",
+        "seam.penalty": "+ {call}",
+        "phase.main.optimizer": "{call}",
+        "phase.main.seam.source": "{call}",
+    },
+    "argument": {
+        "task": "arithmetic(digits={call})",
+        "algorithm": "grpo(kl={call})",
+        "seam.penalty": "kl('k3', {call})",
+        "phase.main.optimizer": "sgd({call})",
+        "phase.main.seam.source": "dynamic({call})",
+    },
+    "inside": {
+        "task": "study_of_test_hostile.recipe({call})",
+        "algorithm": "study_of_test_hostile.task({call})",
+        "seam.penalty": "where('wrong', chain({call}))",
+        "phase.main.optimizer": "clip(1.0) | chain(sgd(0.1), {call})",
+        "phase.main.task": "({call}).f",
+    },
+}
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """Return the folder that attempts would make; modules of a study and of somebody else can be imported."""
+    trace = tmp_path / "trace"
+    package = tmp_path / "sneaky_package"
+    package.mkdir()
+    for path in ("sneaky", "_sneaky", "sneaky_package/__init__", "sneaky_package/module", "sneaky_package/__main__"):
+        (tmp_path / f"{path}.py").write_text(SNEAKY.format(trace=str(trace)))
+    (tmp_path / "study_of_test_hostile.py").write_text(STUDY.format(trace=str(trace)))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield trace
+    for name in [n for n in sys.modules if n.lstrip("_").startswith(("sneaky", "study_of_test_hostile"))]:
+        del sys.modules[name]
+
+
+def filled(call, trace):
+    fields = {"trace": str(trace), "source": str(trace.parent / "sneaky_package"), "file": f"{trace.parent}/sneaky.py"}
+    return call.format(pickle=PICKLE.format(trace=trace).encode(), **fields)
+
+
+@pytest.mark.parametrize("form", ["whole", *(pytest.param(f, marks=pytest.mark.full) for f in ("argument", "inside"))])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.partition("(")[0])
+def test_a_string_executes_nothing(call, form, trace):
+    call, config = filled(call, trace), tiny.config()
+    for field, text in FORMS[form].items():
+        changed = config.copy_and_resolve_references()
+        files.override(changed, field, text.format(call=call))
+        with pytest.raises(ValueError, match="config") as caught:
+            resolve.phases(changed)
+        assert not trace.exists() and "\n" not in str(caught.value)
+
+
+WORKING = [
+    c for c in CALLS if c.startswith(("os.", "subp", "sym", "yaml", "numpy.testing", "sneaky", "pickle", "study"))
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("call", WORKING, ids=lambda call: call.partition("(")[0])
+def test_the_attempts_would_succeed_if_they_were_called(call, trace):
+    """The test above proves something only if these calls do what they say."""
+    path, _, _ = call.partition("(")
+    names = {}
+    for i in range(1, path.count(".") + 1):
+        try:
+            names[path.split(".")[0]] = importlib.import_module(path.split(".")[0])
+            importlib.import_module(".".join(path.split(".")[:i]))
+        except ImportError:
+            break
+    try:
+        eval(filled(call, trace), names)
+    except (AttributeError, TypeError, SyntaxError):
+        pass
+    assert trace.exists() or path in ("study_of_test_hostile.decorated", "study_of_test_hostile.Lazy")
+
+
+def test_a_mark_is_on_the_object_itself(trace):
+    class Base:
+        pass
+
+    class Derived(dotted.mark(Base, "task")):
+        pass
+
+    class Any:
+        def __getattr__(self, name):
+            return "task"
+
+    assert dotted.marked(Base, "task") and not dotted.marked(Base, "recipe")
+    assert not dotted.marked(Derived, "task") and not dotted.marked(Any(), "task") and not dotted.marked(3, "task")
+
+
+def test_the_kind_of_the_mark_is_that_of_the_field(trace):
+    for field, text in (("task", "study_of_test_hostile.recipe()"), ("algorithm", "study_of_test_hostile.task()")):
+        config = tiny.config()
+        files.override(config, field, text)
+        with pytest.raises(
+            ValueError, match=rf"config\.{field}: .* is not a {'task' if field == 'task' else 'recipe'}"
+        ):
+            resolve.phases(config)
+    assert not trace.exists()
+    config.algorithm = "study_of_test_hostile.recipe()"  # of its kind: called
+    with pytest.raises(ValueError, match="recipe"):
+        resolve.phases(config)
+    assert trace.exists()
+
+
+# --- runs of somebody else ------------------------------------------------------------------------
+
+
+def foreign(folder, tokenizer=b"", **fields):
+    """Write a checkpoint whose config has these fields; what is refused is refused before its arrays are read."""
+    config = tiny.config()
+    config.phase.unused = rljax.phase()
+    for field, text in fields.items():
+        files.override(config, field.replace("__", "."), text)
+    zero = jnp.zeros(1)
+    state = types.TrainState(zero, zero, {}, (), (), None, {}, zero, zero)
+    extras = {"config": json.loads(files.dumps(config)), "tokenizer": base64.b64encode(tokenizer).decode()}
+    with checkpoints.Checkpointer(folder / "run" / "checkpoints") as saver:
+        saver.save(1, state, extras)
+    return str(folder / "run")
+
+
+NAMED = (  # every field of calls, of the run and of phases, also of one that is not used
+    *("task", "algorithm", "seam.penalty", "seam.after", "phase.main.task", "phase.main.algorithm"),
+    *("phase.main.seam.reward", "phase.warm.optimizer", "phase.unused.task", "phase.unused.optimizer"),
+)
+
+
+@pytest.mark.parametrize("field", NAMED)
+def test_the_config_of_a_run_executes_nothing(field, trace, tmp_path):
+    """It names a marked function that can be imported, which a config of one's own may call."""
+    run = foreign(tmp_path, **{field: f"+ {STUDY_NAME}.task(1)" if "seam" in field else f"{STUDY_NAME}.task(1)"})
+    readers = [evaluate.load, lambda run: convert._read(run, None, "", ["study"])]
+    readers += [] if field.endswith("task") else [lambda run: rljax.load(run, task="arithmetic()")]
+    for read in readers:
+        with pytest.raises(
+            ValueError, match=rf"config\.{field}='.*names code outside rljax, .*--allow_code={STUDY_NAME},"
+        ):
+            read(run)
+        assert STUDY_NAME not in sys.modules and not trace.exists()
+
+
+def test_code_is_allowed_by_package(trace, tmp_path):
+    run = foreign(tmp_path, task=f"{STUDY_NAME}.task()", algorithm="sneaky_package.module.f()")
+    with pytest.raises(ValueError, match=r"config\.algorithm=.*'sneaky_package\.module\.f'"):
+        evaluate.load(run, allow_code=[STUDY_NAME])
+    assert not trace.exists()
+    run = foreign(tmp_path / "other", task=f"{STUDY_NAME}.task()")
+    with pytest.raises(ValueError):
+        evaluate.load(run, allow_code=[STUDY_NAME])  # the tokenizer is none
+    config = tiny.config()
+    config.task = f"{STUDY_NAME}.task()"
+    files.refuse_code(config, [STUDY_NAME])
+    files.refuse_code(tiny.config("grpo(kl=linear(0.1, 0.0, 9))", seam__penalty="+ kl() | entropy(1.5)"))
+
+
+def test_the_tokenizer_of_a_run_executes_nothing(trace, tmp_path):
+    for number, content in enumerate((PICKLE.format(trace=trace).encode(), pickle.dumps({}), b"\x80\x04")):
+        with pytest.raises(ValueError):
+            evaluate.load(foreign(tmp_path / str(number), tokenizer=content))
+        assert not trace.exists()
+
+
+@pytest.mark.parametrize("config", [None, [], "grpo()", {"phase": 3}, {"task": 3}, {"nothing": 1}, {"seam": {"x": 1}}])
+def test_a_config_that_is_none_is_one_line(config, tmp_path):
+    zero = jnp.zeros(1)
+    state = types.TrainState(zero, zero, {}, (), (), None, {}, zero, zero)
+    with checkpoints.Checkpointer(tmp_path / "checkpoints") as saver:
+        saver.save(1, state, {"config": config, "tokenizer": ""})
+    with pytest.raises(ValueError) as caught:
+        evaluate.load(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.full
+def test_every_command_on_a_run_reports_its_code_in_one_line(trace, tmp_path):
+    run = foreign(tmp_path, task=f"{STUDY_NAME}.task()")
+    lines = (
+        ["sample", "--workdir", run, "--prompt", "1"],
+        ["evaluate", "--workdir", run],
+        ["convert", "--source", run],
+    )
+    done = commands(tmp_path, *lines)
+    assert [code for code, _ in done] == [2, 2, 2] and not trace.exists()
+    assert all(t.startswith(f"error: config.task='{STUDY_NAME}.task()'") and t.count("\n") == 1 for _, t in done)
+
+
+# --- fuzzed strings --------------------------------------------------------------------------------
+
+
+def refusals(cases):
+    """Resolve a config with each string; return how many were refused. Each refusal is a ValueError of one line."""
+    count, base = 0, tiny.config()
+    for field, text in cases:
+        config = base.copy_and_resolve_references()
+        try:
+            files.override(config, field, text)
+            resolve.phases(config)
+        except ValueError as error:
+            count += 1
+            assert "\n" not in str(error) and len(str(error)) < 6000, (field, text)
+    return count
+
+
+def test_fuzzed_strings_are_refused_in_one_line():
+    assert refusals(fuzz.strings(seed=0, count=150)) > 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_fuzzed_strings_are_refused_in_one_line_each_in_time(seed):
+    for case in fuzz.strings(seed=seed + 1, count=250):
+        start = time.process_time()
+        refusals([case])
+        assert time.process_time() - start < 2, case
+
+
+# Runs each command line in a process of its own, forked after the imports.
+COMMANDS = """
+import json, os, sys
+from rljax import __main__
+from rljax.config import files, resolve
+from rljax.run import convert, evaluate, sample, train
+resolve.phases(files.load("quickstart"))
+for number, words in enumerate(json.load(open("commands.json"))):
+    if os.fork() == 0:
+        os.dup2(os.open(f"{number}.stderr", os.O_CREAT | os.O_WRONLY), 2)
+        sys.argv = ["rljax", *words]
+        try:
+            __main__.main(words)
+        except SystemExit as end:
+            sys.stderr.flush()
+            os._exit(end.code)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+def commands(folder, *lines):
+    """Return exit code and standard error of command lines."""
+    (folder / "commands.json").write_text(json.dumps(lines))
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", COMMANDS], env=environment, cwd=folder, capture_output=True, text=True)
+    codes = [int(line) for line in done.stdout.splitlines() if line.lstrip("-").isdigit()]
+    return [(code, (folder / f"{number}.stderr").read_text()) for number, code in enumerate(codes)]
+
+
+@pytest.mark.full
+def test_fuzzed_command_lines_end_in_one_line_and_exit_code_2(tmp_path):
+    cases = [(f, t) for f, t in fuzz.strings(seed=9, count=80) if not {*"\0\ud800\udfff"} & {*t} and len(t) < 50_000]
+    cases = [case for case in cases if refusals([case])][:20]
+    lines = [
+        ["--config", "quickstart", *([f"--config.{f}={t}"] if n % 2 else ["--set", f"{f}={t}"])]
+        for n, (f, t) in enumerate(cases)
+    ]
+    lines.append(["\x1b[2J" + "x" * 50_000 + "\nsecond line"])
+    done = commands(tmp_path, *lines)
+    assert len(done) == len(lines) == 21
+    for line, (code, text) in zip(lines, done, strict=True):
+        assert code == 2 and text.startswith("error: ") and len(text) < 6000, (line, text)
+        assert text.count("\n") == 1 and text[:-1].isprintable(), (line, text)
+
+
+TEXTS = {
+    "long": "x" * 10**7,
+    "escapes": "\x1b[2J\x07\x9b",
+    "lines": "a\nb\r",
+    "direction": "\u202e",
+    "surrogate": "\ud800",
+    "digits": 10**10_000,
+    "wide": ((),) * 10**6,
+}
+
+
+@pytest.mark.parametrize("value", TEXTS.values(), ids=list(TEXTS))
+def test_user_text_in_an_error_is_short_and_printable(value):
+    config = tiny.config()
+    for field in ("algorithm", "task", "tokenizer.kind", "seed", "phases"):
+        with pytest.raises(ValueError) as caught:
+            files.override(config, field, value)
+            resolve.phases(config)
+        printed = messages.printable(caught.value)
+        assert printed.isprintable() and len(printed) < 6000
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field", [f for f in settings.fields(schema.Config) if isinstance(f.default, int | float) and f.type is not bool],
+    ids=lambda f: ".".join(f.path),
+)  # fmt: skip
+def test_every_number_of_a_config_has_an_upper_bound(field):
+    for value in (float("nan"), float("inf"), float("-inf"), 1e39, 10**39):
+        tree = {}
+        settings.put(tree, field.path, value)
+        with pytest.raises(ValueError, match=rf"{field.path[-1]}=.*must be a"):
+            settings.verify(schema.Config, tree)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        *(
+            ("phase.main.optimizer", f"adamw(learning_rate={x})")
+            for x in ("nan", "inf", "-inf", "1e999", "1e39", "-nan")
+        ),
+        ("phase.main.optimizer", "muon(nan)"),
+        ("phase.main.optimizer", "sgd(linear_schedule(1.0, inf, 5))"),
+        ("phase.main.optimizer", "adam(1e-3) | clip(nan)"),
+        ("phase.main.optimizer", "chain(adam(1e-3), scale(inf))"),
+        ("seam.penalty", "kl('k3', linear(0.1, nan, 5))"),
+        ("seam.reward", "affine(inf)"),
+        ("seam.reward", "decoupled((('a', nan),))"),
+        ("seam.surrogate", "clip(0.2, inf)"),
+        ("algorithm", "grpo(kl=1e999)"),
+        ("algorithm", "grpo(ddof=10000000000)"),
+        ("algorithm", "dr_grpo(length=10000000000)"),
+        ("task", "arithmetic(slip=nan)"),
+        ("task", "arithmetic(digits=100000000)"),
+        ("task", "countdown(prompt_length=100000000)"),
+    ],
+)
+def test_numbers_of_calls_are_finite_and_bounded(field, text):
+    config = tiny.config()
+    files.override(config, field, text)
+    with pytest.raises(ValueError, match=rf"config\.{field.split('.')[0]}"):
+        resolve.phases(config)
+
+
+def test_infinity_where_the_annotation_allows_it():
+    for field, text in (("seam.reward", "affine(limit=inf)"), ("seam.ratio", "product(low=-inf, high=inf)")):
+        config = tiny.config()
+        files.override(config, field, text)
+        resolve.phases(config)
+    assert str(types.Range(0, float("inf"))) == "[0, inf]" and float("inf") in types.Range(0, float("inf"))
+    assert str(types.Range(0)) == "[0, inf)" and float("inf") not in types.Range(0)
+    assert float("nan") not in types.Range(float("-inf"), float("inf"))
