@@ -123,6 +123,7 @@ def main(argv: Sequence[str]) -> None:
 
     import jax
 
+    from rljax.environments.verifiers import pool
     from rljax.host import processes, profiles
 
     # imported after the checks, so that errors of the config appear immediately
@@ -151,7 +152,10 @@ def main(argv: Sequence[str]) -> None:
                 file=sys.stderr,
             )
             processes.leave(loop.RESUMABLE)
-        mistakes = ValueError, loop.NonFinite, loop.Recompiled, checkpoints.CheckpointError, profiles.OutOfMemory
+        mistakes = (
+            *(ValueError, loop.NonFinite, loop.Recompiled, pool.VerifierError),
+            *(checkpoints.CheckpointError, profiles.OutOfMemory),
+        )
         if isinstance(error, mistakes):
             _fail(error)
         raise

@@ -7,6 +7,7 @@ items are sent in chunks. A worker that hangs or dies is replaced, and its unans
 
 import contextlib
 import dataclasses
+import functools
 import math
 import pickle
 import queue
@@ -178,7 +179,7 @@ class Verifiers:
         if self._interrupted():
             self._deadline = min(self._deadline, time.monotonic() + _GRACE)
             if time.monotonic() >= self._deadline:
-                raise Interrupted("stopped while waiting for the verifier.")
+                raise Interrupted("SIGTERM: stopped while waiting for the verifier.")
 
     def __enter__(self) -> Self:
         """Start the workers and wait until each has imported the reward function.
@@ -211,7 +212,7 @@ class Verifiers:
                 self.check()
                 continue
             if isinstance(error, process.WorkerError):
-                raise VerifierError(str(error)) from error
+                raise VerifierError(f"no worker of the verifier could be started: {error}") from error
             if error is not None:
                 raise error
             return
@@ -264,8 +265,11 @@ class Verifiers:
             try:
                 unanswered = self._score(worker_process, items)
             except Exception as error:  # with the next items, starting a worker is tried again
-                expected = isinstance(error, (process.WorkerError, ValueError))
-                answer = worker.failure("crashed", str(error) if expected else traceback.format_exc())
+                if not self._open:
+                    return
+                known = isinstance(error, (process.WorkerError, ValueError))
+                reason = f"no worker could be started: {error}" if known else traceback.format_exc()
+                answer = worker.failure("crashed", reason)
                 for item in items:
                     item.pending._put(item.row, answer)
                 continue
@@ -279,7 +283,8 @@ class Verifiers:
             try:
                 if place == 0:
                     worker_process.send([each.payload for each in items])
-                answer, killed = worker_process.answer(place, self._timeout), False
+                answer = worker_process.receive(functools.partial(worker.decode, place=place), self._timeout)
+                killed = False
             except TimeoutError:
                 answer = worker.failure("timed_out", f"no score after {self._timeout:g} s; its worker was killed")
                 killed = True

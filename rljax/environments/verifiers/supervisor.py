@@ -11,15 +11,61 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from rljax.environments.verifiers import worker
 
+_END_LIMIT = 2.0  # seconds for a supervisor to end what it started
 _PARENT_CHECK = 0.5  # seconds between checks that the pool's process still runs
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM)
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+
+
+# Run by a new interpreter. sys.path is received, so that the worker can import what the pool's process can.
+_BOOTSTRAP = """
+import pickle, socket, sys
+pipe = socket.socket(fileno=int(sys.argv[1]))
+pipe.set_inheritable(False)
+requests = pipe.makefile("rb")
+sys.path[:], *arguments = pickle.load(requests)
+from rljax.environments.verifiers import supervisor
+supervisor.main(pipe, requests, *arguments)
+"""
+
+
+def start(pipe: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a supervisor in a new session; it reads ``sys.path`` and the other arguments of ``main`` from ``pipe``."""
+    return subprocess.Popen(
+        # -P: a types.py in the current folder must not shadow the standard library's
+        [sys.executable, "-P", "-c", _BOOTSTRAP, str(pipe.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[pipe.fileno()],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a reward that uses jax must not claim the accelerator
+        start_new_session=True,  # the pool's process handles Ctrl-C; a process group can be killed whole
+    )
+
+
+def ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a supervisor to end all that it started, without waiting."""
+    for number in (signal.SIGTERM, signal.SIGCONT):  # the second in case the reward has stopped it
+        process.send_signal(number)
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    """End a supervisor and all that it started; return the exit status of the scoring process as shells do."""
+    ask_to_end(process)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_LIMIT)
+    with contextlib.suppress(OSError):  # the number is not reused while the group has members
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_LIMIT)
+    code = process.returncode or 0
+    return code if code >= 0 else 128 - code
 
 
 def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, pool: int) -> None:
@@ -52,7 +98,7 @@ def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, p
         _reap(ended)
     _end_descendants(ended)
     code = os.waitstatus_to_exitcode(ended.get(child, 0))
-    os._exit(code if code >= 0 else 128 - code)  # as shells do
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def _restrict(memory: int) -> None:

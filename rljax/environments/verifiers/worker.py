@@ -93,7 +93,7 @@ def _number(what: str, value: Any) -> float:
         if isinstance(value, (str, bytes)):
             raise TypeError("text is not a number")
         number = float(value)
-        struct.pack("f", number)  # raises OverflowError beyond the range of float32
+        struct.pack("<f", number)  # raises OverflowError beyond the range of float32
     except OverflowError as error:
         raise ValueError(f"{what} is {reprlib.repr(value)}; a float32 is at most 3.4e38 in size") from error
     except (TypeError, ValueError) as error:
@@ -107,15 +107,7 @@ def _number(what: str, value: Any) -> float:
 
 
 def decode(line: bytes, place: int) -> Answer:
-    """Read an answer that ``serve`` wrote; whatever else a reward wrote there raises some ``Exception``.
-
-    Args:
-      line: the line.
-      place: the place in its chunk of the item that is being scored.
-
-    Returns:
-      The answer, checked as if the reward function had returned it.
-    """
+    """Return the answer to item ``place`` of a list that ``serve`` wrote; any other line raises some ``Exception``."""
     written, reward, outcome, parts, error = json.loads(line)
     if written != place or outcome not in OUTCOMES:
         raise ValueError("not the expected answer")
@@ -133,10 +125,12 @@ def serve(pipe: socket.socket, requests: BinaryIO, payload: bytes) -> None:
       requests: the other direction of ``pipe``: pickled lists.
       payload: the pickled reward function.
     """
+    reward: Any = None
+    trace = None
     try:
-        reward, trace = pickle.loads(payload), None
+        reward = pickle.loads(payload)
     except BaseException:  # importing a module may raise anything; the pool reports it
-        reward, trace = None, failure("crashed", traceback.format_exc()).error
+        trace = failure("crashed", traceback.format_exc()).error
     pipe.sendall(json.dumps(trace).encode() + b"\n")
     with open(os.devnull, "wb") as nowhere:  # the errors are in the answers
         os.dup2(nowhere.fileno(), 2)
