@@ -1,21 +1,22 @@
 """Verifiers and the worker processes that run them."""
 
-import contextlib
 import functools
+import importlib
 import math
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from rljax import types
-from rljax.environments.verifiers import mathematics, pool
+from rljax.environments.verifiers import mathematics, pool, process
+from tests import orphans
 
 # Workers import this from a file: a test module would bring jax along.
 MODULE = """
@@ -231,7 +232,7 @@ def test_a_hung_row_takes_the_processes_it_started_along(judge, tmp_path):
     note = tmp_path / "pid"
     with pool.Verifiers(judge, workers=1, timeout=1.0) as verifiers:
         assert outcomes(verifiers.submit(["brood"], [str(note)]).result()) == ["TIMED_OUT"]
-    assert gone(int(note.read_text()))
+    assert orphans.gone(int(note.read_text()))
 
 
 def test_a_row_that_kills_its_worker_is_tried_twice(judge, tmp_path):
@@ -255,7 +256,7 @@ def test_a_worker_killed_from_outside_is_replaced(judge):
         second = int(scored.reward[1])
         assert second != worker
         os.kill(second, signal.SIGKILL)  # idle
-        assert gone(second)
+        assert orphans.gone(second)
         assert outcomes(verifiers.submit(["number 1"], [None]).result()) == ["CORRECT"]
 
 
@@ -264,7 +265,7 @@ def test_closing_ends_the_workers_and_says_what_was_not_scored(judge):
         worker = int(verifiers.submit(["pid"], [None]).result().reward[0])
         pending = verifiers.submit(["hang"] * 5, [None] * 5)
         time.sleep(0.1)
-    assert gone(worker)
+    assert orphans.gone(worker)
     with pytest.raises(RuntimeError, match="5 of 5 completions"):
         pending.result()
     with pytest.raises(RuntimeError, match="with Verifiers"):
@@ -289,8 +290,8 @@ def test_workers_end_with_a_killed_parent(judge, tmp_path, busy):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False).stdout
-    assert gone(int(output))
-    assert not busy or gone(int((tmp_path / "child").read_text()))
+    assert orphans.gone(int(output))
+    assert not busy or orphans.gone(int((tmp_path / "child").read_text()))
 
 
 def test_rewards_that_workers_cannot_import():
@@ -352,19 +353,6 @@ def test_speed_of_512_rows():
     assert outcomes(scored) == ["CORRECT"] * 512
 
 
-def gone(pid):
-    """Wait for a process to end; a zombie, which some containers never reap, has."""
-    for _ in range(100):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 # --- rewards and processes that misbehave -----------------------------------------------------------
 
 # Each function is the reward of one row; its target is a folder in which the row may leave a file.
@@ -407,9 +395,6 @@ HOSTILE = r"""
     class Target:
         def __reduce__(self):
             return refuse, ()
-
-    def kill_at_import():
-        sys.modules.pop("hostile_rewards")
 
     def recurse(n=0):
         return recurse(n + 1) + 1
@@ -507,7 +492,7 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "ctypes.string_at(0)": ("CRASHED", "SIGSEGV"),
     "os.abort()": ("CRASHED", "SIGABRT"),
     "os.kill(0, signal.SIGKILL)": ("CRASHED", ENDED),
-    "os.kill(os.getppid(), signal.SIGKILL)": ("CRASHED", ENDED),
+    "do(os.kill(os.getppid(), signal.SIGKILL), time.sleep(600))": ("CRASHED", ENDED),
     "os.execvp('sleep', ['sleep', '600'])": ("CRASHED", ENDED),
     # the pipe
     "os.closerange(3, 1000)": ("CRASHED", ENDED),
@@ -533,8 +518,8 @@ CASES = {  # what a reward does: (outcome, words of the error)
     # what it shares with the run
     "do(os.write(1, b'x' * 10**8), os.write(2, b'x' * 10**8))": ("CORRECT", None),
     "do(os.makedirs(target + '/here'), os.chdir(target + '/here'), os.rmdir(target + '/here'))": ("CORRECT", None),
-    "do(sys.modules.clear(), sys.path.clear())": ("CORRECT", None),
     "'unpickled'": ("CRASHED", "cannot be unpickled"),
+    "do(sys.modules.clear(), sys.path.clear())": ("CORRECT", None),
 }
 
 
@@ -557,7 +542,7 @@ def hostile(tmp_path_factory):
         case: (name, errors.get(2 * row))
         for row, (case, name) in enumerate(zip(CASES, outcomes(scored)[::2], strict=True))
     }
-    return rows, scored.reward[1::2], sorted(path.name for path in folder.iterdir()), marked(str(folder))
+    return rows, scored.reward[1::2], sorted(path.name for path in folder.iterdir()), orphans.marked(str(folder))
 
 
 @pytest.mark.full
@@ -581,16 +566,66 @@ def test_hostile_rewards_harm_no_other_row_and_leave_no_process(hostile):
     assert processes == []
 
 
-def marked(mark):
-    """Return the command lines of processes with ``mark`` in their first environment, once no more of them end."""
-    for _ in range(40):
-        commands = []
-        for folder in pathlib.Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if folder.name.isdecimal() and folder.name != str(os.getpid()):
-                    if mark.encode() in (folder / "environ").read_bytes():
-                        commands.append((folder / "cmdline").read_bytes())
-        if not commands:
-            break
-        time.sleep(0.05)
-    return commands
+START = """
+    import os, pathlib, signal
+
+    def judge(text, target):
+        if text == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
+
+    if "PYTEST_VERSION" not in os.environ:
+        with pathlib.Path(__file__).with_name("starts").open("ab", buffering=0) as starts:
+            starts.write(b".")
+            if starts.tell() in {deadly}:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def starting(folder, patch, deadly):
+    """Return a reward whose import kills its worker in the starts ``deadly``, counted from 1."""
+    name = f"starting_rewards_{folder.name}"
+    (folder / f"{name}.py").write_text(textwrap.dedent(START).format(deadly=deadly))
+    patch.syspath_prepend(folder)
+    patch.setattr(process, "_BACKOFF", 0.01)
+    reward = importlib.import_module(name).judge
+    patch.delenv("PYTEST_VERSION", raising=False)  # not for the workers
+    return reward
+
+
+@pytest.mark.full
+def test_workers_killed_while_they_start_are_replaced_and_lose_no_row(tmp_path, monkeypatch):
+    reward = starting(tmp_path, monkeypatch, deadly="{1, 2, 4, 5, 6, 7, 8}")  # at first; after the row that dies
+    with pool.Verifiers(reward, workers=1) as verifiers:
+        scored = verifiers.submit(["1"] * 5 + ["die"] + ["1"] * 60, [None] * 66).result()
+    assert [i for i, name in enumerate(outcomes(scored)) if name != "CORRECT"] == [5]
+    assert (tmp_path / "starts").stat().st_size == 10  # the row ends workers 3 and 9
+
+
+@pytest.mark.full
+def test_workers_that_cannot_be_kept_alive_end_in_one_clear_error(tmp_path, monkeypatch):
+    reward = starting(tmp_path, monkeypatch, deadly="range(2, 100)")
+    with pool.Verifiers(reward, workers=1) as verifiers:
+        scored = verifiers.submit(["die"] + ["1"] * 20, [None] * 21).result()
+    assert outcomes(scored) == ["CRASHED"] * 21
+    assert "in a row ended while starting" in scored.errors[0][1] and "SIGKILL" in scored.errors[0][1]
+    with pytest.raises(pool.VerifierError, match="6 in a row ended while starting"), pool.Verifiers(reward, workers=2):
+        pass
+
+
+def test_a_stopped_worker_does_not_block_and_stopping_ends_the_wait(judge, monkeypatch):
+    monkeypatch.setattr(process, "_SEND_LIMIT", 0.2)
+    monkeypatch.setattr(pool, "_GRACE", 0.1)
+    stop = threading.Event()
+    with pool.Verifiers(judge, workers=1, timeout=600, interrupted=stop.is_set) as verifiers:
+        worker = int(verifiers.submit(["pid"], [None]).result().reward[0])
+        os.kill(worker, signal.SIGSTOP)
+        large = verifiers.submit(["number 1" + " " * 10**6], [None])  # more than the pipe's buffer holds
+        assert outcomes(large.result()) == ["CORRECT"]  # by another worker
+        assert orphans.gone(worker)
+        pending = verifiers.submit(["hang"], [None])
+        stop.set()
+        with pytest.raises(pool.Interrupted):
+            pending.result()
+    with pytest.raises(pool.Interrupted), pool.Verifiers(judge, workers=1, interrupted=stop.is_set) as verifiers:
+        verifiers.submit(["hang"], [None]).result()
