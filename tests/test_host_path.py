@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import zlib
 
 import jax
@@ -17,8 +18,9 @@ import pytest
 
 from rljax import types
 from rljax.config import files
+from rljax.environments.verifiers import pool
 from rljax.run import evaluate, host_rollouts, loop, metrics, programs
-from tests import compiler
+from tests import compiler, orphans
 
 ROOT = pathlib.Path(__file__).parent.parent
 ONE = jax.devices()[:1]
@@ -41,7 +43,12 @@ JUDGES = """
             return (moods / mood).exists() and call > int((moods / mood).read_text())
 
         if late("kill"):
-            os.kill(os.getppid(), signal.SIGKILL)
+            supervisor = pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
+            os.kill(int(supervisor.rpartition(")")[2].split()[1]), signal.SIGKILL)
+        if late("stop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if (moods / "hopeless").exists():
+            return {"outcome": "crashed"}
         luck = zlib.crc32(text.encode())
         if late("raise") or ((moods / "touchy").exists() and luck % 3 == 0):
             raise KeyError("no such answer")
@@ -221,6 +228,12 @@ def test_a_verifier_that_crashes_on_every_row_ends_the_run_with_its_traceback(fo
         train(config(folder, phases=("main",)))
 
 
+def test_a_reward_that_returns_crashed_on_every_row_ends_the_run_with_one_line(folder, moods):
+    (moods / "hopeless").touch()
+    with pytest.raises(pool.VerifierError, match=r"32 of 32 rows of step 1. First:\n.*returned outcome 'crashed'"):
+        train(config(folder, phases=("main",)))
+
+
 def test_an_evaluation_that_crashes_on_every_row_is_no_zero(folder, moods):
     (moods / "raise").write_text("0")
     p = program(folder)
@@ -266,6 +279,39 @@ def test_killed_it_ends_bit_for_bit_as_if_nothing_had_been(whole, folder, moods,
     )  # step 7 and the last evaluation; what was journalled is not judged
     same(whole[0], tmp_path / "run")
     jax.tree.map(np.testing.assert_array_equal, whole[1].state, result.state)
+
+
+@pytest.mark.full
+def test_sigterm_ends_a_run_whose_worker_is_stopped_and_the_run_resumes(folder, moods, tmp_path):
+    (tmp_path / "stopped_config.py").write_text(
+        "import pathlib\nfrom tests import test_host_path as t\n\n"
+        f"def get_config(arg=''):\n    return t.config(pathlib.Path({str(folder)!r}), verifier__timeout=600.0)\n"
+    )
+    last = EVALUATED + ROWS + 5  # in step 5; the first evaluation and step 4 come before
+    (moods / "stop").write_text(str(last))
+    command = [sys.executable, "-m", "rljax", "--config", str(tmp_path / "stopped_config.py")]
+    run = subprocess.Popen(
+        [*command, "--workdir", str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))), "XLA_FLAGS": compiler.QUICK},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while run.poll() is None and not ((moods / "calls").exists() and calls(moods) > last):
+        time.sleep(0.05)
+    run.send_signal(signal.SIGTERM)
+    output, _ = run.communicate(timeout=60)  # far below the time limit of the row
+    assert run.returncode == loop.RESUMABLE, output
+    assert "waiting for the verifier" in output and "run the same command again" in output
+    assert orphans.marked(str(moods)) == []
+    before = read(tmp_path / "run", "verdicts")
+    assert [v["step"] for v in before] == [4]
+    assert (tmp_path / "run" / "checkpoints" / "4").is_dir()
+    (moods / "stop").unlink()
+    result = train(config(folder, verifier__timeout=600.0), tmp_path / "run")
+    assert len(result.history) == LAST
+    assert calls(moods) == last + 1 + 3 * ROWS + EVALUATED
+    assert read(tmp_path / "run", "verdicts")[:1] == before
 
 
 @pytest.mark.full

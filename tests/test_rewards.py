@@ -1,19 +1,22 @@
 """Verifiers and the worker processes that run them."""
 
 import functools
+import importlib
 import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from rljax import types
-from rljax.environments.verifiers import answers, mathematics, pool
+from rljax.environments.verifiers import answers, mathematics, pool, process
+from tests import orphans
 
 # Workers import this from a file: a test module would bring jax along.
 MODULE = """
@@ -240,13 +243,20 @@ def test_what_a_reward_may_not_do_crashes_its_row_alone(judge, workers):
         "return {'reward': 1, 'style': 'fine'}",
         "return {'reward': 1, 'outcome': 'unparseable', 'style': True}",
         "number 2",
+        "return 1e39",
+        "return {'reward': 1, 'style': -1e39}",
+        "return 3.4e38",
+        "return {'outcome': 'crashed'}",
+        "return {'reward': 1, 'outcome': 'timed_out', 'style': 1}",
     ]
     with pool.Verifiers(judge, workers=workers, parts=["format"]) as verifiers:
         scored = verifiers.submit(texts, [None] * len(texts)).result()
-    assert outcomes(scored) == ["CORRECT", *["CRASHED"] * 8, "UNPARSEABLE", "CORRECT"]
-    np.testing.assert_array_equal(scored.reward, np.array([1] + [0] * 8 + [1, 2], np.float32))
+    last = ["CRASHED", "CRASHED", "CORRECT", "CRASHED", "TIMED_OUT"]
+    assert outcomes(scored) == ["CORRECT", *["CRASHED"] * 8, "UNPARSEABLE", "CORRECT", *last]
+    np.testing.assert_array_equal(scored.reward, np.array([1] + [0] * 8 + [1, 2, 0, 0, 3.4e38, 0, 0], np.float32))
+    np.testing.assert_array_equal(scored.parts["style"], np.float32([0] * 9 + [1] + [0] * 6))
     assert list(scored.parts) == ["format", "style"]  # the declared name is there though no valid row gave it
-    assert [row for row, _ in scored.errors] == list(range(1, 9))
+    assert [row for row, _ in scored.errors] == [*range(1, 9), 11, 12, 14, 15]
     errors = dict(scored.errors)
     for row, words in {
         1: "no such luck",
@@ -257,6 +267,10 @@ def test_what_a_reward_may_not_do_crashes_its_row_alone(judge, workers):
         6: "without 'reward'",
         7: "unparseable, timed_out",
         8: "'style'",
+        11: "3.4e38",
+        12: "'style' is -1e+39",
+        14: "returned outcome 'crashed'",
+        15: "returned outcome 'timed_out'",
     }.items():
         assert words in errors[row]
     assert "in judge" in errors[1]  # the traceback, down to the line
@@ -285,7 +299,7 @@ def test_a_hung_row_takes_the_processes_it_started_along(judge, tmp_path):
     note = tmp_path / "pid"
     with pool.Verifiers(judge, workers=1, timeout=1.0) as verifiers:
         assert outcomes(verifiers.submit(["brood"], [str(note)]).result()) == ["TIMED_OUT"]
-    assert gone(int(note.read_text()))
+    assert orphans.gone(int(note.read_text()))
 
 
 def test_a_row_that_kills_its_worker_is_tried_twice(judge, tmp_path):
@@ -295,7 +309,7 @@ def test_a_row_that_kills_its_worker_is_tried_twice(judge, tmp_path):
     assert outcomes(scored) == ["CORRECT", "CRASHED", "CORRECT", "CORRECT", "CORRECT"]
     np.testing.assert_array_equal(scored.reward, np.array([1, 0, 2, 1, 3], np.float32))
     assert [row for row, _ in scored.errors] == [1]
-    assert f"status {-signal.SIGKILL}" in scored.errors[0][1]
+    assert "SIGKILL" in scored.errors[0][1]
 
 
 def test_a_worker_killed_from_outside_is_replaced(judge):
@@ -309,7 +323,7 @@ def test_a_worker_killed_from_outside_is_replaced(judge):
         second = int(scored.reward[1])
         assert second != worker
         os.kill(second, signal.SIGKILL)  # idle
-        assert gone(second)
+        assert orphans.gone(second)
         assert outcomes(verifiers.submit(["number 1"], [None]).result()) == ["CORRECT"]
 
 
@@ -318,7 +332,7 @@ def test_closing_ends_the_workers_and_says_what_was_not_scored(judge):
         worker = int(verifiers.submit(["pid"], [None]).result().reward[0])
         pending = verifiers.submit(["hang"] * 5, [None] * 5)
         time.sleep(0.1)
-    assert gone(worker)
+    assert orphans.gone(worker)
     with pytest.raises(RuntimeError, match="5 of 5 completions"):
         pending.result()
     with pytest.raises(RuntimeError, match="with Verifiers"):
@@ -333,18 +347,18 @@ def test_workers_end_with_a_killed_parent(judge, tmp_path, busy):
         import os, signal, time
         import judges_of_test_rewards as judges
         from rljax.environments.verifiers import pool
-        pool._ORPHAN_GRACE = 0.2
-        verifiers = pool.Verifiers(judges.judge, workers=1, timeout=1.0).__enter__()
+        verifiers = pool.Verifiers(judges.judge, workers=1, timeout=60.0).__enter__()
         print(int(verifiers.submit(["pid"], [None]).result().reward[0]), flush=True)
         if {busy}:
-            verifiers.submit(["hang"], [None])
-            time.sleep(0.2)
+            verifiers.submit(["brood"], [{str(tmp_path / "child")!r}])
+            time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False).stdout
-    assert gone(int(output))
+    assert orphans.gone(int(output))
+    assert not busy or orphans.gone(int((tmp_path / "child").read_text()))
 
 
 def test_rewards_that_workers_cannot_import():
@@ -382,6 +396,7 @@ def test_arguments_are_checked(judge):
         "workers": functools.partial(pool.Verifiers, judge, workers=-1),
         "timeout": functools.partial(pool.Verifiers, judge, timeout=0),
         "timeout=inf": functools.partial(pool.Verifiers, judge, timeout=math.inf),
+        "memory": functools.partial(pool.Verifiers, judge, memory=math.nan),
     }.items():
         with pytest.raises(ValueError, match=field):
             verifiers()
@@ -405,14 +420,277 @@ def test_speed_of_512_rows():
     assert outcomes(scored) == ["CORRECT"] * 512
 
 
-def gone(pid):
-    """Wait for a process to end; a zombie, which some containers never reap, has."""
-    for _ in range(100):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except (FileNotFoundError, ProcessLookupError):
+# --- rewards and processes that misbehave -----------------------------------------------------------
+
+# Each function is the reward of one row; its target is a folder in which the row may leave a file.
+HOSTILE = r"""
+    import ctypes, json, os, pathlib, resource, shutil, signal, subprocess, sys, threading, time
+
+    class Evil(float):  # unpickled, printed, converted or compared, it writes a file
+        def act(self, *_):
+            pathlib.Path(os.environ["HOSTILE_FOLDER"], f"acted-{os.getpid()}").touch()
+            raise SystemExit(9)
+        def __reduce__(self):
+            return os.mkdir, (os.path.join(os.environ["HOSTILE_FOLDER"], "unpickled"),)
+        __repr__ = __str__ = __eq__ = __hash__ = __bool__ = __gt__ = act
+
+    class Equal:  # equal to every outcome
+        def __eq__(self, other):
             return True
-        time.sleep(0.05)
-    return False
+        __hash__ = None
+
+    class NoFloat:
+        def __float__(self):
+            raise RuntimeError("no float")
+
+    class Endless(dict):
+        def __iter__(self):
+            return iter(int, 1)
+        def __len__(self):
+            return 1 << 60
+
+    class Loud(Exception):
+        def __str__(self):
+            raise SystemExit(9)
+
+    class Base(BaseException):
+        pass
+
+    def refuse(*_):
+        raise RuntimeError("cannot be unpickled")
+
+    class Target:
+        def __reduce__(self):
+            return refuse, ()
+
+    def recurse(n=0):
+        return recurse(n + 1) + 1
+
+    def brood(count, detached=False):
+        for _ in range(count):
+            subprocess.Popen(["sleep", "600"], start_new_session=detached)
+
+    def double_fork():  # a daemon, whose parent ends at once
+        if not os.fork():
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            time.sleep(600)
+
+    def bomb(depth=3):
+        for _ in range(2):
+            if depth and not os.fork():
+                bomb(depth - 1)
+                time.sleep(600)
+
+    def to_every_file(data):
+        for number in range(3, 20):
+            try:
+                os.write(number, data)
+            except OSError:
+                pass
+
+    def fill():
+        kept = []
+        while True:
+            kept.append(bytes(1 << 24))
+
+    def do(*actions):
+        return 1.0
+
+    def spin():
+        while True:
+            pass
+
+    def deaf():
+        for number in range(1, 32):
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                signal.signal(number, signal.SIG_IGN)
+
+    def judge(text, target):
+        if text.startswith("raise "):
+            raise eval(text[6:])
+        return eval(text, globals(), {"target": target})
+"""
+
+ENDED = "and so did the one before"
+CASES = {  # what a reward does: (outcome, words of the error)
+    # values
+    "None": ("CRASHED", "NoneType"),
+    "float('nan')": ("CRASHED", "is nan"),
+    "float('-inf')": ("CRASHED", "is -inf"),
+    "1e39": ("CRASHED", "3.4e38"),
+    "10**400": ("CRASHED", "3.4e38"),
+    "1j": ("CRASHED", "type complex"),
+    "[1.0]": ("CRASHED", "type list"),
+    "'1' * 10**8": ("CRASHED", "type str"),
+    "b'1'": ("CRASHED", "type bytes"),
+    "NoFloat()": ("CRASHED", "no float"),
+    "Evil(1)": ("CORRECT", None),
+    "{'reward': Evil(1), 'part': Evil(1)}": ("CORRECT", None),
+    "{'reward': 1, 'outcome': Evil(1)}": ("CRASHED", "SystemExit"),
+    "{'reward': 1, Evil(1): 1}": ("CRASHED", "SystemExit"),
+    "{'reward': 1, 'outcome': Equal()}": ("CRASHED", "returned outcome"),
+    "{'reward': 1, 'outcome': 5}": ("CRASHED", "returned outcome 5"),
+    "{'reward': 1, 'outcome': None}": ("CRASHED", "returned outcome None"),
+    "{'reward': 1, 'outcome': 'x' * 10**7}": ("CRASHED", "returned outcome 'xxx"),
+    "{'outcome': 'crashed'}": ("CRASHED", "returned outcome 'crashed'"),
+    "{'outcome': 'timed_out'}": ("TIMED_OUT", "returned outcome 'timed_out'"),
+    "{'reward': 1, 'part': 1e39}": ("CRASHED", "'part'"),
+    "{'reward': 1, 7: 1}": ("CRASHED", "part named 7"),
+    "{'reward': 1, '\\x1b[2J': 1}": ("CRASHED", "part named"),
+    "{'reward': 1, 'x' * 10**7: 1}": ("CRASHED", "part named"),
+    "{'reward': 1, **{str(i): 1 for i in range(10**5)}}": ("CRASHED", "100000 parts"),
+    "Endless(reward=1)": ("CRASHED|TIMED_OUT", ""),
+    # exceptions
+    "raise Base()": ("CRASHED", "Base"),
+    "raise SystemExit(0)": ("CRASHED", "SystemExit"),
+    "raise KeyboardInterrupt()": ("CRASHED", "KeyboardInterrupt"),
+    "raise GeneratorExit()": ("CRASHED", "GeneratorExit"),
+    "raise Loud()": ("CRASHED", "Loud"),
+    "raise Exception('\\x1b[2J' * 10**6)": ("CRASHED", "?[2J?[2J"),
+    "recurse()": ("CRASHED", "RecursionError"),
+    "fill()": ("CRASHED", "MemoryError"),
+    "bytearray(10**12)": ("CRASHED", "MemoryError"),
+    # ends of the process
+    "os._exit(0)": ("CRASHED", ENDED),
+    "os._exit(255)": ("CRASHED", "status 255"),
+    "os.kill(os.getpid(), signal.SIGKILL)": ("CRASHED", "SIGKILL"),
+    "ctypes.string_at(0)": ("CRASHED", "SIGSEGV"),
+    "os.abort()": ("CRASHED", "SIGABRT"),
+    "os.kill(0, signal.SIGKILL)": ("CRASHED", ENDED),
+    "do(os.kill(os.getppid(), signal.SIGKILL), time.sleep(600))": ("CRASHED", ENDED),
+    "os.execvp('sleep', ['sleep', '600'])": ("CRASHED", ENDED),
+    # the pipe
+    "os.closerange(3, 1000)": ("CRASHED", ENDED),
+    "to_every_file(b'garbage\\n')": ("CRASHED", ENDED),
+    "to_every_file(b'[' * 10**5 + b'\\n')": ("CRASHED", ENDED),
+    'to_every_file(b\'[0, 1e999, "correct", {}, ""]\\n\')': ("CRASHED", ENDED),
+    "to_every_file(b'x' * 2**21)": ("CRASHED", "too long"),
+    "do(setattr(json, 'dumps', None))": ("CRASHED", ENDED),
+    # processes, threads, handlers
+    "do(brood(31), os._exit(1))": ("CRASHED", "status 1"),
+    "do(brood(5, detached=True), os._exit(1))": ("CRASHED", "status 1"),
+    "do(double_fork(), os._exit(1))": ("CRASHED", "status 1"),
+    "do(bomb(), os._exit(1))": ("CRASHED", "status 1"),
+    "do(double_fork())": ("CORRECT", None),
+    "do(bomb())": ("CORRECT", None),
+    "do(os.fork())": ("CORRECT", None),  # both processes return
+    "do(threading.Thread(target=time.sleep, args=(600,)).start())": ("CORRECT", None),
+    "do(deaf())": ("CORRECT", None),
+    "do(deaf(), brood(2), time.sleep(600))": ("TIMED_OUT", "its worker was killed"),
+    "spin()": ("TIMED_OUT", "its worker was killed"),
+    "os.kill(os.getpid(), signal.SIGSTOP)": ("TIMED_OUT", "its worker was killed"),
+    "do(os.kill(0, signal.SIGSTOP))": ("TIMED_OUT", "its worker was killed"),
+    # what it shares with the run
+    "do(os.write(1, b'x' * 10**8), os.write(2, b'x' * 10**8))": ("CORRECT", None),
+    "do(os.makedirs(target + '/here'), os.chdir(target + '/here'), os.rmdir(target + '/here'))": ("CORRECT", None),
+    "'unpickled'": ("CRASHED", "cannot be unpickled"),
+    "do(sys.modules.clear(), sys.path.clear())": ("CORRECT", None),
+}
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Return (outcome and error by case, rewards of the rows between them, files left, processes left)."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "hostile_rewards.py").write_text(textwrap.dedent(HOSTILE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("HOSTILE_FOLDER", str(folder))  # also marks the processes
+        import hostile_rewards  # pyright: ignore[reportMissingImports]
+
+        texts = [text for case in CASES for text in (case, "2.0")]
+        targets = [hostile_rewards.Target() if "unpickled" in text else str(folder) for text in texts]
+        with pool.Verifiers(hostile_rewards.judge, workers=2, timeout=1.5, memory=0.5) as verifiers:
+            scored = verifiers.submit(texts, targets).result()
+    errors = dict(scored.errors)
+    rows = {
+        case: (name, errors.get(2 * row))
+        for row, (case, name) in enumerate(zip(CASES, outcomes(scored)[::2], strict=True))
+    }
+    return rows, scored.reward[1::2], sorted(path.name for path in folder.iterdir()), orphans.marked(str(folder))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES)
+def test_a_hostile_reward_fails_in_its_row_alone(hostile, case):
+    outcome, error = hostile[0][case]
+    expected, words = CASES[case]
+    assert outcome in expected.split("|"), error
+    if words is None:
+        assert error is None
+    else:
+        assert words in error
+        assert len(error) < 5000 and all(c.isprintable() or c == "\n" for c in error)
+
+
+@pytest.mark.full
+def test_hostile_rewards_harm_no_other_row_and_leave_no_process(hostile):
+    _, others, left, processes = hostile
+    np.testing.assert_array_equal(others, 2.0)
+    assert "unpickled" not in left
+    assert processes == []
+
+
+START = """
+    import os, pathlib, signal
+
+    def judge(text, target):
+        if text == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
+
+    if "PYTEST_VERSION" not in os.environ:
+        with pathlib.Path(__file__).with_name("starts").open("ab", buffering=0) as starts:
+            starts.write(b".")
+            if starts.tell() in {deadly}:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def starting(folder, patch, deadly):
+    """Return a reward whose import kills its worker in the starts ``deadly``, counted from 1."""
+    name = f"starting_rewards_{folder.name}"
+    (folder / f"{name}.py").write_text(textwrap.dedent(START).format(deadly=deadly))
+    patch.syspath_prepend(folder)
+    patch.setattr(process, "_BACKOFF", 0.01)
+    reward = importlib.import_module(name).judge
+    patch.delenv("PYTEST_VERSION", raising=False)  # not for the workers
+    return reward
+
+
+@pytest.mark.full
+def test_workers_killed_while_they_start_are_replaced_and_lose_no_row(tmp_path, monkeypatch):
+    reward = starting(tmp_path, monkeypatch, deadly="{1, 2, 4, 5, 6, 7, 8}")  # at first; after the row that dies
+    with pool.Verifiers(reward, workers=1) as verifiers:
+        scored = verifiers.submit(["1"] * 5 + ["die"] + ["1"] * 60, [None] * 66).result()
+    assert [i for i, name in enumerate(outcomes(scored)) if name != "CORRECT"] == [5]
+    assert (tmp_path / "starts").stat().st_size == 10  # the row ends workers 3 and 9
+
+
+@pytest.mark.full
+def test_workers_that_cannot_be_kept_alive_end_in_one_clear_error(tmp_path, monkeypatch):
+    reward = starting(tmp_path, monkeypatch, deadly="range(2, 100)")
+    with pool.Verifiers(reward, workers=1) as verifiers:
+        scored = verifiers.submit(["die"] + ["1"] * 20, [None] * 21).result()
+    assert outcomes(scored) == ["CRASHED"] * 21
+    assert "in a row ended while starting" in scored.errors[0][1] and "SIGKILL" in scored.errors[0][1]
+    with pytest.raises(pool.VerifierError, match="6 in a row ended while starting"), pool.Verifiers(reward, workers=2):
+        pass
+
+
+def test_a_stopped_worker_does_not_block_and_stopping_ends_the_wait(judge, monkeypatch):
+    monkeypatch.setattr(process, "_SEND_LIMIT", 0.2)
+    monkeypatch.setattr(pool, "_GRACE", 0.1)
+    stop = threading.Event()
+    with pool.Verifiers(judge, workers=1, timeout=600, interrupted=stop.is_set) as verifiers:
+        worker = int(verifiers.submit(["pid"], [None]).result().reward[0])
+        os.kill(worker, signal.SIGSTOP)
+        large = verifiers.submit(["number 1" + " " * 10**6], [None])  # more than the pipe's buffer holds
+        assert outcomes(large.result()) == ["CORRECT"]  # by another worker
+        assert orphans.gone(worker)
+        pending = verifiers.submit(["hang"], [None])
+        stop.set()
+        with pytest.raises(pool.Interrupted):
+            pending.result()

@@ -322,6 +322,9 @@ def global_rows(read: Callable[[np.ndarray], types.Tree], count: int, sharding: 
 # --- shutdown -----------------------------------------------------------------------------------
 
 
+_terminate = threading.Event()  # SIGTERM was received within ``notice``
+
+
 @contextlib.contextmanager
 def notice() -> Iterator[Callable[[int], bool]]:
     """Yield a function from a step number to whether the run must stop after that step (SIGTERM was received).
@@ -333,15 +336,20 @@ def notice() -> Iterator[Callable[[int], bool]]:
     if jax.distributed.is_initialized():
         yield multihost_utils.reached_preemption_sync_point
         return
-    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield lambda step: False
         return
-    previous = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    previous = signal.signal(signal.SIGTERM, lambda *_: _terminate.set())
     try:
-        yield lambda step: event.is_set()
+        yield lambda step: _terminate.is_set()
     finally:
         signal.signal(signal.SIGTERM, previous)
+        _terminate.clear()
+
+
+def terminating() -> bool:
+    """Return whether SIGTERM was received within ``notice``; False if several processes decide together."""
+    return _terminate.is_set()
 
 
 def lost(error: BaseException | None) -> bool:

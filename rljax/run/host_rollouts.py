@@ -142,7 +142,14 @@ def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.V
     task, fields = setup.task, setup.settings.verifier
     if not environments.scored_on_host(task):
         return contextlib.nullcontext()
-    return pool.Verifiers(task.reward, workers=fields.workers, timeout=fields.timeout, parts=task.parts)
+    return pool.Verifiers(
+        task.reward,
+        workers=fields.workers,
+        timeout=fields.timeout,
+        parts=task.parts,
+        memory=fields.memory,
+        interrupted=processes.terminating,
+    )
 
 
 def texts(tokenizer: tokenizers.Tokenizer, token: np.ndarray, mask: np.ndarray) -> list[str]:
@@ -197,7 +204,8 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
       The verdict of the whole batch on every process, NumPy arrays, ``[B]`` each.
 
     Raises:
-      RuntimeError: it crashed on every row; the message includes the first traceback.
+      VerifierError: it crashed on every row; the message includes the first traceback.
+      Interrupted: the process received SIGTERM.
     """
     local = [(r.place, p.result()) for r, p in zip(rows, pending, strict=True)]
     every = [part for process in processes.gather(local) for part in process]
@@ -209,7 +217,7 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
         first = next(text for s in scored for row, text in s.errors if s.outcome[row] == types.Outcome.CRASHED)
         message = f"config.task: the verifier crashed on {crashed} of {outcome.size} rows of {where}. First:\n{first}"
         if crashed == outcome.size:
-            raise RuntimeError(message)
+            raise pool.VerifierError(message)
         warnings.warn(message, VerifierWarning, stacklevel=2)
     if np.all(outcome == types.Outcome.TIMED_OUT):
         message = (
@@ -267,7 +275,8 @@ def rollout(
       The scored rows, sharded by row.
 
     Raises:
-      RuntimeError: the verifier crashed on every row; the message includes the first traceback.
+      VerifierError: the verifier crashed on every row; the message includes the first traceback.
+      Interrupted: the process received SIGTERM.
     """
     key, params, task = program.key, state.params["policy"], step.setup.task
     position, index = processes.fetch(step.next_prompts(state, key))

@@ -13,6 +13,7 @@ import jax
 from rljax import types
 from rljax.config import files, resolve, schema
 from rljax.data import documents, storage, tokenizers
+from rljax.environments.verifiers import pool
 from rljax.host import processes, profiles, workdirs
 from rljax.run import evaluate, host_rollouts, plots, programs, session
 from rljax.training import steps
@@ -21,15 +22,13 @@ RESUMABLE = 75
 """Exit code after SIGTERM: the run is saved and unfinished (EX_TEMPFAIL)."""
 
 
-class Interrupted(Exception):
-    """The process received SIGTERM; the state is saved."""
-
-
 class Recompiled(RuntimeError):
     """A program of the step was compiled more than once."""
 
 
 NonFinite = session.NonFinite
+Interrupted = pool.Interrupted
+"""The process received SIGTERM; the run can be resumed."""
 
 
 @dataclasses.dataclass
@@ -166,7 +165,8 @@ def train(
 
     Raises:
       ValueError: an invalid config, before any device work.
-      Interrupted: the process received SIGTERM; the state is saved.
+      Interrupted: the process received SIGTERM; the state is saved, except during an evaluation.
+      VerifierError: the workers of a host task cannot be started, or every score of a step crashed.
       NonFinite: too many consecutive updates were not finite.
       Recompiled: a function of the step was compiled more than once.
       profiles.OutOfMemory: a device ran out of memory.
@@ -230,7 +230,13 @@ def _phase(
     phase, every = setup.phase, setup.settings.evaluation.every
     run.flushed = time.perf_counter()
     for current in range(run.step + 1, phase.last + 1):
-        state, values = run.tracer.step(current, _advance, run, step, state, workers)
+        try:
+            state, values = run.tracer.step(current, _advance, run, step, state, workers)
+        except Interrupted:
+            if run.step > phase.first:  # the state is still that after ``run.step``
+                run.flush(setup)
+                run.save(state, run.step)
+            raise
         _check_compiled(step)
         with run.clock.spent("log"):
             run.push(setup, current, values)

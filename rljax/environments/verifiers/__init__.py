@@ -8,6 +8,8 @@ numbers. Worker processes import this package, so no module here but ``pool`` im
 ``mathematics.py``  reward functions: numeric answers, LaTeX answers
 ``answers.py``      how final answers are written and read: marked, boxed, stated, bold
 ``pool.py``         ``Verifiers``: worker processes with a time limit per completion
-``worker.py``       the code that runs inside a worker process
+``process.py``      the pool's side of a worker: start, send, receive, end
+``supervisor.py``   the parent of a scoring process, which ends all that it started
+``worker.py``       the code that runs inside a scoring process
 ==================  ===================================================================
 """

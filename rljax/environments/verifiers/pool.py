@@ -7,39 +7,34 @@ items are sent in chunks. A worker that hangs or dies is replaced, and its unans
 
 import contextlib
 import dataclasses
+import functools
 import math
-import multiprocessing
-import os
 import pickle
 import queue
-import signal
-import subprocess
-import sys
 import threading
 import time
+import traceback
 import types as python_types
-from collections.abc import Iterator, Sequence
-from multiprocessing import connection
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from rljax import types
-from rljax.environments.verifiers import worker
+from rljax.environments.verifiers import process, worker
 
-_START_LIMIT = 120.0  # seconds for a worker to start and import the reward; a loaded machine is slow
-_ORPHAN_GRACE = 10.0  # seconds after which a hung worker whose parent is gone ends itself
 _CHUNK = 32  # the most items that are sent together
+_DEATHS = 2  # workers that may die while scoring one item
+_POLL = 0.2  # seconds between calls of ``interrupted`` while the caller waits
+_GRACE = 5.0  # seconds that the caller still waits once ``interrupted`` is true
 
-# sys.path is sent over the pipe, so that the worker can import what the parent can.
-_BOOTSTRAP = """
-import sys
-from multiprocessing.connection import Connection
-pipe = Connection(int(sys.argv[1]))
-sys.path[:] = pipe.recv()
-from rljax.environments.verifiers import worker
-worker.serve(pipe)
-"""
+
+class VerifierError(RuntimeError):
+    """Completions cannot be scored: workers cannot be started, or every score crashed."""
+
+
+class Interrupted(Exception):
+    """The process was asked to stop while the caller waited for scores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +73,11 @@ class Pending:
 
         Raises:
           RuntimeError: the pool was closed first.
+          Interrupted: the process was asked to stop.
         """
         with self._pool.waiting(), self._changed:
-            self._changed.wait_for(lambda: self._left == 0 or self._closed)
+            while not self._changed.wait_for(lambda: self._left == 0 or self._closed, _POLL):
+                self._pool.check()
             answers = [answer for answer in self._answers if answer is not None]
         if len(answers) < len(self._answers):
             raise RuntimeError(
@@ -92,13 +89,14 @@ class Pending:
             reward=np.array([answer.reward for answer in answers], np.float32),
             outcome=np.array([types.Outcome[answer.outcome.upper()] for answer in answers], np.int32),
             parts={n: np.array([answer.parts.get(n, 0.0) for answer in answers], np.float32) for n in names},
-            errors=[(row, answer.error) for row, answer in enumerate(answers) if answer.error],
+            errors=[(row, a.error) for row, a in enumerate(answers) if a.outcome in worker.FAILURES],
         )
 
     def _put(self, row: int, answer: worker.Answer) -> None:
         with self._changed:
-            self._left -= self._answers[row] is None
-            self._answers[row] = answer
+            if self._answers[row] is None:
+                self._answers[row] = answer
+                self._left -= 1
             if self._left == 0:
                 self._changed.notify_all()
 
@@ -122,12 +120,20 @@ class Verifiers:
     """Score completions with a Python reward function in worker processes; a context manager.
 
     Every submitted completion gets an answer. One whose reward raises, returns something other than finite numbers,
-    or ends its worker twice is ``CRASHED``; one that runs longer than ``timeout`` seconds is ``TIMED_OUT``, and its
-    worker is killed with the processes it started. If a worker is killed from outside, it is replaced and its
-    completion is scored once more, so a reward function should have no side effects.
+    or ends its worker twice is ``CRASHED``; one that runs longer than ``timeout`` seconds is ``TIMED_OUT``. A worker
+    ends with all processes it started. If a worker is killed from outside, it is replaced and its completion is scored
+    once more, so a reward function should have no side effects.
     """
 
-    def __init__(self, reward: worker.Reward, workers: int = 2, timeout: float = 5.0, parts: Sequence[str] = ()):
+    def __init__(
+        self,
+        reward: worker.Reward,
+        workers: int = 2,
+        timeout: float = 5.0,
+        parts: Sequence[str] = (),
+        memory: float = 0.0,
+        interrupted: Callable[[], bool] = lambda: False,
+    ):
         """Check the arguments; ``with`` starts the workers.
 
         Args:
@@ -136,18 +142,24 @@ class Verifiers:
           workers: processes; 0 scores in this process when submitted, with no time limit, for debugging.
           timeout: seconds one completion may take.
           parts: names that the parts of every result include, even if no row returned them.
+          memory: most GiB of address space of a worker; 0: no limit.
+          interrupted: returns whether the process was asked to stop; then waiting ends with ``Interrupted``.
 
         Raises:
-          ValueError: an argument is out of range, or a worker could not import the reward function.
+          ValueError: an argument is out of range, or a worker cannot import the reward function.
         """
         if workers < 0:
             raise ValueError(f"workers={workers}: must be 0 (score in this process) or more")
         if not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout={timeout}: must be a finite number of seconds above 0")
+        if not (math.isfinite(memory) and memory >= 0):
+            raise ValueError(f"memory={memory}: must be a finite number of GiB, or 0 (no limit)")
         self._reward, self._workers, self._timeout, self._parts = reward, workers, timeout, tuple(parts)
+        self._memory, self._interrupted, self._deadline = int(memory * 2**30), interrupted, math.inf
         self._payload = _pickle_reward(reward) if workers else b""
         self._queue: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
-        self._processes: list[_Process] = []
+        self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._processes: list[process.Process] = []
         self._threads: list[threading.Thread] = []
         self._outstanding: list[Pending] = []
         self._open = False
@@ -162,27 +174,37 @@ class Verifiers:
         finally:
             self.waited += time.perf_counter() - began
 
+    def check(self) -> None:
+        """Raise ``Interrupted`` if the process was asked to stop some seconds ago."""
+        if self._interrupted():
+            self._deadline = min(self._deadline, time.monotonic() + _GRACE)
+            if time.monotonic() >= self._deadline:
+                raise Interrupted("SIGTERM: stopped while waiting for the verifier.")
+
     def __enter__(self) -> Self:
         """Start the workers and wait until each has imported the reward function.
 
         Raises:
           ValueError: the reward function cannot be imported in a worker.
+          VerifierError: workers end while they start.
         """
-        self._queue = queue.SimpleQueue()  # without the items of an earlier `with` block
-        self._processes = [_Process(self._payload, self._timeout) for _ in range(self._workers)]
+        self._queue, self._started = queue.SimpleQueue(), queue.SimpleQueue()  # not those of an earlier `with` block
+        self._processes = [process.Process(self._payload, self._memory) for _ in range(self._workers)]
+        self._open = True
         try:
-            for process in self._processes:
-                process.start()
-            for process in self._processes:  # they import in parallel
-                process.ready()
+            for each in self._processes:
+                thread = threading.Thread(target=self._serve, args=(each,), name="rljax-verifier", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            for _ in self._processes:
+                error = self._started.get()
+                if isinstance(error, process.WorkerError):
+                    raise VerifierError(f"no worker of the verifier could be started: {error}") from error
+                if error is not None:
+                    raise error
         except BaseException:
             self._stop()
             raise
-        self._open = True
-        for process in self._processes:
-            thread = threading.Thread(target=self._serve, args=(process,), name="rljax-verifier", daemon=True)
-            thread.start()
-            self._threads.append(thread)
         return self
 
     def __exit__(
@@ -200,6 +222,7 @@ class Verifiers:
         Raises:
           ValueError: the two differ in length, or a target cannot be pickled.
           RuntimeError: outside the ``with`` block.
+          Interrupted: without workers, the process was asked to stop.
         """
         if not self._open:
             raise RuntimeError("submit completions inside `with Verifiers(...) as verifiers:`")
@@ -209,6 +232,7 @@ class Verifiers:
         if not self._workers:
             with self.waiting():
                 for row, (text, target) in enumerate(zip(texts, targets, strict=True)):
+                    self.check()
                     pending._put(row, worker.score(self._reward, text, target))
             return pending
         payloads = [_pickle_item(row, text, targets[row]) for row, text in enumerate(texts)]
@@ -219,139 +243,64 @@ class Verifiers:
             self._queue.put(items[start : start + size])
         return pending
 
-    def _serve(self, process: "_Process") -> None:
+    def _serve(self, worker_process: process.Process) -> None:
         """Feed one worker until the pool closes; each worker has a thread that runs this."""
-        while (items := self._queue.get()) is not None:
+        try:
+            worker_process.ensure()
+            self._started.put(None)
+        except Exception as error:
+            self._started.put(error)
+            return
+        while (items := self._queue.get()) is not None and self._open:
             try:
-                process.ensure()
-            except (OSError, RuntimeError, ValueError) as error:
+                unanswered = self._score(worker_process, items)
+            except Exception as error:  # with the next items, starting a worker is tried again
                 if not self._open:
                     return
-                for item in items:  # with the next chunk, starting a worker is tried again
-                    item.pending._put(item.row, worker.failure("crashed", f"no worker could be started: {error}"))
+                known = isinstance(error, (process.WorkerError, ValueError))
+                reason = f"no worker could be started: {error}" if known else traceback.format_exc()
+                answer = worker.failure("crashed", reason)
+                for item in items:
+                    item.pending._put(item.row, answer)
                 continue
-            if unanswered := process.score(items):
+            if unanswered:
                 self._queue.put(unanswered)
-            if not self._open:
-                return
+
+    def _score(self, worker_process: process.Process, items: list[_Item]) -> list[_Item]:
+        """Score ``items`` in order; return those that a worker still has to score."""
+        worker_process.ensure()
+        for place, item in enumerate(items):
+            try:
+                if place == 0:
+                    worker_process.send([each.payload for each in items])
+                answer = worker_process.receive(functools.partial(worker.decode, place=place), self._timeout)
+                killed = False
+            except TimeoutError:
+                answer = worker.failure("timed_out", f"no score after {self._timeout:g} s; its worker was killed")
+                killed = True
+            except process.WorkerError as error:
+                item = dataclasses.replace(item, deaths=item.deaths + 1)
+                if not self._open or item.deaths < _DEATHS:
+                    return [item, *items[place + 1 :]]
+                answer, killed = worker.failure("crashed", f"{error}, and so did the one before"), True
+            item.pending._put(item.row, answer)
+            if killed:
+                return items[place + 1 :]
+        return []
 
     def _stop(self) -> None:
         self._open = False
-        for process in self._processes:
-            process.close()
+        for each in self._processes:
+            each.close()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
         for pending in self._outstanding:
             pending._close()
-        for process in self._processes:
-            process.release()
+        for each in self._processes:
+            each.kill()
         self._processes, self._threads, self._outstanding = [], [], []
-
-
-class _Process:
-    """A worker process and its replacements. Only ``close`` may be called from another thread."""
-
-    def __init__(self, payload: bytes, timeout: float):
-        self._payload, self._timeout = payload, timeout
-        self._lock = threading.Lock()  # no worker is started after close
-        self._closed = False
-        self._child: subprocess.Popen[bytes] | None = None
-        self._pipe: connection.Connection | None = None
-
-    def start(self) -> None:
-        """Start a worker; ``ready`` waits for it."""
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("closed")
-            if self._pipe is not None:
-                self._pipe.close()
-            self._pipe, remote = multiprocessing.Pipe()
-            with remote:  # closed here, so that the end of the worker closes the pipe
-                self._child = subprocess.Popen(
-                    # -P: a types.py in the current folder must not shadow the standard library's
-                    [sys.executable, "-P", "-c", _BOOTSTRAP, str(remote.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[remote.fileno()],
-                    env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a reward that uses jax must not claim the accelerator
-                    start_new_session=True,  # the parent handles Ctrl-C; a process group can be killed whole
-                )
-
-    def ready(self) -> None:
-        """Wait until the worker has imported the reward.
-
-        Raises:
-          ValueError: it could not import the reward.
-          RuntimeError: it did not start.
-        """
-        assert self._pipe is not None
-        try:
-            self._pipe.send(sys.path)
-            self._pipe.send((self._payload, self._timeout + _ORPHAN_GRACE))
-            if not self._pipe.poll(_START_LIMIT):
-                self._kill()
-                raise RuntimeError(f"a verifier's worker did not start within {_START_LIMIT:g} s")
-            trace = self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise RuntimeError(f"a verifier's worker ended while starting (status {self._kill()})") from error
-        if trace is not None:
-            self._kill()
-            raise ValueError(
-                f"the reward function cannot be imported in a worker process; set workers=0 to score here\n{trace}"
-            )
-
-    def ensure(self) -> None:
-        """Replace the worker if it has ended; raises what ``start`` and ``ready`` raise."""
-        if self._child is None or self._child.poll() is not None:
-            self.start()
-            self.ready()
-
-    def score(self, items: list[_Item]) -> list[_Item]:
-        """Score ``items`` in order; return those that a worker still has to score."""
-        assert self._pipe is not None
-        for position, item in enumerate(items):
-            killed = True
-            try:
-                if position == 0:
-                    self._pipe.send([each.payload for each in items])
-                if self._pipe.poll(self._timeout):
-                    answer, killed = self._pipe.recv(), False
-                else:
-                    self._kill()
-                    answer = worker.failure("timed_out", f"no score after {self._timeout:g} s; its worker was killed")
-            except (EOFError, OSError, pickle.UnpicklingError):
-                status = self._kill()
-                if self._closed:
-                    return items[position:]
-                if not item.deaths:
-                    return [dataclasses.replace(item, deaths=1), *items[position + 1 :]]
-                answer = worker.failure("crashed", f"its worker ended (status {status}), and so did the one before")
-            item.pending._put(item.row, answer)
-            if killed:
-                return items[position + 1 :]
-        return []
-
-    def close(self) -> None:
-        """End the worker; no other is started."""
-        with self._lock:
-            self._closed = True
-        self._kill()
-
-    def release(self) -> None:
-        """Close the pipe; call it when no thread reads from it."""
-        if self._pipe is not None:
-            self._pipe.close()
-
-    def _kill(self) -> int | None:
-        """End the worker and the processes it started; returns its exit status, below 0 for a signal."""
-        if self._child is None:
-            return None
-        with self._lock:  # so that no other thread reaps the child, whose number could then be reused
-            if self._child.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
-            return self._child.wait()
 
 
 def _pickle_reward(reward: worker.Reward) -> bytes:
@@ -373,5 +322,5 @@ def _pickle_reward(reward: worker.Reward) -> bytes:
 def _pickle_item(row: int, text: str, target: Any) -> bytes:
     try:
         return pickle.dumps((text, target))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except Exception as error:  # the class of the target may raise anything
         raise ValueError(f"targets[{row}] of type {type(target).__name__} cannot be pickled: {error}") from error
