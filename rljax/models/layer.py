@@ -33,8 +33,28 @@ def embed(architecture: Architecture, params: Tree, token: Array) -> Array:
     Returns:
       ``[B, S, D]`` in the compute dtype.
     """
-    x = jnp.take(params["embedding"], token, axis=0, mode="clip").astype(architecture.dtype)
+    x = _lookup(params["embedding"], token).astype(architecture.dtype)
     return x if architecture.embedding_scale == 1 else x * jnp.asarray(architecture.embedding_scale, x.dtype)
+
+
+def _rows(embedding: Array, token: Array) -> Array:
+    return jnp.take(embedding, token, axis=0, mode="clip")
+
+
+@jax.custom_vjp
+def _lookup(embedding: Array, token: Array) -> Array:
+    """Return rows of the embedding as float32, so that the gradients of all reads of a row are added in float32."""
+    return _rows(embedding, token).astype(jnp.float32)
+
+
+def _lookup_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    embedding, token = saved  # the values are not read
+    wide = jax.ShapeDtypeStruct(embedding.shape, jnp.float32)
+    (by_embedding,) = jax.linear_transpose(lambda embedding: _rows(embedding, token), wide)(gradient)
+    return by_embedding.astype(embedding.dtype), None
+
+
+_lookup.defvjp(lambda embedding, token: (_lookup(embedding, token), (embedding, token)), _lookup_backward)
 
 
 def final(architecture: Architecture, params: Tree, x: Array) -> Array:
