@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models import attention
+from rljax.transforms import ops
 from rljax.types import Array
 
 
@@ -159,7 +160,7 @@ def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array
     of_group = functools.partial(_group_backward, request, embedding.shape[0], parts, temperature)
     by_parts, by_hidden = jax.lax.scan(of_group, jnp.zeros(parts.shape, jnp.float32), (groups, by))
     by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
-    return by_hidden, by_embedding.astype(embedding.dtype), None, None, None
+    return by_hidden, ops.rounded(by_embedding, embedding.dtype), None, None, None
 
 
 def _group_backward(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from rljax.models import architectures, attention, gated
 from rljax.models.architectures import Architecture
 from rljax.models.layouts import Layout, Names
+from rljax.transforms import ops
 from rljax.types import Array, Tree
 
 Angles = tuple[Array, Array]  # cosine and sine [B, S, 1, K / 2]
@@ -51,7 +52,7 @@ def _lookup_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array
     embedding, token = saved  # the values are not read
     wide = jax.ShapeDtypeStruct(embedding.shape, jnp.float32)
     (by_embedding,) = jax.linear_transpose(lambda embedding: _rows(embedding, token), wide)(gradient)
-    return by_embedding.astype(embedding.dtype), None
+    return ops.rounded(by_embedding, embedding.dtype), None
 
 
 _lookup.defvjp(lambda embedding, token: (_lookup(embedding, token), (embedding, token)), _lookup_backward)
@@ -138,7 +139,7 @@ def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
     """Return query, key or value [B, S, heads, K] in float32, before the rotation."""
     z = adapted(a, weights, name, y)
     if a.bias:
-        z += weights[f"{name}_bias"].astype(jnp.float32)[None, None]
+        z += ops.wide(weights[f"{name}_bias"])[None, None]
     return _norm(a, z, weights[f"{name}_norm"]) if a.head_norm and name != "value" else z
 
 
@@ -178,8 +179,8 @@ def _matmul_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array
     x, weight = saved
     gradient = gradient.astype(x.dtype)
     by_x = jnp.matmul(gradient, weight.T, preferred_element_type=jnp.float32).astype(x.dtype)
-    by_weight = jnp.matmul(x.T, gradient, preferred_element_type=jnp.float32).astype(weight.dtype)
-    return by_x, by_weight
+    by_weight = jnp.matmul(x.T, gradient, preferred_element_type=jnp.float32)
+    return by_x, ops.rounded(by_weight, weight.dtype)
 
 
 _matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_backward)
@@ -219,7 +220,7 @@ def project(x: Array, weight: Array | Int8, dtype: str, contracted: int = 1) -> 
 
 def _norm(a: Architecture, x: Array, scale: Array) -> Array:
     """Return x / sqrt(mean(x^2) + epsilon) * (offset + scale) over the last dimension, in x's dtype."""
-    wide = scale.astype(jnp.float32)
+    wide = ops.wide(scale)
     return _rms_norm(x, a.norm_offset + wide if a.norm_offset else wide, a.norm_epsilon)
 
 

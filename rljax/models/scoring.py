@@ -88,8 +88,7 @@ def score(
     columns: dict[str, Any] = {"hidden": previous, "token": rows.token, "real": rows.real}
     if kept and action.kept is not None:
         columns["kept"] = rows.put(action.kept)
-    # Read as float32, so that the gradients of all groups are added in float32; ``head`` does so by itself.
-    heads = {"model": {name: w.astype(jnp.float32) for name, w in params.items() if name != "layers"}}
+    heads = {"model": {name: ops.wide(w) for name, w in params.items() if name != "layers"}}
     if needs.divergence:
         heads["reference"] = jax.lax.stop_gradient(reference)
         columns["reference"] = rows.read(model, heads["reference"])[1]
