@@ -174,8 +174,8 @@ def test_a_vocabulary_split_over_eight_devices(chunk):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "unfiltered"])
 def test_no_array_of_positions_by_vocabulary(kept):
     rows, width, many, small, chunk = 7, 11, 997, 3, 100
-    token = jnp.zeros((rows, width), jnp.int32)
-    support = jnp.zeros((rows, width, -(-many // 32)), jnp.uint32) if kept else None
+    token = jnp.zeros((1, rows, width), jnp.int32)
+    support = jnp.zeros((1, rows, width, -(-many // 32)), jnp.uint32) if kept else None
 
     def largest(chunk: int) -> int:
         """Elements of the largest array that value and gradient hold of one position."""
@@ -184,7 +184,7 @@ def test_no_array_of_positions_by_vocabulary(kept):
             found = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support)
             return sum(jnp.sum(x) for x in found.values())
 
-        shapes = jnp.zeros((rows, width, small)), jnp.zeros((many, small))
+        shapes = jnp.zeros((1, rows, width, small)), jnp.zeros((many, small))
         jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(*shapes).jaxpr
         found = [v.aval.shape for e in jaxprs.equations(jaxpr) for v in e.outvars]
         # [rows, width, ...], or flat: the positions are the only thing here that 7 * 11 divides

@@ -1,7 +1,7 @@
 """Time a step, its parts, and other libraries on the same work: ``python -m rljax bench``.
 
-``python -m rljax bench choices`` times every choice of the config; ``python -m rljax bench algebra`` times the loss
-algebra alone.
+``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
+alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's.
 """
 
 import json
@@ -14,7 +14,7 @@ import jax
 from absl import flags, logging
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, parts, peers, shapes
+from rljax.bench import algebra, ceilings, choices, gap, parts, peers, shapes
 from rljax.config import files, schema
 
 FLAGS = flags.FLAGS
@@ -124,13 +124,17 @@ def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
     logging.set_verbosity(logging.WARNING)
     f = FLAGS
-    if argv[1:] not in ([], ["algebra"], ["choices"]):
-        raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, or none for the step")
+    if argv[1:] not in ([], ["algebra"], ["choices"], ["gap"]):
+        raise ValueError(
+            f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, or none for the step"
+        )
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
     if argv[1:] == ["choices"]:
         record = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
         table = choices.table
+    elif argv[1:] == ["gap"]:
+        record, table = gap.gap(f.shape, f.prompts, f.samples, f.prompt_length, f.new_tokens), gap.table
     elif argv[1:]:
         config = files.load(*(f.config or "quickstart").split(":", 1))
         record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table

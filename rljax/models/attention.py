@@ -151,6 +151,16 @@ def _product(spec: str, left: Array, right: Array) -> Array:
     return jnp.einsum(spec, left, right, preferred_element_type=jnp.float32)
 
 
+def _largest(score: Array) -> Array:
+    """Return each query's largest score [..., 1], rounded up to a multiple of log 2.
+
+    exp(score - largest) over any part of the keys then differs by a power of two, so that bfloat16 rounds the weights
+    of a decoder, which reads the keys in parts, as it rounds those of a whole row.
+    """
+    largest = jnp.max(score, axis=-1, keepdims=True)
+    return jnp.where(largest > MASKED / 2, jnp.ceil(largest / math.log(2)) * math.log(2), largest)
+
+
 def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
     """One softmax over all keys, differentiated by JAX: the definition."""
     count, width, heads, size = query.shape
@@ -158,8 +168,12 @@ def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, promp
     key, value = _joined(key, value, prompt)
     grouped = query.reshape(count, width, key.shape[2], heads // key.shape[2], size)
     score = capped(_product("bsgrk,btgk->bgrst", grouped, key) * form.scale, form.cap)
-    weight = jax.nn.softmax(jnp.where(valid[:, None, None], score, MASKED), axis=-1)
-    return _product("bgrst,btgk->bsgrk", weight.astype(value.dtype), value).reshape(query.shape)
+    score = jnp.where(valid[:, None, None], score, MASKED)
+    weight = jnp.exp(score - jax.lax.stop_gradient(_largest(score)))
+    total = jnp.sum(weight, axis=-1, keepdims=True)
+    scale = jax.lax.stop_gradient(total)  # weights are rounded before the division, as elsewhere
+    out = _product("bgrst,btgk->bgrsk", (weight / total * scale).astype(value.dtype), value) / scale
+    return out.transpose(0, 3, 1, 2, 4).reshape(query.shape)
 
 
 # --- tiles of queries: masked tiles are not computed, weights are recomputed in the backward pass --------
@@ -200,7 +214,7 @@ def _scores(form: Form, query: Array, key: Array, valid: Array) -> Array:
 
 def _tile_forward(form: Form, query: Array, key: Array, value: Array, valid: Array) -> tuple[Array, Any]:
     score = _scores(form, query, key, valid)
-    largest = jnp.max(score, axis=-1, keepdims=True)
+    largest = _largest(score)
     weight = jnp.exp(score - largest)
     total = jnp.sum(weight, axis=-1, keepdims=True)
     flat = weight.astype(value.dtype).reshape(*query.shape[:2], -1, key.shape[2])
@@ -300,7 +314,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Array]] = {
 class Partial(NamedTuple):
     """An unnormalized softmax over some of the keys, scaled by exp(-largest)."""
 
-    largest: Array  # [..., 1] float32, the largest score
+    largest: Array  # [..., 1] float32, the largest score, rounded up to a multiple of log 2
     total: Array  # [..., 1] float32, the sum of the weights
     out: Array  # [..., K] float32, the weighted sum of the values
 
@@ -320,7 +334,7 @@ def partial(form: Form, query: Array, key: Array, value: Array, valid: Array) ->
     """
     score = capped(_product("bgqk,bgks->bgqs", query, key) * form.scale, form.cap)
     score = jnp.where(valid, score, MASKED)
-    largest = jnp.max(score, axis=-1, keepdims=True)
+    largest = _largest(score)
     weight = jnp.exp(score - largest)
     out = _product("bgqs,bgsk->bgqk", weight.astype(value.dtype), value)
     return Partial(largest, jnp.sum(weight, axis=-1, keepdims=True), out)

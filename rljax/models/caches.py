@@ -41,6 +41,8 @@ class Cache:
 def decode_params(architecture: Architecture, params: Tree, layout: Layout) -> Tree:
     """Convert parameters, once per rollout, to the form that decoding reads: the compute dtype, the resident layout.
 
+    Norm scales and biases keep their dtype: the forward pass over whole rows applies them in float32 too.
+
     With ``decode_weights`` "int8" the matrices of the layers are rounded to 255 levels for each output, which halves
     the bytes that a token reads in bfloat16. The rounded policy is a different one: its log-probabilities are the
     ``behaviour_logp`` that importance weights correct for, and the metric ``sampler_gap`` measures the difference.
@@ -54,8 +56,11 @@ def decode_params(architecture: Architecture, params: Tree, layout: Layout) -> T
       A tree like ``params``; without ``scan``, the layers are a list.
     """
     a = architecture
-    cast = jax.tree.map(lambda w: w.astype(a.dtype), {k: v for k, v in params.items() if k != "final_norm"})
-    cast = {**cast, "final_norm": params["final_norm"]}
+
+    def operand(path: Any, w: Array) -> Array:
+        return w if path[-1].key.endswith(("norm", "bias")) else w.astype(a.dtype)
+
+    cast = jax.tree_util.tree_map_with_path(operand, params)
     cast = jax.tree.map(lambda names, w: layout.hold(w, names), architectures.axes(a), cast, is_leaf=_is_names)
 
     def rounded(weights: Tree) -> Tree:

@@ -1,8 +1,9 @@
 """Log-probabilities of given tokens, computed over parts of the vocabulary, with a custom gradient.
 
 The logits are z = h W^T / temperature, capped before the division if the model caps them. Forward and backward, only
-``chunk`` tokens of the vocabulary are in memory at a time: no array but W and its gradient grows with V, unless the
-logits are kept. One pass computes every requested quantity.
+one group of positions and ``chunk`` tokens of the vocabulary are in memory at a time: no array but W and its gradient
+grows with V, unless the logits are kept. One pass computes every requested quantity. Whatever W's dtype, its gradient
+is summed over the groups in float32.
 """
 
 import functools
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.models import attention
+from rljax.transforms import ops
 from rljax.types import Array
 
 
@@ -34,15 +36,15 @@ def scores(
 
     Args:
       request: which quantities to return, and how to compute them.
-      hidden: h, ``[..., D]``, differentiated.
+      hidden: h, ``[n, ..., D]``, n groups of positions, differentiated.
       embedding: W, ``[V, D]``, differentiated.
-      token: ``[...]`` int32.
+      token: ``[n, ...]`` int32.
       temperature: scalar above 0, not differentiated.
-      kept: ``[..., ceil(V / 32)]`` uint32, packed bits of the support (``scoring.pack_bits``); the token itself always
-        counts as kept. None: the whole vocabulary.
+      kept: ``[n, ..., ceil(V / 32)]`` uint32, packed bits of the support (``scoring.pack_bits``); the token itself
+        always counts as kept. None: the whole vocabulary.
 
     Returns:
-      Float32 arrays ``[...]``: ``logp`` of ``token`` in nats and, on request, ``log_normaliser`` log sum exp z,
+      Float32 arrays ``[n, ...]``: ``logp`` of ``token`` in nats and, on request, ``log_normaliser`` log sum exp z,
       ``entropy`` -sum p log p, ``square_prob`` sum p^2. With ``kept``, ``logp`` is renormalized over that support and
       ``raw_logp`` is the unfiltered log-probability.
     """
@@ -63,15 +65,15 @@ class _Sums(NamedTuple):
     chosen: Array  # z of the token
 
 
-def _strided(embedding: Array, chunk: int) -> tuple[Array, int]:
-    """Split W [V, D] into n parts [n, c, D], padded with zeros; part j holds the tokens i n + j. Return n too.
+def _strided(embedding: Array, chunk: int) -> Array:
+    """Split W [V, D] into m parts [m, c, D], padded with zeros; part j holds the tokens i m + j.
 
     With strided parts, a vocabulary that is sharded over devices is split within each shard.
     """
     parts = -(-embedding.shape[0] // chunk)
     rows = -(-embedding.shape[0] // parts)
     padded = jnp.pad(embedding, ((0, rows * parts - embedding.shape[0]), (0, 0)))
-    return padded.reshape(rows, parts, -1).swapaxes(0, 1), parts
+    return padded.reshape(rows, parts, -1).swapaxes(0, 1)
 
 
 def _logits(request: Request, hidden: Array, part: Array, ids: Array, vocabulary: int, temperature: Array) -> Array:
@@ -102,13 +104,24 @@ def _scores(
 def _forward(
     request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
 ) -> tuple[dict[str, Array], Any]:
-    parts, count = _strided(embedding, request.chunk)
+    parts = _strided(embedding, request.chunk)
+    of_group = functools.partial(_group_forward, request, embedding.shape[0], parts, temperature)
+    result, supported, logits = jax.lax.map(of_group, (hidden, token, kept))
+    return result, (embedding, temperature, (hidden, token, kept, result, supported, logits))
+
+
+def _group_forward(
+    request: Request, vocabulary: int, parts: Array, temperature: Array, group: tuple[Array, Array, Array | None]
+) -> tuple[dict[str, Array], Array, Array | None]:
+    """Return the scores of one group, the log of the sum of exp z over its support, and its logits if they are kept."""
+    hidden, token, kept = group
+    count = parts.shape[0]
 
     # The number of the part is carried. If it were scanned over, XLA would compute the ids of all parts at once.
     def add(carry: tuple[Array, _Sums], part: Array) -> tuple[tuple[Array, _Sums], Array | None]:
         j, sums = carry
         ids = jnp.arange(part.shape[0]) * count + j
-        z = _logits(request, hidden, part, _shaped(ids, token), embedding.shape[0], temperature)
+        z = _logits(request, hidden, part, _shaped(ids, token), vocabulary, temperature)
         chosen = _shaped(ids, token) == token[..., None]
         largest = jnp.maximum(sums.largest, jnp.max(z, axis=-1))
         weight = jnp.exp(z - largest[..., None])
@@ -138,21 +151,32 @@ def _forward(
         result["logp"] = sums.chosen - supported
     result["entropy"] = normaliser - sums.weighted / sums.total
     result["square_prob"] = sums.squared / sums.total**2
-    return result, (hidden, embedding, token, temperature, kept, result, supported, logits)
+    return result, supported, logits
 
 
 def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array, Array, None, None, None]:
-    hidden, embedding, token, temperature, kept, result, supported, logits = saved
-    parts, count = _strided(embedding, request.chunk)
-    normaliser = result["log_normaliser"]
+    embedding, temperature, groups = saved
+    parts = _strided(embedding, request.chunk)
+    of_group = functools.partial(_group_backward, request, embedding.shape[0], parts, temperature)
+    by_parts, by_hidden = jax.lax.scan(of_group, jnp.zeros(parts.shape, jnp.float32), (groups, by))
+    by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
+    return by_hidden, ops.rounded(by_embedding, embedding.dtype), None, None, None
+
+
+def _group_backward(
+    request: Request, vocabulary: int, parts: Array, temperature: Array, by_parts: Array, item: tuple[Any, Any]
+) -> tuple[Array, Array]:
+    """Add the gradient of one group to ``by_parts`` [m, c, D]; return the sum, and the gradient by hidden states."""
+    (hidden, token, kept, result, supported, logits), by = item
+    count, normaliser = parts.shape[0], result["log_normaliser"]
     plain = by["raw_logp"] if kept is not None else by["logp"] + by["raw_logp"]
 
-    def add(carry: tuple[Array, Array], item: tuple[Array, Array | None]) -> tuple[tuple[Array, Array], Array]:
-        (j, by_hidden), (part, z) = carry, item
+    def add(carry: tuple[Array, Array, Array], item: tuple[Array, Array | None]) -> tuple[Any, None]:
+        (j, by_hidden, by_parts), (part, z) = carry, item
         ids = jnp.arange(part.shape[0]) * count + j
         ids_shaped = _shaped(ids, token)
         if z is None:
-            z = _logits(request, hidden, part, ids_shaped, embedding.shape[0], temperature)
+            z = _logits(request, hidden, part, ids_shaped, vocabulary, temperature)
         chosen = ids_shaped == token[..., None]
         logp = z - normaliser[..., None]
         prob = jnp.exp(logp)
@@ -167,17 +191,18 @@ def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array
             by_z += by["square_prob"][..., None] * 2 * prob * (prob - result["square_prob"][..., None])
         by_z /= temperature
         if request.cap:  # a padding token's by_z is 0
-            by_z *= 1 - jnp.where(ids_shaped < embedding.shape[0], z * temperature / request.cap, 0.0) ** 2
+            by_z *= 1 - jnp.where(ids_shaped < vocabulary, z * temperature / request.cap, 0.0) ** 2
         by_z = by_z.astype(request.dtype)
         part, h = part.astype(request.dtype), hidden.astype(request.dtype)
         by_hidden += jnp.einsum("...c,cd->...d", by_z, part, preferred_element_type=jnp.float32)
         flat = by_z.reshape(-1, by_z.shape[-1]), h.reshape(-1, h.shape[-1])
-        return (j + 1, by_hidden), jnp.einsum("mc,md->cd", *flat, preferred_element_type=jnp.float32)
+        by_part = jax.lax.dynamic_index_in_dim(by_parts, j, keepdims=False)
+        by_part += jnp.einsum("mc,md->cd", *flat, preferred_element_type=jnp.float32)
+        return (j + 1, by_hidden, jax.lax.dynamic_update_index_in_dim(by_parts, by_part, j, 0)), None
 
-    start = (jnp.int32(0), jnp.zeros(hidden.shape, jnp.float32))
-    (_, by_hidden), by_parts = jax.lax.scan(add, start, (parts, logits))
-    by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
-    return by_hidden.astype(hidden.dtype), by_embedding.astype(embedding.dtype), None, None, None
+    start = (jnp.int32(0), jnp.zeros(hidden.shape, jnp.float32), by_parts)
+    (_, by_hidden, by_parts), _ = jax.lax.scan(add, start, (parts, logits))
+    return by_parts, by_hidden.astype(hidden.dtype)
 
 
 _scores.defvjp(_forward, _backward)

@@ -88,16 +88,17 @@ def score(
     columns: dict[str, Any] = {"hidden": previous, "token": rows.token, "real": rows.real}
     if kept and action.kept is not None:
         columns["kept"] = rows.put(action.kept)
-    heads = {"model": params}
+    heads = {"model": {name: ops.wide(w) for name, w in params.items() if name != "layers"}}
     if needs.divergence:
         heads["reference"] = jax.lax.stop_gradient(reference)
         columns["reference"] = rows.read(model, heads["reference"])[1]
 
     whole = bool(needs.divergence) or not vocabulary  # all logits of a position at once
 
-    def body(columns: dict[str, Array]) -> dict[str, Array]:
+    def body(groups: dict[str, Array]) -> dict[str, Array]:
         if whole:
-            return _from_logits(model, heads, columns, needs, temperature)
+            one = jax.checkpoint(lambda columns: _from_logits(model, heads, columns, needs, temperature))
+            return jax.lax.map(one, groups)
         request = head.Request(
             model.architecture.dtype,
             vocabulary,
@@ -107,9 +108,9 @@ def score(
             needs.square_prob,
             model.architecture.logit_cap,
         )
-        return _in_parts(model, params, columns, request, temperature)
+        return _in_parts(model, params, groups, request, temperature)
 
-    result = _over_columns(jax.checkpoint(body) if whole else body, columns, chunk, model.layout)
+    result = _over_columns(body, columns, chunk, model.layout)
     result = {name: rows.take(x) for name, x in result.items()}
     divergence = {name: result.pop(name) for name in sorted(needs.divergence)}
     return scalars.replace(divergence=divergence, **result)
@@ -242,7 +243,7 @@ def _scalars(
 
 
 def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layouts.Layout) -> dict[str, Array]:
-    """Apply ``body`` to groups of completion columns, [B, c, ...] at a time, and join its [B, c] results.
+    """Apply ``body`` to the n groups of completion columns, [n, B, c, ...], and join its [n, B, c] results.
 
     Of n groups, group g has the columns i n + g, so that columns sharded over devices are split within each shard.
     """
@@ -256,7 +257,7 @@ def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layo
         x = jnp.pad(x, [(0, 0), (0, groups * size - width)] + [(0, 0)] * (x.ndim - 2))
         return layout(jnp.moveaxis(x.reshape(rows, size, groups, *x.shape[2:]), 2, 0), (None, *_COLUMNS))
 
-    result = jax.lax.map(body, jax.tree.map(cut, columns))
+    result = body(jax.tree.map(cut, columns))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size)[:, :width], result)
 
 
@@ -267,7 +268,7 @@ def _in_parts(
     request: head.Request,
     temperature: Array | float,
 ) -> dict[str, Array]:
-    """Compute all that is needed but divergences for one group of columns; each [B, c]."""
+    """Compute all that is needed but divergences for groups of columns; each [n, B, c]."""
     temperature = jnp.asarray(temperature, jnp.float32)
     result = head.scores(
         request,

@@ -14,17 +14,20 @@ update and like ``tensor`` in such a rollout.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rljax.models import layouts
 from rljax.models.layouts import Names
+from rljax.transforms import ops
 from rljax.types import Array, Tree
 
 # Axes that split one dimension together must be adjacent here, in this order: otherwise XLA replaces the gather by an
@@ -285,13 +288,19 @@ class Layout:
             if all(_count(self.mesh, axes) == 1 for spec in specs for axes in spec):
                 return function(*arrays)
             by_name = dict(pair for key, spec in zip(names, specs, strict=True) for pair in zip(key, spec, strict=True))
+            # An array has a dimension of copies, one for each device that shares a shard.
+            specs = [[tuple(a for a in AXES if all(a not in axes for axes in spec)), *spec] for spec in specs]
             *in_specs, out_specs = (
                 PartitionSpec(*(axes or None for axes in spec)) for spec in (*specs, [by_name[n] for n in out])
             )
             mapped = jax.shard_map(
-                function, mesh=self.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False
+                lambda *copies: function(*(x[0] for x in copies)),
+                mesh=self.mesh,
+                in_specs=tuple(in_specs),
+                out_specs=out_specs,
+                check_vma=False,
             )
-            return mapped(*arrays)
+            return mapped(*(_copies(x, _count(self.mesh, spec[0])) for x, spec in zip(arrays, specs, strict=True)))
 
         return run
 
@@ -315,6 +324,22 @@ class Layout:
                 spec.append(fitting(name, [axis for axes in spec for axis in axes]))
             specs.append(spec)
         return specs
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _copies(x: Array, count: int) -> Array:
+    """Return x [count, ...]; the gradients of the copies are summed in float32 (shard_map would sum in x's dtype)."""
+    return jnp.broadcast_to(x[None], (count, *x.shape))
+
+
+def _copies_backward(count: int, saved: None, gradient: Array) -> tuple[Array | None]:
+    del count, saved
+    if gradient.dtype == jax.dtypes.float0:  # of integers
+        return (None,)
+    return (ops.rounded(jnp.sum(gradient, axis=0, dtype=jnp.float32), gradient.dtype),)
+
+
+_copies.defvjp(lambda x, count: (_copies(x, count), None), _copies_backward)
 
 
 def _by_rule(names: Names) -> list[tuple[str, ...]]:

@@ -88,9 +88,11 @@ def _minibatch_gradient(
     def loss(part: types.Tree, rows: types.Rollout, key: types.Key, places: packing.Places | None = None):
         scores = score(part, rows, places)
         value, metrics = interpreter.loss(o, rows, scores, inner, key)
-        if scores.logp is not None and rows.behaviour_logp is not None:
-            gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - rows.behaviour_logp)
-            drawn = (rows.mask > 0) & (rows.behaviour_logp < 0)  # demonstrations have log-prob 0
+        # logp is normalized over the kept support if raw_logp is there, else over the whole vocabulary
+        sampled = rows.raw_logp if scores.raw_logp is None else rows.behaviour_logp
+        if scores.logp is not None and sampled is not None:
+            gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - sampled)
+            drawn = (rows.mask > 0) & (sampled < 0)  # demonstrations have log-prob 0
             metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
         return value, metrics
 
