@@ -22,7 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import fsspec.config
 from etils import epath
@@ -224,6 +224,14 @@ def write(path: Path, content: bytes | str, patience: float | None = None) -> No
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def is_at(file: IO[bytes], path: Path) -> bool:
+    """Return whether an open local file is the one at ``path``, which may be deleted or replaced."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def create(path: Path, content: bytes) -> bool:

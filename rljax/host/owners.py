@@ -8,6 +8,7 @@ by a kill, has the same content as the record, and can be locked.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,6 @@ import pathlib
 import socket
 import threading
 import time
-import uuid
 import warnings
 from typing import BinaryIO
 
@@ -28,12 +28,7 @@ _STALE = 60.0  # seconds without a write after which its process is considered d
 
 
 class Owner:
-    """Owner of a work directory, from ``acquire`` to ``release``.
-
-    Args:
-      path: the work directory, local or gs://.
-      lock: the local file to lock.
-    """
+    """Owner of the work directory ``path``, from ``acquire`` to ``release``; ``lock`` is the local file to lock."""
 
     def __init__(self, path: epath.Path, lock: pathlib.Path):
         self._path, self._lock, self._record = path, lock, path / ".owner"
@@ -43,13 +38,9 @@ class Owner:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Become the owner.
-
-        Raises:
-          ValueError: another process is the owner, which the message names; or the directory cannot be written to.
-        """
+        """Become the owner; raise ValueError if another process is the owner, or the directory cannot be written to."""
         facts = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.strftime("%Y-%m-%d %H:%M:%S %Z")}
-        self._content = json.dumps({**facts, "id": uuid.uuid4().hex}).encode()
+        self._content = json.dumps({**facts, "id": os.urandom(16).hex()}).encode()
         try:
             previous = self._acquire_lock()
             if storage.remote(self._path):
@@ -57,17 +48,13 @@ class Owner:
             assert self._file is not None
             self._file.truncate(0)
             self._file.write(self._content)
-        except OSError as error:
+        except BaseException as error:
             self.release()
-            if storage.transient(error):
+            if not isinstance(error, OSError) or storage.transient(error):
                 raise
-            why = error.strerror or storage.brief(error)
+            why = "it is a file" if os.path.isfile(self._path) else error.strerror or storage.brief(error)
             why = "no such bucket" if storage.remote(self._path) and isinstance(error, FileNotFoundError) else why
-            why = "it is a file" if os.path.isfile(self._path) else why
             raise ValueError(f"{self._path}: cannot be written to ({why})") from error
-        except BaseException:
-            self.release()
-            raise
 
     def check(self) -> None:
         """Raise OSError if a remote directory was deleted or another process has become its owner."""
@@ -86,31 +73,33 @@ class Owner:
                 if self._read(patience=0.0) == self._content:
                     storage.delete(self._record, generation, patience=0.0)
             except OSError as error:
-                self._warn(error, f"the next run on another machine waits {_STALE:.0f} s")
+                self._warn(f"{self._record} was not deleted ({storage.brief(error)})")
         if self._file is not None:
             with contextlib.suppress(OSError):  # the directory was deleted
-                self._lock.unlink()
+                if storage.is_at(self._file, self._lock):
+                    self._lock.unlink()
             self._file.close()
             self._file = None
 
     def _acquire_lock(self) -> bytes:
         """Lock the local file; return its content, which a killed owner left."""
         self._lock.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            with contextlib.ExitStack() as stack:
-                file = stack.enter_context(self._lock.open("a+b", buffering=0))
-                file.seek(0)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if not os.path.samestat(os.fstat(file.fileno()), self._lock.stat()):
-                        continue  # the previous owner has released this one and another process has created a new one
-                except BlockingIOError:
-                    raise self._refusal(file.read()) from None
-                except FileNotFoundError:
-                    continue  # the previous owner has released and deleted it
-                stack.pop_all()
+        while self._file is None:
+            file = self._lock.open("a+b", buffering=0)
+            file.seek(0)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise self._refusal(file.read()) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+                    raise
+                self._warn(f"{self._path} cannot be locked ({error.strerror}): let no other run use it")
+            if storage.is_at(file, self._lock):
                 self._file = file
-                return file.read()
+            else:  # the previous owner has just deleted it
+                file.close()
+        return self._file.read()
 
     def _create_record(self, previous: bytes) -> None:
         """Create the record and start to rewrite it; ``previous`` is that of a killed owner."""
@@ -135,7 +124,7 @@ class Owner:
                     return  # ``check`` reports it
                 storage.write(self._record, self._content, patience=0.0)
             except Exception as error:
-                self._warn(error, "trying again")
+                self._warn(f"{self._record} was not updated ({storage.brief(error)}); trying again")
 
     def _read(self, patience: float | None = None) -> bytes | None:
         try:
@@ -144,13 +133,11 @@ class Owner:
             return None
 
     def _refusal(self, content: bytes) -> ValueError:
-        return ValueError(
-            f"{self._path} is used by {_describe(content)}. Wait until it ends, or choose another --workdir."
-        )
+        who = _describe(content)
+        return ValueError(f"{self._path} is used by {who}. Wait until it ends, or choose another --workdir.")
 
-    def _warn(self, error: Exception, consequence: str) -> None:
-        message = f"{self._record}: not updated ({storage.brief(error)}); {consequence}"
-        warnings.warn(message, storage.StorageWarning, stacklevel=1)
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, storage.StorageWarning, stacklevel=3)
 
 
 def _describe(content: bytes) -> str:

@@ -79,7 +79,7 @@ class StepLog:
         if self._file is None and not self._path.exists():
             return 0, 0
         file = self._file or self._open()
-        if not (self._path.exists() and os.path.samestat(os.fstat(file.fileno()), self._path.stat())):
+        if not storage.is_at(file, self._path):
             raise OSError(f"{self._path} was deleted or replaced during the run; its last records are lost")
         os.fsync(file.fileno())
         return self._size, self._crc

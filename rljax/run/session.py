@@ -128,7 +128,8 @@ class Session(contextlib.AbstractContextManager):
                 self.failure = NonFinite(
                     f"step {step} (phase {name!r}): {in_row:.0f} consecutive updates were not finite and were "
                     f"skipped (config.learner.max_skipped={limit}). "
-                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are unchanged since then."
+                    f"Not finite in this step: {bad or 'the update'}. A skipped update changes neither parameters nor "
+                    "optimizer state."
                 )
 
     def announce(self, step: steps.Step) -> None:
