@@ -72,6 +72,8 @@ class Owner:
                 generation = storage.generation(self._record, patience=0.0)
                 if self._read(patience=0.0) == self._content:
                     storage.delete(self._record, generation, patience=0.0)
+            except FileNotFoundError:
+                pass
             except OSError as error:
                 self._warn(f"{self._record} was not deleted ({storage.brief(error)})")
         if self._file is not None:
