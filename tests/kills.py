@@ -119,12 +119,6 @@ class Run:
         log = self.workdir / "metrics.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
-    def handles_sigterm(self) -> bool:
-        """Return whether the process has a handler for SIGTERM."""
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
-        return bool(caught >> (signal.SIGTERM - 1) & 1)
-
     def wait(self, condition) -> bool:
         """Wait until a condition holds; return False if the process ends before."""
         while time.monotonic() - self.start < SECONDS:
@@ -141,9 +135,9 @@ class Run:
         return self._output.read_text()
 
     def end(self) -> int:
-        """Wait for the end of the process; return its exit code. None of its children may outlive it by 5 seconds."""
+        """Wait for the end of the process; return its exit code. None of its children may outlive it by 20 seconds."""
         self.wait(lambda: False)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while orphans := self.alive():
             if time.monotonic() > deadline:
                 raise Different(f"{self.workdir}: processes {orphans} are left")
@@ -162,6 +156,13 @@ class Run:
                 except OSError:
                     continue
         return pids
+
+
+def handles(pid: int, sign: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught >> (sign - 1) & 1)
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...] | None:
@@ -215,7 +216,7 @@ def disturb(folder: pathlib.Path, whole: Whole, sign: signal.Signals, drawn: str
     """Start or resume a run and send it one signal in a phase; return what happened."""
     run = Run(folder, whole.task, workdir)
     if sign == signal.SIGTERM:
-        run.wait(run.handles_sigterm)
+        run.wait(lambda: handles(run.process.pid, sign))
     steps = run.steps()
     target = int(rng.integers(steps, STEPS)) if drawn in ("step", "save") and steps < STEPS else 0
     if run.wait(lambda: run.phase() in (drawn, "exit") and (drawn != "start-up" and run.steps()) >= target):
@@ -232,8 +233,8 @@ def disturb(folder: pathlib.Path, whole: Whole, sign: signal.Signals, drawn: str
     fell = run.phase() if code == -signal.SIGKILL else sent
     if code not in ({-signal.SIGKILL, 0} if sign == signal.SIGKILL else {75, 0}):
         raise Different(f"{sign.name} in {fell}: exit code {code}\n{run.output()}")
-    if fell == "ended" and code != 0:
-        raise Different(f"ended by itself with exit code {code}\n{run.output()}")
+    if code == 75 and "to resume, run the same command again" not in run.output().lower():
+        raise Different(f"no word on how to resume:\n{run.output()}")
     return Signal(sign, drawn, fell, code)
 
 
