@@ -7,13 +7,11 @@ Commands:
 """
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
-
-from absl import app, flags
-
-from rljax.language import messages, parse
+from typing import Any, NoReturn
 
 # Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
 # ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which adds to ``--help``.
@@ -44,6 +42,8 @@ def run(name: str, arguments: Sequence[str]) -> None:
       name: a key of ``COMMANDS``.
       arguments: the command-line arguments after the command's name.
     """
+    from absl import flags
+
     try:
         _run(name, arguments)
     except Exception as error:
@@ -55,11 +55,15 @@ def run(name: str, arguments: Sequence[str]) -> None:
 
 def fail(error: Exception | str) -> NoReturn:
     """Exit with code 2 and an error's message in one line."""
+    from rljax.language import messages
+
     print(f"error: {messages.printable(error)}", file=sys.stderr)
     sys.exit(2)
 
 
 def _run(name: str, arguments: Sequence[str]) -> None:
+    from absl import app, flags
+
     module = importlib.import_module(COMMANDS[name][0])
     argv = [f"python -m rljax {name}", *arguments]
     if not hasattr(module, "define_flags"):
@@ -85,9 +89,24 @@ def main(arguments: Sequence[str]) -> None:
     if name.startswith("-"):
         name, rest = "train", arguments
     if name not in COMMANDS:
+        from rljax.language import messages, parse
+
         fail(f"unknown command {messages.shown(name)}.{parse.nearest(name, COMMANDS)}")
     run(name, rest)
 
 
+def _stop(*_: Any) -> None:
+    """Exit with code 75: until a run handles SIGTERM itself, there is nothing to save."""
+    os.write(2, b"SIGTERM: to resume, run the same command again.\n")
+    os._exit(os.EX_TEMPFAIL)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
+    if training:
+        signal.signal(signal.SIGTERM, _stop)  # before the imports of the command, which take seconds
+    try:
+        main(sys.argv[1:])
+    finally:
+        if training:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the state is saved and the exit code is known

@@ -123,7 +123,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _conditional(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         target = urllib.parse.urlsplit(self.path).path.partition("/o/")[2]
-        target = target or urllib.parse.quote(query.get("name", [""])[0], safe="")
+        name = query.get("name", [""])[0]
+        if query.get("uploadType") == ["multipart"]:  # the name is in the first part
+            name = json.loads(body.split(b"\n\n")[1].split(b"\n")[0])["name"]
+        target = target or urllib.parse.quote(name, safe="")
         session = query.get("upload_id", [""])[0]
         if session in self.store.finished:
             return self.store.finished[session]

@@ -4,11 +4,14 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +20,9 @@ import pytest
 
 import rljax
 from rljax.config import files, schema
+from rljax.host import workdirs
 from rljax.run import checkpoints, evaluate, loop, sample
-from tests import compiler, tiny
+from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
 ROOT = pathlib.Path(__file__).parent.parent
@@ -46,19 +50,6 @@ def command(module, *arguments):
 
 def run(*arguments, module=""):
     return subprocess.run(**command(module, *arguments), timeout=240)
-
-
-def stop_at(lines, sign, workdir, *arguments):
-    """Start a run and send it ``sign`` once its metrics have so many lines; return its exit code and output."""
-    process = subprocess.Popen(**command("", *arguments))
-    log, deadline = workdir / "metrics.jsonl", time.time() + 240
-    while time.time() < deadline and process.poll() is None:
-        if log.exists() and log.read_bytes().count(b"\n") >= lines:
-            process.send_signal(sign)
-            break
-        time.sleep(0.002)
-    output, _ = process.communicate(timeout=240)
-    return process.returncode, output
 
 
 @pytest.fixture(scope="module")
@@ -105,30 +96,130 @@ def test_a_run_writes_everything_it_promises(finished):
 
 
 @pytest.mark.full
-def test_killed_twice_and_resumed_it_ends_bit_for_bit_the_same(finished, tmp_path):
-    config, whole, _ = finished
-    arguments = ("--config", str(config), "--workdir", str(tmp_path))
-    for lines in (12, 60):
-        code, output = stop_at(lines, signal.SIGKILL, tmp_path, *arguments)
-        assert code == -signal.SIGKILL, output
-    assert checkpoints.Checkpointer(tmp_path / "checkpoints").latest_step() < 100
-    done = run(*arguments)
-    assert done.returncode == 0, done.stdout
-    same(whole, tmp_path)
+def test_20_kills_and_5_sigterms_at_random_moments_change_nothing(tmp_path):
+    signals, failures = kills.campaign(tmp_path, kills=20, terms=5, seed=1, jobs=1)
+    print(kills.table(signals))
+    assert failures == [] and len(signals) == 25
+
+
+def test_sigterm_before_the_imports_exits_with_the_resumable_code():
+    process = subprocess.Popen(**command("", "--config", "quickstart", "--workdir", "/nonexistent/run"))
+    while not kills.handles(process.pid, signal.SIGTERM):
+        assert process.poll() is None, process.communicate()[0]
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == loop.RESUMABLE == 75
+    assert output == "SIGTERM: to resume, run the same command again.\n"
+
+
+def listing(folder):
+    return {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def test_a_work_directory_in_use_is_refused_before_anything_is_written(tmp_path):
+    first = workdirs.WorkDirectory(tmp_path / "run")
+    first.owner.acquire()
+    before = listing(tmp_path)
+    with pytest.raises(ValueError, match=rf"run is used by process {os.getpid()} on {socket.gethostname()}, started 2"):
+        loop.train(tiny.config(), tmp_path / "run", progress=False, devices=ONE)
+    assert listing(tmp_path) == before
+    first.close()
+    assert listing(tmp_path) == {}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "acquired\n"
+    with pytest.raises(ValueError, match=rf"is used by process {holder.pid} on "):
+        first.owner.acquire()
+    holder.kill()
+    holder.communicate()
+    first.owner.acquire()  # the kernel has released the lock
+    first.close()
+
+
+HOLDER = """
+import sys, time
+from rljax.host import workdirs
+workdirs.WorkDirectory(sys.argv[1]).owner.acquire()
+print("acquired", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.mark.full
-def test_sigterm_saves_and_exits_with_the_resumable_code(finished, tmp_path):
+def test_a_second_process_ends_with_one_line_and_readers_are_not_blocked(finished):
     config, whole, _ = finished
-    arguments = ("--config", str(config), "--workdir", str(tmp_path))
-    code, output = stop_at(40, signal.SIGTERM, tmp_path, *arguments)
-    assert code == loop.RESUMABLE == 75
-    assert "To resume, run the same command again" in output and str(config) in output
-    saved = checkpoints.Checkpointer(tmp_path / "checkpoints").latest_step()
-    assert saved == max(json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open())
-    done = run(*arguments)
-    assert done.returncode == 0, done.stdout
-    same(whole, tmp_path)
+    first = workdirs.WorkDirectory(whole)
+    first.owner.acquire()
+    before = listing(whole)
+    done = run("--config", str(config), "--workdir", str(whole))
+    assert done.returncode == 2 and f"{whole} is used by process {os.getpid()} on" in done.stdout.splitlines()[-1]
+    assert "Traceback" not in done.stdout
+    assert parameters(whole)[0] == 100
+    assert listing(whole) == before
+    first.close()
+
+
+@pytest.mark.parametrize(("place", "why"), [("file", "it is a file"), ("file/run", "Not a directory")])
+def test_a_work_directory_that_cannot_be_made_is_refused(tmp_path, place, why):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=rf"{place}: cannot be written to \({why}\)"):
+        loop.train(tiny.config(), tmp_path / place, progress=False, devices=ONE)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.full
+def test_a_work_directory_deleted_during_the_run_is_an_error(finished, tmp_path):
+    config, _, _ = finished
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(**command("", "--config", str(config), "--workdir", str(workdir)))
+    while not (workdir / "metrics.jsonl").exists() or (workdir / "metrics.jsonl").read_bytes().count(b"\n") < 12:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+    workdir.rename(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "moved")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2 and "Traceback" not in output, output
+    assert f"error: {workdir}/metrics.jsonl was deleted or replaced during the run" in output
+
+
+@pytest.mark.full
+def test_a_full_disk_ends_the_run_with_one_line_and_complete_files(finished, tmp_path):
+    config, _, _ = finished
+    arguments = command("", "--config", str(config), "--workdir", str(tmp_path / "run"))
+    arguments["args"] = ["bash", "-c", 'ulimit -f 5; exec "$@"', "bash", *arguments["args"]]  # no file above 5 KiB
+    done = subprocess.run(**arguments, timeout=240)
+    assert done.returncode == 2 and "Traceback" not in done.stdout, done.stdout
+    assert re.search(r"^error: \[Errno 27\] File too large: '.*/run/.*'$", done.stdout, re.MULTILINE), done.stdout
+    for name in ("metrics.jsonl", "timings.jsonl", "rollouts.jsonl"):
+        content = (tmp_path / "run" / name).read_text()
+        assert all(json.loads(line) for line in content.splitlines()) and content[-1:] in ("", "\n")
+    assert not [file for file in (tmp_path / "run").rglob("*") if file.name.endswith((".writing", ".lock"))]
+
+
+@pytest.mark.full
+def test_a_gap_in_the_logs_is_refused_unless_allowed(finished, tmp_path):
+    config, whole, _ = finished
+    shutil.copytree(whole, tmp_path / "copy")
+    record = checkpoints.Checkpointer(whole / "checkpoints").read_extras()["logs"]
+    for name in ("metrics", "evaluations", "rollouts"):
+        content = (whole / f"{name}.jsonl").read_bytes()
+        assert record[name] == [len(content), zlib.crc32(content)]
+    log = tmp_path / "copy" / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:40] + lines[45:]))
+    before = listing(tmp_path)
+    loaded = files.load(str(config))
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl: records from before the checkpoint of step 100 are .*--allow_log_gap"
+    ):
+        loop.train(loaded, tmp_path / "copy", progress=False)
+    assert listing(tmp_path) == before
+    result = loop.train(loaded, tmp_path / "copy", allow_log_gap=True, progress=False)
+    assert len(result.history) == 95 and int(result.state.step) == 100
 
 
 @pytest.mark.full
@@ -231,6 +322,21 @@ def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path)
     with pytest.raises(loop.NonFinite, match=r"phase 'main'.*max_skipped=2") as error:
         loop.train(config, tmp_path, progress=False, devices=ONE)
     assert "loss" in str(error.value)
+
+
+@pytest.mark.full
+def test_a_learning_rate_that_becomes_nan_stops_the_run_with_the_parameters_before(tmp_path):
+    # 0 * 1e30 ** 2 is 0 * inf in float32: the third step of the optimizer is the first that is not finite.
+    optimizer = (
+        "chain(scale_by_adam(), add_decayed_weights(0.1), scale_by_learning_rate(exponential_decay(0.0, 1, 1e30)))"
+    )
+    config = tiny.config(phases=("main",), phase__main__steps=9, learner__max_skipped=1, optimizer=optimizer)
+    with pytest.raises(loop.NonFinite, match=r"step 4 .*Not finite in this step: the update") as error:
+        loop.train(config, tmp_path, progress=False, devices=ONE)
+    assert "A skipped update changes neither parameters nor optimizer state" in str(error.value)
+    program, params, step = evaluate.load(str(tmp_path))
+    assert step == 3
+    jax.tree.map(np.testing.assert_array_equal, params, program.steps[0].begin(None, program.key).params["policy"])
 
 
 @pytest.mark.full

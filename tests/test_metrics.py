@@ -1,10 +1,13 @@
 """Logs that are truncated and torn, the progress line in every kind of output, and the display of rollouts."""
 
+import contextlib
 import io
 import json
 import os
 import pathlib
 import re
+import resource
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +17,7 @@ import pytest
 import rich.console
 from tensorboardX.proto import event_pb2
 
+from rljax.data import storage
 from rljax.run import metrics, plots, progress
 
 
@@ -130,6 +134,79 @@ def test_a_resumed_run_leaves_the_files_and_history_of_an_uninterrupted_one(tmp_
     assert resumed.history == whole.history == [{"step": s, "phase": "grpo", "reward": s / 3} for s in range(1, 7)]
     assert resumed.evaluations == whole.evaluations
     assert [e["step"] for e in whole.evaluations] == [2, 4, 6]
+
+
+def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
+    logger = metrics.Logger(tmp_path, tensorboard=False)
+    run_steps(logger, 1, 4)
+    written = logger.sync()  # with the checkpoint of step 4
+    run_steps(logger, 5, 6)
+    logger.close()
+    for name in ("metrics", "timings", "evaluations", "rollouts"):
+        path = tmp_path / f"{name}.jsonl"
+        whole = path.read_bytes()
+        lines = whole.splitlines(keepends=True)
+        for damaged in (None, b"", b"".join(lines[:1]), b"".join(lines[1:]), whole.replace(b"2", b"3", 1)):
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+            with pytest.raises(
+                ValueError, match=rf"{name}\.jsonl: records from before the checkpoint of step 4 are .*gap"
+            ):
+                metrics.Logger(tmp_path, tensorboard=False, resume_step=4, written=written)
+            assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+        path.write_bytes(whole)
+    (tmp_path / "metrics.jsonl").unlink()
+    allowed = metrics.Logger(tmp_path, tensorboard=False, resume_step=4)
+    assert allowed.history == [] and [e["step"] for e in allowed.evaluations] == [2, 4]
+    allowed.close()
+
+
+def test_a_log_that_is_deleted_or_replaced_during_the_run_is_noticed(tmp_path):
+    for deed in (lambda f: f.unlink(), lambda f: f.replace(f.with_suffix(".moved")), lambda f: shutil.rmtree(f.parent)):
+        folder = tmp_path / "run"
+        logger = metrics.Logger(folder, tensorboard=False, resume_step=0)
+        run_steps(logger, 1, 2)
+        logger.sync()
+        deed(folder / "metrics.jsonl")
+        run_steps(logger, 3, 4)
+        with pytest.raises(OSError, match=r"metrics\.jsonl was deleted or replaced during the run"):
+            logger.sync()
+        logger.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def full_disk(size):
+    """Let no file of this process grow beyond ``size`` bytes; a write stops there and the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_it_complete(tmp_path):
+    path = tmp_path / "a.jsonl"
+    log = metrics.StepLog(path)
+    log.append({"step": 1})
+    with full_disk(len(b'{"step": 1}\n') + 5):
+        with pytest.raises(OSError, match=r"\[Errno \d+\].*a\.jsonl"):
+            log.append({"step": 2})
+        log.close()
+    assert path.read_bytes() == b'{"step": 1}\n'
+    log.append({"step": 3})
+    assert [r["step"] for r in log.read()] == [1, 3]
+    with full_disk(5), pytest.raises(OSError, match=r"\[Errno \d+\].*/b'"):
+        storage.write(tmp_path / "b", b"content")
+    assert os.listdir(tmp_path) == ["a.jsonl"]
+    logger = metrics.Logger(tmp_path)
+    with full_disk(500):  # the events are written by this thread, so that it sees the error
+        with pytest.raises(OSError, match=r"\[Errno \d+\].*tensorboard"):
+            for step in range(1000):
+                logger._board.add("reward", 1.0, step)
+        with pytest.raises(OSError):
+            logger.close()
 
 
 def test_a_new_run_removes_the_records_of_a_killed_one(tmp_path):

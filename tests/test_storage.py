@@ -1,6 +1,7 @@
 """Work directories, checkpoints, data and weights on gs://, against an emulator behind a proxy that fails on demand."""
 
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -18,7 +19,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from rljax.config import files, schema
 from rljax.data import gsm8k_builder, storage, tokenizers
-from rljax.host import workdirs
+from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
 from rljax.run import checkpoints, evaluate, loop, metrics
@@ -424,6 +425,75 @@ def test_a_log_left_here_counts_where_the_remote_one_is_its_beginning(store):
         open_(f"{BUCKET}/left")
         assert (log.read_bytes() if log.exists() else None) == found
         assert not (directory.logs / "other").exists()
+
+
+def owner(place, lock):
+    return owners.Owner(storage.path(place), lock)
+
+
+@pytest.mark.full
+def test_a_remote_work_directory_has_one_owner(store, tmp_path, monkeypatch):
+    place, record = f"{BUCKET}/owned", f"{BUCKET}/owned/.owner"
+    monkeypatch.setattr(owners, "_BEAT", 0.05)
+    monkeypatch.setattr(owners, "_STALE", 1.0)
+    store.plan(flaky.Fault("forget", "POST.*owned/.owner"))  # created, but the response is lost
+    first = owner(place, tmp_path / "one.lock")
+    first.acquire()
+    assert store.faults[0].hits == 1
+    facts = json.loads(storage.read(record))
+    for lock in ("two.lock", "one.lock"):  # on another machine; on the same
+        with pytest.raises(ValueError, match=rf"{place} is used by process {os.getpid()} on {facts['host']}, started"):
+            owner(place, tmp_path / lock).acquire()
+    first.check()
+    first.release()
+    assert storage.names(place) == [] and not (tmp_path / "one.lock").exists()
+    monkeypatch.setattr(owners, "_BEAT", 60.0)
+    first.acquire()
+    second = owner(place, tmp_path / "two.lock")
+    second.acquire()  # the first does not rewrite its record, as if it was killed
+    with pytest.raises(OSError, match=r"owned is now used by process .*; this run stops"):
+        first.check()
+    first.release()  # leaves the record of the other
+    second.check()
+    storage.delete(record, storage.generation(record))
+    with pytest.raises(OSError, match=r"owned was deleted during the run"):
+        second.check()
+    second.release()
+
+
+def test_a_killed_owner_of_the_same_machine_is_replaced_at_once(store, tmp_path):
+    place, lock = f"{BUCKET}/killed-owner", tmp_path / "a.lock"
+    content = json.dumps({"host": "x", "pid": 1, "started": "then", "id": "1"}).encode()
+    storage.write(f"{place}/.owner", content)
+    lock.write_bytes(content)
+    start = time.monotonic()
+    found = owner(place, lock)
+    found.acquire()
+    assert time.monotonic() - start < owners._STALE / 2
+    found.release()
+    assert storage.names(place) == []
+
+
+@pytest.mark.full
+def test_two_that_find_a_dead_owner_at_once_do_not_both_become_it(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(owners, "_BEAT", 0.05)
+    monkeypatch.setattr(owners, "_STALE", 2.0)
+    place = f"{BUCKET}/contested"
+    storage.write(f"{place}/.owner", b"{}")
+
+    def acquire(number):
+        candidate = owner(place, tmp_path / f"{number}.lock")
+        try:
+            candidate.acquire()
+        except ValueError as error:
+            return str(error)
+        return candidate
+
+    found = in_parallel(*(functools.partial(acquire, i) for i in range(3)))
+    (winner,) = (x for x in found if not isinstance(x, str))
+    assert all("contested is used by " in x for x in found if isinstance(x, str))
+    winner.check()
+    winner.release()
 
 
 CONFIG = """

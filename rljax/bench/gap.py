@@ -71,7 +71,9 @@ def _measure(cause: Cause, shape: str, prompts: int, samples: int, prompt: int, 
         jax.tree_util.tree_map_with_path(narrow, params) if cause.rounded else params
     )
     whole = [jnp.repeat(x, samples, axis=0) for x in (texts.token, texts.mask)]
-    rows = types.Rollout(drawn.mask, drawn.mask[:, 0], row, context=types.Context(*whole), action=types.Action(drawn.token))
+    rows = types.Rollout(
+        drawn.mask, drawn.mask[:, 0], row, context=types.Context(*whole), action=types.Action(drawn.token)
+    )
     score = functools.partial(scoring.score, trainer, needs=types.Needs(), vocabulary=cause.vocabulary)
     return np.asarray(jit(lambda params: score(params, rows).logp)(params) - drawn.behaviour_logp)
 

@@ -9,6 +9,7 @@ times within about a quarter of an hour. ``retry`` continues after gcsfs gives u
 raised at once.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -21,7 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import fsspec.config
 from etils import epath
@@ -177,13 +178,14 @@ def size(path: Path) -> int:
     return retry(lambda: _of(path).size(os.fspath(path)), path) if remote(path) else os.path.getsize(path)
 
 
-def read(path: Path, start: int = 0, stop: int | None = None) -> bytes:
+def read(path: Path, start: int = 0, stop: int | None = None, patience: float | None = None) -> bytes:
     """Return the content of a file, or a part of it.
 
     Args:
       path: local or gs://.
       start: first byte.
       stop: the byte after the last one; None: the end of the file.
+      patience: seconds, as in ``retry``.
 
     Returns:
       The bytes.
@@ -193,7 +195,7 @@ def read(path: Path, start: int = 0, stop: int | None = None) -> bytes:
     """
     if remote(path):
         end = {} if stop is None else {"end": stop}
-        return retry(lambda: _of(path).cat_file(os.fspath(path), start=start or None, **end), path)
+        return retry(lambda: _of(path).cat_file(os.fspath(path), start=start or None, **end), path, patience)
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(-1 if stop is None else stop - start)
@@ -212,24 +214,49 @@ def write(path: Path, content: bytes | str, patience: float | None = None) -> No
         retry(lambda: _of(path).pipe_file(os.fspath(path), content), path, patience)
         return
     temporary = f"{os.fspath(path)}.writing"
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def check_writable(folder: Path) -> None:
-    """Raise ValueError if no object can be written below a remote folder: no such bucket, or no permission."""
-    probe = f"{os.fspath(folder).rstrip('/')}/.probe"
     try:
-        write(probe, b"")
-        _delete([probe])
-    except (OSError, ValueError) as error:
-        if transient(error):
-            raise
-        why = "no such bucket" if isinstance(error, FileNotFoundError) else brief(error)
-        raise ValueError(f"{os.fspath(folder)}: cannot be written to ({why})") from error
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def is_at(file: IO[bytes], path: Path) -> bool:
+    """Return whether an open local file is the one at ``path``, which may be deleted or replaced."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Create an object of a store unless it exists; return whether it was created.
+
+    If the response of an attempt is lost, the next attempt finds the object and returns False.
+    """
+    try:
+        retry(lambda: _of(path).pipe_file(os.fspath(path), content, mode="create"), path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def generation(path: Path, patience: float | None = None) -> str:
+    """Return the generation of an object of a store, which changes when the object is written."""
+    return str(retry(lambda: _of(path).info(os.fspath(path)), path, patience)["generation"])
+
+
+def delete(path: Path, generation: str, patience: float | None = None) -> None:
+    """Delete an object of a store if it still has this generation."""
+    bucket, _, name = os.fspath(path).partition("://")[2].partition("/")
+    options = {"ifGenerationMatch": generation}
+    with contextlib.suppress(FileNotFoundError, FileExistsError):  # deleted or written by another process
+        retry(lambda: _of(path).call("DELETE", "b/{}/o/{}", bucket, name, **options), path, patience)
 
 
 # --- folders -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 ``processes``  Start and use several processes that run one program: ``initialize``, ``leader``, ``gather``,
                ``together``, ``from_leader``, ``fetch``, ``local_rows``, ``global_rows``, ``notice``, ``lost``.
 ``workdirs``   The work directory of a run, local or on gs:// with its logs mirrored: ``WorkDirectory``, ``LOGS``.
+``owners``     One run at a time writes to a work directory: ``Owner``.
 ``profiles``   Traces of chosen steps, an explanation of exhausted memory, where host time goes: ``steps``,
                ``Tracer``, ``explain_out_of_memory``, ``OutOfMemory``, ``live_arrays``, ``Clock``.
 

@@ -6,6 +6,7 @@ all of them are stored. A run calls ``upload`` before it saves a checkpoint, so 
 the checkpoint of step k.
 """
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -16,6 +17,7 @@ import warnings
 
 from rljax import data
 from rljax.data import storage
+from rljax.host import owners
 
 LOGS = ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "verdicts.jsonl")
 _SECONDS = 60.0  # between two uploads of the thread
@@ -38,6 +40,8 @@ class WorkDirectory:
         if self.remote:
             key = hashlib.sha256(str(self.path).encode()).hexdigest()[:16]
             self.logs = data.cache_folder() / "logs" / f"{self.path.name}-{key}"
+        lock = self.logs.with_name(f"{self.logs.name}.lock") if self.remote else self.logs / ".lock"
+        self.owner = owners.Owner(self.path, lock)
         self._seconds = seconds
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and modification time of each file at its last upload
         self._down = False  # whether ``upload`` failed
@@ -84,6 +88,7 @@ class WorkDirectory:
 
         Raises:
           storage.Unavailable: the store did not accept them.
+          OSError: another process has become the owner of the directory, or it was deleted.
         """
         if self.remote:
             try:
@@ -93,8 +98,14 @@ class WorkDirectory:
                 raise
 
     def close(self) -> None:
-        """Upload the remaining logs and stop the thread. After a failed ``upload``, another failure only warns."""
-        if self._thread is not None:
+        """Upload the remaining logs, stop the thread and give up ownership.
+
+        After a failed ``upload``, another failure only warns.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.owner.release)
+            if self._thread is None:
+                return
             self._stop.set()
             self._thread.join()
             self._thread = None
@@ -119,8 +130,9 @@ class WorkDirectory:
 
     def _upload(self, patience: float | None) -> None:
         with self._lock:
+            self.owner.check()
             for file in sorted(self.logs.rglob("*")):
-                if not file.is_file() or file.suffix == ".cut":  # the temporary file of a log that is being truncated
+                if not file.is_file() or file.suffix == ".writing":  # temporary
                     continue
                 name, status = file.relative_to(self.logs).as_posix(), file.stat()
                 state = status.st_size, status.st_mtime_ns

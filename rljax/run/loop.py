@@ -12,14 +12,14 @@ import jax
 
 from rljax import types
 from rljax.config import files, resolve, schema
-from rljax.data import documents, storage, tokenizers
+from rljax.data import documents, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes, profiles, workdirs
 from rljax.run import evaluate, host_rollouts, plots, programs, session
 from rljax.training import steps
 
-RESUMABLE = 75
-"""Exit code after SIGTERM: the run is saved and unfinished (EX_TEMPFAIL)."""
+RESUMABLE = os.EX_TEMPFAIL
+"""Exit code 75 after SIGTERM: the run is unfinished and can be resumed."""
 
 
 class Recompiled(RuntimeError):
@@ -63,19 +63,19 @@ def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list
     return [e for e in evaluations if e["name"] in names]
 
 
-def _check_directory(
+def _open_directory(
     config: schema.ConfigDict, directory: workdirs.WorkDirectory | None, allow_config_change: bool
 ) -> bytes | None:
-    """Check that a work directory is new or has this config; return its serialized tokenizer, if it has one.
+    """Become the owner of a work directory that is new or has this config; return its serialized tokenizer, if any.
 
     Raises:
-      ValueError: it has a run of another config (the message lists the fields that differ), or cannot be written.
+      ValueError: another process uses it, it has a run of another config (the message lists the fields that differ), or
+        it cannot be written.
     """
     if directory is None:
         return None
+    directory.owner.acquire()
     stored = directory.read("config.json")
-    if stored is None and directory.remote:
-        storage.check_writable(directory.path)
     if stored is not None:
         where = str(directory.path / "config.json")
         lines = files.differences(files.from_dict(documents.parse_object(stored, where), f"{where}: config"), config)
@@ -148,6 +148,7 @@ def train(
     workdir: str | os.PathLike[str] | None = None,
     *,
     allow_config_change: bool = False,
+    allow_log_gap: bool = False,
     progress: bool = True,
     devices: Sequence[Any] | None = None,
 ) -> Result:
@@ -157,6 +158,7 @@ def train(
       config: see ``config.default``.
       workdir: folder for checkpoints, logs and plots; None keeps everything in memory, and the run cannot be resumed.
       allow_config_change: whether a work directory may be continued with a different config.
+      allow_log_gap: whether a work directory may be continued if its logs lack records from before the checkpoint.
       progress: whether to show the progress line.
       devices: the devices of the mesh; None: all devices.
 
@@ -164,7 +166,9 @@ def train(
       The program, the final state, the metrics of each step and the evaluations.
 
     Raises:
-      ValueError: an invalid config, before any device work.
+      ValueError: an invalid config, before any device work; or a work directory that cannot be used, which the message
+        explains.
+      OSError: a file cannot be written, or was deleted during the run.
       Interrupted: the process received SIGTERM; the state is saved, except during an evaluation.
       VerifierError: the workers of a host task cannot be started, or every score of a step crashed.
       NonFinite: too many consecutive updates were not finite.
@@ -175,16 +179,18 @@ def train(
     programs.start_devices(resolve.check(config).cpu_devices)
     _check_same(config)
     directory = None if workdir is None else workdirs.WorkDirectory(workdir)
-    saved = processes.from_leader(lambda: _check_directory(config, directory, allow_config_change))
-    if saved is None and processes.several():  # created by one process, so that all have the same
-        settings, resolved = resolve.check(config), resolve.phases(config)
-        saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
-    tokenizer = None if saved is None else tokenizers.load(saved)
-    program = processes.together(lambda: programs.build(config, tokenizer, devices))
     with contextlib.ExitStack() as stack:
+        if directory is not None:
+            stack.callback(directory.close)
+        saved = processes.from_leader(lambda: _open_directory(config, directory, allow_config_change))
+        if saved is None and processes.several():  # created by one process, so that all have the same
+            settings, resolved = resolve.check(config), resolve.phases(config)
+            saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
+        tokenizer = None if saved is None else tokenizers.load(saved)
+        program = processes.together(lambda: programs.build(config, tokenizer, devices))
         workers = _workers(program, stack)
         stopping = stack.enter_context(processes.notice())
-        run = stack.enter_context(session.Session(program, directory, progress))
+        run = stack.enter_context(session.Session(program, directory, progress, allow_log_gap))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )

@@ -2,8 +2,9 @@
 
 Each log is an append-only file with one JSON record per line. Every record has a step, so that a resumed run can
 truncate the log to its checkpoint. Only ``timings.jsonl`` and the TensorBoard events hold wall-clock values: equal runs
-write equal bytes. Log the records of step k before saving the checkpoint of step k; otherwise a kill between the two
-loses them.
+write equal bytes. Log the records of step k and call ``Logger.sync`` before saving the checkpoint of step k; otherwise
+a kill between the two loses them. The checkpoint stores what ``sync`` returns, the length and checksum of each log, so
+that a resumed run notices if a log was changed.
 
     python -m rljax metrics WORKDIR [--step N] [--count N]      shows the sampled rollouts
 """
@@ -12,8 +13,10 @@ import json
 import operator
 import os
 import pathlib
+import time
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import rich.console
@@ -37,23 +40,69 @@ class StepLog:
 
     def __init__(self, path: Path):
         self._path = pathlib.Path(path)
-        self._file: TextIO | None = None
+        self._file: BinaryIO | None = None
+        self._size = self._crc = 0  # of the complete lines, once the file is open
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append a record and flush it to the operating system.
+        """Append a record and pass it to the operating system.
 
         Raises:
           ValueError: no integer "step", or a value that is not JSON-able.
+          OSError: the record was not written, for example because the disk is full; the file is as before.
         """
-        line = _line(self._path.name, record)
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists():
-                os.truncate(self._path, len(self._complete_lines()))
-            # Lone surrogates are written as \\udcxx, the JSON escape.
-            self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
-        self._file.write(line)
-        self._file.flush()
+        # Lone surrogates are written as \\udcxx, the JSON escape.
+        line = _line(self._path.name, record).encode(errors="backslashreplace")
+        file = self._file or self._open()
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            file.truncate(self._size)  # a part of the line may be written
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        self._size, self._crc = self._size + len(line), zlib.crc32(line, self._crc)
+
+    def _open(self) -> BinaryIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        complete = self._complete_lines()
+        self._file = self._path.open("ab", buffering=0)
+        self._file.truncate(len(complete))
+        self._size, self._crc = len(complete), zlib.crc32(complete)
+        return self._file
+
+    def sync(self) -> tuple[int, int]:
+        """Store the file on the disk; return its length in bytes and its CRC-32, (0, 0) if there is no file.
+
+        Raises:
+          OSError: the file was deleted or replaced while it was open, or cannot be stored.
+        """
+        if self._file is None and not self._path.exists():
+            return 0, 0
+        file = self._file or self._open()
+        if not storage.is_at(file, self._path):
+            raise OSError(f"{self._path} was deleted or replaced during the run; its last records are lost")
+        os.fsync(file.fileno())
+        return self._size, self._crc
+
+    def check(self, size: int, crc: int, step: int) -> None:
+        """Check that the file begins with what it contained when the checkpoint of ``step`` was saved.
+
+        Args:
+          size: length of the file then, bytes.
+          crc: CRC-32 of the file then.
+          step: the checkpoint's step, for the message.
+
+        Raises:
+          ValueError: the file is missing, shorter or changed.
+        """
+        content = self._complete_lines()
+        if zlib.crc32(content[:size]) == crc and len(content) >= size:
+            return
+        found = "it does not exist" if not self._path.exists() else f"{len(content):,} bytes, {size:,} then"
+        raise ValueError(
+            f"{self._path}: records from before the checkpoint of step {step} are missing or changed ({found}). "
+            "Restore the file from a copy, or continue without these records by --allow_log_gap."
+        )
 
     def read(self) -> list[Record]:
         """Return all records in the order written; none if the file does not exist.
@@ -70,12 +119,7 @@ class StepLog:
         lines = zip(complete.split(b"\n"), _records(self._path, complete), strict=False)
         content = b"".join(line + b"\n" for line, record in lines if record["step"] <= step)
         if self._path.exists() and len(content) < self._path.stat().st_size:
-            temporary = self._path.with_name(self._path.name + ".cut")
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
+            storage.write(self._path, content)
 
     def close(self) -> None:
         """Close the file; a later append reopens it."""
@@ -123,6 +167,43 @@ def _number(name: str, value: Any) -> int | float:
     return number
 
 
+class _Events:
+    """A file of TensorBoard events, written by the calling thread.
+
+    The thread of tensorboardX's own writer dies of the first error, for example of a full disk; the writer's queue
+    then fills up, and the run blocks.
+    """
+
+    def __init__(self, folder: pathlib.Path, step: int):
+        # imported only if used, as the package imports torch if that is installed
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        self._event, self._summary = event_pb2.Event, summary
+        self._folder, self._flushed = folder, 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+        # without the step, two files of the same second would have the same name
+        self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{step}")
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._file.write_event(
+            self._event(step=step, wall_time=time.time(), session_log=start)
+        )  # hides earlier events from this step on
+
+    def add(self, name: str, value: float, step: int) -> None:
+        """Write a scalar; the file is flushed at most every two seconds."""
+        event = self._event(step=step, wall_time=time.time(), summary=self._summary.scalar(name, value))
+        try:
+            self._file.write_event(event)
+            if time.monotonic() > self._flushed + 2:
+                self._flushed = time.monotonic()
+                self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder)) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Logger:
     """The logs of a run, in memory (``history``, ``evaluations``) and, with a directory, in files.
 
@@ -134,9 +215,20 @@ class Logger:
       tensorboard: whether to write TensorBoard events.
       resume_step: the step after which the run continues; later records are removed and earlier ones read. None starts
         a new run and removes all records.
+      written: what ``sync`` returned before the checkpoint of ``resume_step`` was saved; None: nothing is checked.
+
+    Raises:
+      ValueError: a log was changed since then.
     """
 
-    def __init__(self, directory: Path | None, *, tensorboard: bool = True, resume_step: int | None = None):
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        tensorboard: bool = True,
+        resume_step: int | None = None,
+        written: Mapping[str, tuple[int, int]] | None = None,
+    ):
         self.history: list[Record] = []
         self.evaluations: list[Record] = []
         self._logs: dict[str, StepLog] = {}
@@ -146,18 +238,23 @@ class Logger:
         last = -1 if resume_step is None else resume_step
         for name in ("metrics", "timings", "evaluations", "rollouts"):
             self._logs[name] = StepLog(pathlib.Path(directory) / f"{name}.jsonl")
-            self._logs[name].cut(last)
+            if written is not None and name in written:
+                self._logs[name].check(*written[name], last)
+        for log in self._logs.values():  # after all checks: an error leaves the files as they are
+            log.cut(last)
+        self.sync()  # opens the files: from here on it notices if one is deleted
         self.history = self._logs["metrics"].read()
         self.evaluations = self._logs["evaluations"].read()
         if tensorboard:
-            import tensorboardX  # imported only if used, as it imports torch if that is installed
+            self._board = _Events(pathlib.Path(directory) / "tensorboard", last + 1)
 
-            self._board = tensorboardX.SummaryWriter(
-                str(pathlib.Path(directory) / "tensorboard"),
-                purge_step=last + 1,
-                flush_secs=2,
-                filename_suffix=f".{last + 1}",  # otherwise two files of the same second have one name
-            )
+    def sync(self) -> dict[str, tuple[int, int]]:
+        """Store the logs on the disk; return the length and CRC-32 of each, by name.
+
+        Raises:
+          OSError: a log was deleted or replaced while it was open, or cannot be stored.
+        """
+        return {name: log.sync() for name, log in self._logs.items()}
 
     def step(
         self, step: int, phase: str, values: Mapping[str, Any], timings: Mapping[str, float] | None = None
@@ -183,9 +280,9 @@ class Logger:
         self._append("evaluations", record)
         if self._board is not None:
             for k, row in record.get("pass_at_k", {}).items():
-                self._board.add_scalar(f"evaluation/pass_at_{k}", row[0], record["step"])
+                self._board.add(f"evaluation/pass_at_{k}", row[0], record["step"])
             if "greedy" in record:
-                self._board.add_scalar("evaluation/greedy", record["greedy"][0], record["step"])
+                self._board.add("evaluation/greedy", record["greedy"][0], record["step"])
 
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write sampled rollouts, each with "step", "prompt", "completion" and "reward".
@@ -215,7 +312,7 @@ class Logger:
         self._append(name, record)
         if self._board is not None:
             for key, value in numbers.items():
-                self._board.add_scalar(prefix + key, value, step)
+                self._board.add(prefix + key, value, step)
 
 
 _LARGEST = 4 << 30  # bytes of a log

@@ -30,12 +30,19 @@ class Session(contextlib.AbstractContextManager):
     All processes save and restore checkpoints; process 0 writes all other files.
     """
 
-    def __init__(self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool):
-        """Restore the newest checkpoint, if any, and truncate the logs to its step."""
+    def __init__(
+        self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool, allow_log_gap: bool
+    ):
+        """Restore the newest checkpoint, if any, and truncate the logs to its step.
+
+        Raises:
+          ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
+        """
         self.program, self.directory = program, directory
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
+        logs = None  # what they contained at that step
         self.written = written = directory if processes.leader() else None
         if directory is not None:
             if written is not None:
@@ -43,17 +50,19 @@ class Session(contextlib.AbstractContextManager):
             keep = program.settings.checkpoint.max_to_keep
             self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
             if self.saver.latest_step() is not None:
-                self.state, _, self.step = self.saver.restore(self._shape)
+                self.state, extras, self.step = self.saver.restore(self._shape)
+                logs = None if allow_log_gap else extras.get("logs")
+        folder = written and written.logs
+        self.logger = processes.together(lambda: metrics.Logger(folder, resume_step=self.step, written=logs))
         if written is not None:
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")
-        self.logger = metrics.Logger(written and written.logs, resume_step=self.step)
         hosted = any(task.host for task in program.tasks)
-        log = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
-        self.journal = host_rollouts.Journal(log, self.step)
+        self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
+        self.journal = host_rollouts.Journal(self.verdicts, self.step)
         self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
@@ -119,7 +128,8 @@ class Session(contextlib.AbstractContextManager):
                 self.failure = NonFinite(
                     f"step {step} (phase {name!r}): {in_row:.0f} consecutive updates were not finite and were "
                     f"skipped (config.learner.max_skipped={limit}). "
-                    f"Not finite in this step: {bad or 'the gradient'}. The parameters are unchanged since then."
+                    f"Not finite in this step: {bad or 'the update'}. A skipped update changes neither parameters nor "
+                    "optimizer state."
                 )
 
     def announce(self, step: steps.Step) -> None:
@@ -135,24 +145,34 @@ class Session(contextlib.AbstractContextManager):
           step: number of updates.
           accuracy: pass@1 of the evaluation at this step, from 0 to 1; None: no evaluation.
         """
-        if self.saver is not None and self.directory is not None:
-            processes.together(self.directory.upload if self.written else lambda: None)
+        if self.saver is not None:
             extras = {
                 "step": step,
+                "logs": processes.together(self._store_logs),
                 "config": json.loads(files.dumps(self.program.config)),
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
             with self.clock.spent("checkpoint"):
                 self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
+    def _store_logs(self) -> dict[str, tuple[int, int]]:
+        """Store the logs durably, on the disk and remotely; return what ``metrics.Logger`` compares on resume."""
+        if self.written is None:
+            return {}
+        if self.verdicts is not None:
+            self.verdicts.sync()
+        sizes = self.logger.sync()
+        self.written.upload()
+        return sizes
+
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Finish writing. If another process is lost, do not wait for the checkpoint, which needs all processes."""
         with contextlib.ExitStack() as stack:  # all are closed, even if one raises
-            if self.written is not None:
-                stack.callback(self.written.close)
+            stack.callback(self.logger.close)
+            if error is None:
+                stack.callback(self.logger.sync)  # the directory may have been deleted since the last checkpoint
             if self.saver is not None and not processes.lost(error):
                 stack.callback(self.saver.close)
-            stack.callback(self.logger.close)
             stack.callback(self.bar.close)
             self.tracer.close()
 

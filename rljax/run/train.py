@@ -83,6 +83,7 @@ def define_flags() -> None:
         "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
     )
     flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config.")
+    flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
     flags.DEFINE_string("coordinator", None, "With several processes: HOST:PORT of process 0.")
     flags.DEFINE_integer("num_processes", None, "Number of processes; 1 disables the search for others.")
@@ -145,7 +146,8 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     log = print if processes.leader() else lambda *_: None
     log(f"work directory: {workdir}")
     try:
-        result = loop.train(config, workdir, allow_config_change=flags.FLAGS.allow_config_change)
+        allowed = {name: flags.FLAGS[name].value for name in ("allow_config_change", "allow_log_gap")}
+        result = loop.train(config, workdir, **allowed)
     except (loop.Interrupted, storage.Unavailable) as stopped:
         command = " ".join(["python -m rljax", *sys.argv[1:]])
         log(f"{stopped} To resume, run the same command again:\n  {command}")

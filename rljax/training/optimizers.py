@@ -132,7 +132,9 @@ def apply(
     state: types.Tree,
     key: types.Key | None = None,
 ) -> tuple[types.Tree, types.Tree, types.Array, types.Array]:
-    """Update parameters unless the loss or the gradient is not finite.
+    """Update parameters unless the loss, the gradient, or the new parameters or optimizer state are not finite.
+
+    A number of the optimizer state that was not finite before, such as a best loss of infinity, may stay so.
 
     Args:
       optimizer: from ``build``.
@@ -147,14 +149,18 @@ def apply(
       last two scalars. A skipped update returns parameters and optimizer state, its step count included, unchanged.
     """
     norm = optax.tree.norm(gradient)
-    finite = jnp.isfinite(norm) & jnp.isfinite(loss)
-    updates, new_state = optimizer.update(gradient, state, params)
 
-    def keep(new: types.Tree, old: types.Tree) -> types.Tree:
-        return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+    def updated() -> tuple[types.Tree, types.Tree]:
+        updates, new_state = optimizer.update(gradient, state, params)
+        added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
+        return added, new_state
 
-    added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
-    return keep(added, params), keep(new_state, state), norm, finite
+    old = params, state
+    sound = jax.tree.map(lambda n, o: jnp.all(jnp.isfinite(n) | ~jnp.isfinite(o)), updated(), old)
+    finite = jnp.isfinite(norm) & jnp.isfinite(loss) & jnp.all(jnp.stack(jax.tree.leaves(sound)))
+    # Computed again in the branch: otherwise the old and the new arrays would be in memory at the same time.
+    kept, kept_state = jax.lax.cond(finite, updated, lambda: old)
+    return kept, kept_state, norm, finite
 
 
 def _added(params: types.Tree, updates: types.Tree, key: types.Key) -> types.Tree:

@@ -59,7 +59,9 @@ def logp(a, params, token):
         x = x + _mixed(a, w, _norm(a, x, w["attention_norm"]))
         y = _norm(a, x, w["swiglu_norm"])
         gated = [_times(a, w, name, "bsd,df->bsf", y) for name in ("gate", "up")] if not a.experts else []
-        x = x + (_experts(a, w, y) if a.experts else _times(a, w, "down", "bsf,fd->bsd", jax.nn.silu(gated[0]) * gated[1]))
+        x = x + (
+            _experts(a, w, y) if a.experts else _times(a, w, "down", "bsf,fd->bsd", jax.nn.silu(gated[0]) * gated[1])
+        )
     head = params["embedding"].T if a.tied else params["unembedding"]
     z = jax.nn.log_softmax(_norm(a, x, params["final_norm"])[:, :-1] @ head, axis=-1)
     return jnp.take_along_axis(z, token[:, 1:, None], axis=2)[:, :, 0]
