@@ -111,7 +111,7 @@ def make(folder, seed, count):
             model = getattr(transformers, f"AutoModelFor{head}").from_config(config, attn_implementation="eager")
             with torch.no_grad():
                 for parameter in model.float().parameters():
-                    scale = 0.3 if parameter.ndim == 1 else 2 * parameter.shape[-1] ** -0.5
+                    scale = 0.3 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
                     parameter.normal_(std=scale).add_(0.5 * (parameter.ndim == 1))
             model.tie_weights()
             model.save_pretrained(folder / f"{number}-{head}")
