@@ -126,7 +126,13 @@ def check(folder, seed, count):
     for path in sorted(folder.glob("*-export")):
         head = path.name.split("-")[1]
         auto = getattr(transformers, f"AutoModelFor{head}")
-        model, info = auto.from_pretrained(path, dtype="float32", attn_implementation="eager", output_loading_info=True)
+        try:
+            model, info = auto.from_pretrained(
+                path, dtype="float32", attn_implementation="eager", output_loading_info=True
+            )
+        except (RuntimeError, ValueError) as error:
+            results[path.name] = f"not loaded: {str(error).splitlines()[-1].strip()[:80]}"
+            continue
         problems = {key: sorted(map(str, names)) for key, names in info.items() if names}
         difference = np.abs(_logits(model) - np.load(str(path).removesuffix("-export") + ".npy")).max()
         results[path.name] = str(problems) if problems else float(difference)
