@@ -248,6 +248,7 @@ def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     assert weights.dtype(str(source)) == kind and {str(x.dtype) for x in jax.tree.leaves(params)} == {kind}
     # small files, so that there are several and an index
     weights.save(str(tmp_path / "out"), model.architecture, params, like=str(source), shard_bytes=4000)
+    assert weights.config(str(tmp_path / "out"))["bos_token_id"] == 1  # kept from ``like``
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1 and (tmp_path / "out" / "tokenizer.json").exists()
     found = tensors.index(str(tmp_path / "out"))
     assert set(found) == set(made)
@@ -385,6 +386,7 @@ def test_no_key_is_in_two_lists():
     for family in table.FAMILIES.values():
         assert not family.read & (keys.HARMLESS - {"model_type"})
         assert not family.read & set(family.ignored) and not family.read & set(family.expected)
+    assert families.kept({"eos_token_id": 2, "quantization_config": {}, "sliding_window": 4}) == {"eos_token_id": 2}
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3_text"])
