@@ -206,6 +206,7 @@ def config_files():
         "deep": DEEP,
         "deep inside": b'{"a":' * 100_000,
         "twice the same": b'{"vocab_size": 99, ' + text[1:].encode(),
+        "the last of many twice": json.dumps({str(i): 0 for i in range(10**5)}).encode()[:-1] + b', "99999": 1}',
         "latin-1": text.replace("silu", "s\xeflu").encode("latin-1"),
         "null byte": text.encode() + b"\0",
         "utf-16 cut": text.encode("utf-16")[:-1],
