@@ -770,6 +770,21 @@ def test_malformed_problems_are_refused_in_one_line(tmp_path):
     assert problems_of(DATA, problems, read, tmp_path) == {}
 
 
+@pytest.mark.parametrize("end", ["4", "\\boxed{}", "\\boxed{}, so 4", "\\boxed{4", "\\boxed{\\frac{1}{2}", "\\boxed"])
+def test_solutions_without_a_boxed_answer_are_refused_in_one_line(end, tmp_path):
+    sound = {"problem": "Two and two?", "solution": "$2 + 2 = \\boxed{\\frac{8}{2}}$."}
+    for number, row in enumerate((sound, {**sound, "solution": f"It is {end}."})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in ("train.jsonl", "test.jsonl"):
+            (folder / name).write_text(json.dumps(row) + "\n")
+
+    def read(folder):
+        return gsm8k.math(folder, cache=tmp_path / "cache").target(0, "train")
+
+    assert read(tmp_path / "0") == "\\frac{8}{2}" and problem(read, tmp_path / "1") == ""
+
+
 @pytest.mark.full
 def test_problems_that_are_written_differently_are_read(tmp_path):
     rows = [PROBLEM, {**PROBLEM, "id": 7}, {"question": "\u2028\0?", "answer": "#### -1,000.5"}, PROBLEM]

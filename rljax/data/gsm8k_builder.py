@@ -9,6 +9,7 @@ machine first. TensorFlow is never imported.
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -144,6 +145,9 @@ def _final(answer: str, mark: str) -> bool:
     rest = answer.rpartition(mark)[2].strip() if mark in answer else ""
     if mark == _NUMBERS:
         return any(c.isdigit() for c in rest.partition("\n")[0])
+    if rest.startswith("{"):  # LaTeX: up to the closing brace
+        depth = itertools.accumulate((c == "{") - (c == "}") for c in rest)
+        rest = rest[: next((end for end, open_ in enumerate(depth) if not open_), 0)]
     return any(c.isalnum() for c in rest)
 
 
