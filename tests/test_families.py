@@ -67,7 +67,7 @@ def test_logits_are_those_of_transformers(name, folder):
 
 
 @pytest.mark.default_tier("qwen3-moe")
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral", "llama-biases"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral"])
 def test_decoding_reads_what_the_whole_row_does(name, folder):
     """Prompts of two lengths, each read once for two rows, then tokens one by one past the window."""
     model, params = read(folder(name), attention="blocked")
@@ -123,6 +123,7 @@ def test_balance_of_experts_counts_what_the_router_chose(folder):
     assert whole["loss"] > 0 and 1 <= whole["fullest"] <= a.experts / a.experts_per_token
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("truncate", [True, False])
 def test_yarn_is_that_of_the_paper(truncate):
     """Frequencies one by one: arXiv 2309.00071, with the ramp over indices of its reference code."""
@@ -247,6 +248,7 @@ def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     assert weights.dtype(str(source)) == kind and {str(x.dtype) for x in jax.tree.leaves(params)} == {kind}
     # small files, so that there are several and an index
     weights.save(str(tmp_path / "out"), model.architecture, params, like=str(source), shard_bytes=4000)
+    assert weights.config(str(tmp_path / "out"))["bos_token_id"] == 1  # kept from ``like``
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1 and (tmp_path / "out" / "tokenizer.json").exists()
     found = tensors.index(str(tmp_path / "out"))
     assert set(found) == set(made)
@@ -384,6 +386,7 @@ def test_no_key_is_in_two_lists():
     for family in table.FAMILIES.values():
         assert not family.read & (keys.HARMLESS - {"model_type"})
         assert not family.read & set(family.ignored) and not family.read & set(family.expected)
+    assert families.kept({"eos_token_id": 2, "quantization_config": {}, "sliding_window": 4}) == {"eos_token_id": 2}
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3_text"])

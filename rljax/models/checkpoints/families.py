@@ -55,22 +55,22 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     family, config = FAMILIES[name], _decoder(config)
     keys.check(config, {*family.read, *family.ignored}, family.expected, f"model_type {name!r}")
-    given = {**family.defaults, **{key: value for key, value in config.items() if key in family.read}}
-    if given["num_key_value_heads"] is None:
-        given["num_key_value_heads"] = given.get("num_attention_heads")
-    if "num_experts" in given:  # transformers 4; 5 writes the other
-        count = keys.agreed("num_experts", given["num_experts"], given["num_local_experts"])
-        given["num_experts"] = 128 if count is None else count
+    present = {key: value for key, value in config.items() if key in family.read}
+    if present.get("num_local_experts") is not None:  # as transformers 5 names it
+        present["num_experts"] = keys.agreed("num_experts", present.get("num_experts"), present["num_local_experts"])
+    values = {**family.defaults, **present}
+    if values["num_key_value_heads"] is None:
+        values["num_key_value_heads"] = values.get("num_attention_heads")
 
     fields = {**_DEFAULTS, **family.fixed}
     for key, field in (SIZES | FIELDS).items():
         if key in family.read:
-            null = key in NULL and given.get(key) is None
-            fields[field] = NULL[key] if null else keys.value(given, key, field)
-    fields |= _activation(given) | _window(given, family) | _scales(given, fields["width"])
-    fields |= rope.read(config, given["rope_theta"], given.get("rope_local_base_freq"))
+            null = key in NULL and values.get(key) is None
+            fields[field] = NULL[key] if null else keys.value(values, key, field)
+    fields |= _activation(values) | _window(values, family) | _scales(values, fields["width"])
+    fields |= rope.read(config, family.defaults["rope_theta"], family.defaults.get("rope_local_base_freq"))
     for key, matrices in BIASES.items():
-        if given.get(key) and keys.value(given, key, bool):
+        if values.get(key) and keys.value(values, key, bool):
             fields["bias"] = (*fields["bias"], *matrices)
     try:
         built = Architecture(**fields)

@@ -22,18 +22,19 @@ HARMLESS = frozenset(
     _attn_implementation _attn_implementation_autoset _commit_hash _experts_implementation _flash_attn_2_enabled
     _name_or_path _sliding_window_pattern architectures assistant_confidence_threshold assistant_lookbehind
     attention_dropout attn_implementation bad_words_ids begin_suppress_tokens bos_token bos_token_id
-    cache_implementation chunk_size_feed_forward decoder_start_token_id diversity_penalty do_sample dtype early_stopping
-    embd_pdrop encoder_no_repeat_ngram_size encoder_repetition_penalty eos_token eos_token_id epsilon_cutoff eta_cutoff
-    exponential_decay_length_penalty experts_implementation finetuning_task forced_bos_token_id forced_eos_token_id
-    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_range is_decoder label2id
-    length_penalty max_length max_new_tokens max_position_embeddings max_sequence_length min_length model_max_length
-    model_type name_or_path no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups
-    num_beams num_labels num_logits_to_keep num_return_sequences output_attentions output_hidden_states
-    output_router_logits output_scores pad_token pad_token_id prefix pretraining_tp problem_type remove_invalid_values
-    repetition_penalty resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef sep_token_id
-    sliding_window_size summary_activation suppress_tokens target_lookbehind task_specific_params temperature
-    tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p unsloth_fixed
-    unsloth_version use_bfloat16 use_cache
+    cache_implementation chunk_size_feed_forward decoder_start_token_id diversity_penalty do_sample dtype
+    early_stopping embd_pdrop encoder_no_repeat_ngram_size encoder_repetition_penalty eos_token eos_token_id
+    epsilon_cutoff eta_cutoff experts_implementation exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label
+    initializer_range is_decoder is_llama_config label2id length_penalty max_length max_new_tokens
+    max_position_embeddings max_sequence_length min_length model_max_length model_type name_or_path
+    no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups num_beams num_labels
+    num_logits_to_keep num_return_sequences output_attentions output_hidden_states output_router_logits
+    output_scores pad_token pad_token_id prefix pretraining_tp problem_type remove_invalid_values repetition_penalty
+    resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef sep_token_id sliding_window_size
+    summary_activation suppress_tokens target_lookbehind task_specific_params temperature tf_legacy_loss
+    tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version typical_p
+    unsloth_fixed unsloth_version use_bfloat16 use_cache
     """.split()
 )
 
@@ -66,6 +67,7 @@ EXPECTED: Mapping[str, tuple[Any, ...]] = {
     "pruned_heads": ({},),
     "quantization": (),
     "quantization_config": (),
+    "rope_interleaved": (False,),
     "rope_local_base_freq": (),
     "sliding_window": (),
     "sliding_window_pattern": (),

@@ -56,7 +56,7 @@ _COMMON = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "rope_theta": 1e4
 _LLAMA = {**_COMMON, "hidden_act": "silu", "num_key_value_heads": None}
 _QWEN_MOE = {**_LLAMA, "num_key_value_heads": 4, "use_sliding_window": False, "sliding_window": 4096}
 _QWEN = {**_QWEN_MOE, "num_key_value_heads": 32, "max_window_layers": 28}
-_EXPERTS = {"num_experts": None, "num_local_experts": None, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+_EXPERTS = {"num_experts": 128, "num_local_experts": None, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _GEMMA = {
     **_COMMON,
     "tie_word_embeddings": True,
