@@ -53,9 +53,9 @@ class HuggingFace:
     def _named(self) -> dict[str, str]:
         """Texts of the named special tokens, {"bos_token": "<s>", "image_token": "<image>", ...}."""
         extra = self._config.get("extra_special_tokens")  # by name, or a list
-        fields = {k: v for k, v in self._config.items() if k.endswith("_token") and not isinstance(v, bool)}
+        fields = {k: v for k, v in self._config.items() if k.endswith("_token") and isinstance(v, str | dict)}
         fields |= extra if isinstance(extra, dict) else {}
-        return {name: _content(name, token) for name, token in fields.items() if token is not None}
+        return {name: _content(name, token) for name, token in fields.items()}
 
     @functools.cached_property
     def _additional(self) -> list[str]:
@@ -72,18 +72,28 @@ class HuggingFace:
             raise ValueError(f"tokenizer.json: {error}") from error
         backend.no_truncation()
         backend.no_padding()
-        listed = self._config.get("added_tokens_decoder") or {}
-        for number in sorted(listed, key=int):
-            fields = {k: v for k, v in listed[number].items() if k != "__type"}
-            backend.add_tokens([tokenizers.AddedToken(**fields)])  # no effect if it exists
-            if backend.token_to_id(fields["content"]) != int(number):
+        for number, token in self._added:
+            backend.add_tokens([token])  # no effect if it exists
+            if backend.token_to_id(token.content) != number:
                 raise ValueError(
-                    f"tokenizer_config.json: added_tokens_decoder has {fields['content']!r} as {number}, tokenizer.json"
-                    f" as {backend.token_to_id(fields['content'])}"
+                    f"tokenizer_config.json: added_tokens_decoder has {token.content!r} as {number}, tokenizer.json"
+                    f" as {backend.token_to_id(token.content)}"
                 )
         special = [*self._named.values(), *self._additional]
         backend.add_special_tokens([text for text in special if backend.token_to_id(text) is not None])
         return backend
+
+    @functools.cached_property
+    def _added(self) -> list[tuple[int, tokenizers.AddedToken]]:
+        """The ids and tokens of added_tokens_decoder, in order."""
+        listed = self._config.get("added_tokens_decoder") or {}
+        try:
+            fields = {
+                int(number): {k: v for k, v in token.items() if k != "__type"} for number, token in listed.items()
+            }
+            return [(number, tokenizers.AddedToken(**fields[number])) for number in sorted(fields)]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"tokenizer_config.json: added_tokens_decoder: {error}") from error
 
     def _id(self, name: str) -> int | None:
         text = self._named.get(name)
@@ -97,7 +107,10 @@ class HuggingFace:
         for file in ("generation_config.json", "config.json"):
             value = self._json(file).get(name)
             if value is not None:
-                return tuple(i for i in (value if isinstance(value, list) else [value]) if i >= 0)
+                ids = value if isinstance(value, list) else [value]
+                if not all(type(i) is int for i in ids):
+                    raise ValueError(f"{file}: {name} is {value!r}, expected an id or several")
+                return tuple(i for i in ids if i >= 0)
         return ()
 
     @functools.cached_property
@@ -204,8 +217,9 @@ class HuggingFace:
         if "chat_template.jinja" in self._files:
             template = self._files["chat_template.jinja"].decode()
         if isinstance(template, list):  # several, by name
-            template = {t["name"]: t["template"] for t in template}.get("default")
-        if template is None:
+            named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
+            template = named[-1].get("template") if named else None
+        if not isinstance(template, str):
             raise ValueError("tokenizer: its files have no chat template; use an instruct model's, or set chat=False")
         return template
 
