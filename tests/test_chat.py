@@ -5,10 +5,14 @@ import pickle
 
 import pytest
 
+from rljax import environments
 from rljax.config import resolve, schema
 from rljax.data import chat, tokenizers
-from rljax.run import programs
+from rljax.environments import gsm8k
+from rljax.run import programs, sample
+from tests import test_gsm8k as questions
 from tests import test_public_tokenizer as public
+from tests import tiny
 
 # Templates written for this test in the form of public families, with the markers of those families.
 CHATML = """{%- if messages[0]['role'] == 'system' %}
@@ -175,8 +179,8 @@ def test_templates_see_every_special_token(tmp_path):
     model = tokenizers.load(folder)
     assert model.chat([]) == "<s> <0x00> <0x01> ['<0x02>'] "
     assert [model.pieces()[i] for i in model.encode("<0x00><0x01><0x02>")] == [None] * 3  # they are special tokens
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "image_token": 5}))
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json: image_token is 5, expected a text"):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "image_token": {"a": 1}}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: image_token is \{'a': 1\}, expected a text"):
         tokenizers.load(folder)
 
 
@@ -197,6 +201,52 @@ def test_a_reply_is_what_the_whole_conversation_says(space, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "think", "byte level", chat_template=think))
     prompt, reply = tokenizers.exchange(model, TALK[:1], "Yes.")
     assert prompt == model.encode(model.chat(TALK[:1])) and reply == model.encode("Yes.<|to|>")
+
+
+def test_sample_asks_as_the_task_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "cache"))
+    folder = public.write(tmp_path / "model", "byte level")
+    path = questions.write(tmp_path / "set")
+    task = gsm8k.gsm8k(path, chat=(("system", "Be brief."), ("user", "1?"), ("assistant", "#### 1")))
+    model, opening = tokenizers.load(folder), environments.opening(task)
+    shown = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "#### 1"}]
+    brief, long = ({"role": "system", "content": text} for text in ("Be brief.", "Think."))
+
+    def ids(text, chat=None, system="", opening=opening):
+        return sample._prompt(model, opening, text, chat, system)
+
+    def expected(*messages):
+        return model.encode(model.chat(messages))
+
+    assert ids("Hi", chat=False) == ids("Hi", opening=None) == model.prompt("Hi")
+    hi = {"role": "user", "content": "Hi"}
+    assert ids("Hi") == expected(brief, *shown, hi)
+    assert ids("Hi", system="Think.") == expected(long, *shown, hi)
+    assert ids("Hi", system="Think.", opening=None) == expected(long, hi)
+    assert ids("Hi", chat=True, opening=None) == expected(hi)
+    assert ids(TALK) == ids(TALK, chat=False) == expected(*TALK)  # several turns, by the template
+    assert ids(SYSTEM, system="Think.") == expected(long, *ASKED)
+    (tmp_path / "talk.json").write_text(json.dumps(TALK))
+    assert sample._messages(str(tmp_path / "talk.json")) == TALK
+    for text in ("{", '"hi"', '[{"role": "user"}]'):
+        (tmp_path / "talk.json").write_text(text)
+        with pytest.raises(ValueError, match=r"--messages=.*talk\.json: not a JSON list of"):
+            sample._messages(str(tmp_path / "talk.json"))
+
+
+@pytest.mark.full
+def test_sample_applies_the_filters_of_the_run():
+    program = tiny.program(sampler__top_k=1)
+    params = program.steps[0].begin(None, program.key).params["policy"]
+    greedy = sample.complete(program, params, "3+4=", temperature=0.0)
+    same = sample.complete(program, params, "3+4=")  # the run's top_k leaves one token
+    assert {c["text"] for c in same} == {c["text"] for c in greedy} and len({c["text"] for c in greedy}) == 1
+    assert len({c["text"] for c in sample.complete(program, params, "3+4=", top_k=0)}) > 1
+    assert {c["text"] for c in sample.complete(program, params, "3+4=", top_k=0, top_p=1e-6)} == {same[0]["text"]}
+    with pytest.raises(ValueError, match=r"top_p=2: must be"):
+        sample.complete(program, params, "3+4=", top_p=2)
+    with pytest.raises(ValueError, match="no chat template"):
+        sample.complete(program, params, "3+4=", chat=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rljax import types
-from rljax.environments.verifiers import mathematics, pool
+from rljax.environments.verifiers import answers, mathematics, pool
 
 # Workers import this from a file: a test module would bring jax along.
 MODULE = """
@@ -182,11 +182,11 @@ def test_answers_as_models_write_them(completion, outcome):
     ],
 )
 def test_the_last_number(completion, answer):
-    assert mathematics.answer(completion, ("last",))[1] == answer
+    assert answers.read(completion, ("last",))[1] == answer
 
 
 def test_formulas_in_prose():
-    formats = mathematics.formats(None, "boxed", several=True)
+    formats = answers.formats(None, "boxed", several=True)
     assert formats == ("boxed", "marked", "stated", "bold")
     for text in (r"The answer is $\frac12$.", r"**\(0.5\)**", r"#### \frac{1}{2}", "The answer is 0.5"):
         assert mathematics.boxed_answer(text, r"\frac{1}{2}", formats)["outcome"] == "correct"

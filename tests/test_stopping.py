@@ -74,6 +74,32 @@ def test_the_table_finds_what_find_finds(strings):
     assert 0 < sum(end is not None for end in ends) < 300
 
 
+@pytest.mark.full
+def test_the_string_that_ends_a_row_is_found():
+    pieces, eos = vocabulary().pieces(), vocabulary().eos
+    rng = np.random.default_rng(0)
+    source = vocabulary().encode("".join(TEXT) + "aaaabab" * 3)
+    found = set()
+    for strings in (STRINGS, ("\n\n",), ("aaab", "aab"), ("漢 <", "é")):
+        rows = [source[a : a + LENGTH] for a in rng.integers(0, len(source), 80)]
+        ends = [first_end(pieces, row, strings) for row in rows]
+        rows = [row[:end] for row, end in zip(rows, ends, strict=True)]
+        token = np.stack([np.pad(row, (0, LENGTH - len(row)), constant_values=eos) for row in rows])
+        mask = np.stack([np.arange(LENGTH) < len(row) for row in rows]).astype(np.float32)
+        closed, kept = jax.jit(sampling.Ends((eos,), 0, stopping.build(strings, pieces, 310)).closed)(token, mask)
+        for i, (row, end) in enumerate(zip(rows, ends, strict=True)):
+            texts = [b"".join(pieces[t] or b"" for t in row[j:]) for j in range(len(row))]
+            start = [j for j, text in enumerate(texts) if any(text.startswith(s.encode()) for s in strings)]
+            expected = [*row[: start[-1]], eos] if start else row
+            assert closed[i, np.asarray(kept)[i] > 0].tolist() == expected
+            found.add((end is not None, bool(start)))
+        other = int(rows[0][0])  # a second stop token
+        closed, kept = sampling.Ends((eos, other)).closed(jnp.asarray(token), jnp.asarray(mask))
+        np.testing.assert_array_equal(closed, np.where(token == other, eos, token))
+        np.testing.assert_array_equal(kept, mask)
+    assert found == {(False, False), (True, True), (True, False)}  # the last: text and string share a token
+
+
 def test_tables_are_small_and_count_states():
     pieces = raw_bytes.Bytes().pieces()
     table = stopping.build(("abc", "abd"), pieces, len(pieces)).transition
@@ -196,6 +222,17 @@ def test_a_run_ends_completions_at_its_strings():
         assert end in (None, len(emitted))
         assert finish == (types.Finish.STOP if end or emitted[-1] == program.tokenizer.eos else types.Finish.LENGTH)
     assert 0 < ended < len(rollout.mask)
+    # an answer that a string ends is judged like one that end-of-sequence ends
+    task, index = program.tasks[0], np.asarray(rollout.index)
+    text = [program.tokenizer.decode(t[m > 0]) for t, m in zip(rollout.action.token, rollout.mask, strict=True)]
+    text = [t.split("8")[0].split("33")[0] for t in text]
+    right = [t == str(eval(task.text(int(i), "train").rstrip("="))) for t, i in zip(text, index, strict=True)]
+    stopped = rollout.finish == types.Finish.STOP
+    assert np.all(
+        (rollout.parts["format"] == 1) == [bool(s and t.isdigit()) for s, t in zip(stopped, text, strict=True)]
+    )
+    np.testing.assert_array_equal(rollout.reward, np.where(stopped, right, False))
+    assert 0 < rollout.parts["format"].sum() < ended + 32
 
 
 def test_a_string_that_is_a_special_token_is_one():

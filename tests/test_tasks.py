@@ -9,9 +9,10 @@ import numpy as np
 import on_device
 import pytest
 
-from rljax import environments, types
+from rljax import environments, sampling, types
 from rljax.data import tokenizers
 from rljax.environments import characters
+from rljax.sampling import stopping
 from tests import test_public_tokenizer as public
 
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE
@@ -187,6 +188,18 @@ def test_arithmetic_verdicts():
     assert verdict.parts["format"].tolist() == [outcome != UNPARSEABLE for outcome in cases.values()]
     unseen = on_device.verify(task, [index] * len(cases), token, mask * (token != task.tokenizer.eos))
     assert np.all(unseen.outcome == UNPARSEABLE)  # an end-of-sequence that was not emitted
+
+
+def test_an_answer_may_end_with_a_stop_string_or_another_stop_token():
+    task = on_device.make("arithmetic")
+    answer, model = evaluate_arithmetic(task.text(0, "train")), task.tokenizer
+    other = model.encode(" ")[0]
+    ends = sampling.Ends((model.eos, other), model.pad, stopping.build(("=", ">>"), model.pieces(), model.vocabulary))
+    cases = {f"{answer}": CORRECT, f"{answer}=~": CORRECT, f"{answer} ~": CORRECT, f"1;{answer}>>~": CORRECT}
+    cases |= {f"{answer + 1}=~": WRONG, f"{answer}~": UNPARSEABLE, f"{answer}>~": UNPARSEABLE, "=~": UNPARSEABLE}
+    token, mask = on_device.completions(task, list(cases))
+    verdict = on_device.verify(task, [0] * len(cases), *map(np.asarray, jax.jit(ends.closed)(token, mask)))
+    assert verdict.outcome.tolist() == list(cases.values())
 
 
 def test_only_the_final_answer_counts():

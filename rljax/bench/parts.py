@@ -123,11 +123,11 @@ def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
             setup.settings.sampler.cache_block,
         )
 
-    params, task = state.params["policy"], setup.task
+    params = state.params["policy"]
     seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
     both = timed("decode", compiled.step.rollout, state, key)
     rows = compiled.step.rollout(state, key)
-    verify: Any = jax.jit(lambda r: task.verify(r.index, "train", r.action.token, r.mask))  # type: ignore
+    verify: Any = jax.jit(lambda r: setup.verify(r.index, "train", r.action.token, r.mask))
     seconds["score"] = timed("score", verify, rows)
     seconds["decode"] = both - seconds["prefill"] - seconds["score"]
     score = jax.jit(lambda p, r: phases.score(setup, "policy", p, r, types.Needs()).logp)

@@ -8,8 +8,9 @@ differ in where completions are judged:
 ``HostTask``     ``reward`` is a Python function of the decoded text and its target, run in worker processes
 ===============  ==============================================================================================
 
-Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``lookup``, ``scored_on_device``,
-``scored_on_host``. ``config.task`` names an entry of ``TASKS`` or a dotted path; modules are imported when needed.
+Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``lookup``, ``opening``,
+``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS`` or a dotted path; modules are
+imported when needed.
 
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
@@ -117,7 +118,8 @@ class DeviceTask(Task, Protocol):
         Args:
           index: ``[B]`` int32, the prompt of each completion.
           split: of the prompts.
-          token: ``[B, T]`` int32.
+          token: ``[B, T]`` int32. End-of-sequence replaces whatever else ended a completion: another stop token, or a
+            string of ``sampler.stop``.
           mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
 
         Returns:
@@ -161,6 +163,11 @@ def lookup(name: str) -> Callable[..., Task]:
         raise ValueError(f"task: no task is named {name!r}; choose one of {', '.join(TASKS)}; nearest: {near[0]!r}")
     module, function = TASKS[name].split(":")
     return getattr(importlib.import_module(module), function)
+
+
+def opening(task: Task) -> tuple[Mapping[str, str], ...] | None:
+    """Return the messages that come before a question of a task; None if the task does not use the chat template."""
+    return getattr(task, "chat", None)
 
 
 def scored_on_device(task: Task) -> TypeGuard[DeviceTask]:

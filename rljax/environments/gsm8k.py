@@ -18,7 +18,7 @@ import numpy as np
 from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split
-from rljax.environments.verifiers import mathematics
+from rljax.environments.verifiers import answers, mathematics
 
 Overlong = Literal["error", "drop", "drop_all"]
 Role = Literal["system", "user", "assistant"]
@@ -52,12 +52,12 @@ class Questions:
     overlong: Overlong
     calculator: bool  # keep the marks <<48/2=24>>
     chat: tuple[Mapping[str, str], ...] | None  # messages before the question, in a conversation; None: plain text
-    answer: tuple[mathematics.Format, ...]  # the formats that the reward function reads
+    answer: tuple[answers.Format, ...]  # the formats that the reward function reads
     instruction: str  # text after the question
     sources: Mapping[str, Sequence[Mapping[str, bytes]]] = dataclasses.field(repr=False)
     reward: Callable[[str, Any], float | Mapping[str, Any]] = mathematics.numeric_answer
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
-    final: Callable[[str], str] = mathematics.final_answer  # the final answer of a worked solution; "" if there is none
+    final: Callable[[str], str] = answers.final_answer  # the final answer of a worked solution; "" if there is none
     parts: tuple[str, ...] = (
         "format",
     )  # names of the numbers that the reward function always returns besides the reward
@@ -167,10 +167,10 @@ class Questions:
         """Return the text after "Answer:", or the assistant's message, with the final answer as ``answer`` asks."""
         final = self.final(answer)
         working = (answer if self.calculator else _MARKED_CALCULATION.sub("", answer)).strip() if final else ""
-        style = mathematics.STYLES[self.answer[0]]
+        style = answers.STYLES[self.answer[0]]
         if not final or style.read(working) != final:
             written = style.form.format(final or answer.strip())
-            working = f"{working.partition(mathematics.MARK)[0].rstrip()}\n{written}".strip()
+            working = f"{working.partition(answers.MARK)[0].rstrip()}\n{written}".strip()
         return " " + working if self.chat is None else working
 
     def _prompt(self, question: str) -> str:
@@ -228,7 +228,7 @@ def gsm8k(
     heldout: str = "test.jsonl",
     calculator: bool = False,
     chat: Chat = False,
-    answer: mathematics.Formats = None,
+    answer: answers.Formats = None,
     instruction: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Questions:
@@ -249,7 +249,7 @@ def gsm8k(
       chat: write prompts by the tokenizer's chat template: True, or the system prompt, or all messages that come before
         the question, (("system", "..."), ("user", "..."), ("assistant", "...")).
       answer: how the final answer may be written, a format or several in order of preference, of "marked", "boxed",
-        "stated", "bold" and "last" (``verifiers.mathematics.answer``); None: "marked", and with ``chat`` also "boxed",
+        "stated", "bold" and "last" (``verifiers.answers.read``); None: "marked", and with ``chat`` also "boxed",
         "stated" and "bold".
       instruction: text on a separate line after the question; None: with ``chat`` a sentence that asks for the first
         format of ``answer``, else none.
@@ -285,7 +285,7 @@ def math(
     overlong: Overlong = "drop",
     heldout: str = "test.jsonl",
     chat: Chat = False,
-    answer: mathematics.Formats = None,
+    answer: answers.Formats = None,
     instruction: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Questions:
@@ -325,7 +325,7 @@ def math(
         answer=answer,
         instruction=instruction,
         fields=("problem", "solution"),
-        mark=mathematics.BOX,
+        mark=answers.BOX,
         native="boxed",
         reward=mathematics.boxed_answer,
     )
@@ -342,10 +342,10 @@ def _load(
     overlong: Overlong,
     calculator: bool = False,
     chat: Chat = False,
-    answer: mathematics.Formats = None,
+    answer: answers.Formats = None,
     instruction: str | None = "",
     fields: tuple[str, str] = ("question", "answer"),
-    mark: str = mathematics.MARK,
+    mark: str = answers.MARK,
     native: Literal["marked", "boxed"] = "marked",
     reward: Callable[..., Mapping[str, Any]] = mathematics.numeric_answer,
 ) -> Questions:
@@ -362,7 +362,7 @@ def _load(
             raise ValueError(f"{field}={value}: must be 1 or more")
     if overlong not in typing.get_args(Overlong):
         raise ValueError(f"overlong={overlong!r}: must be one of {', '.join(map(repr, typing.get_args(Overlong)))}")
-    formats = mathematics.formats(answer, native, several=bool(chat))
+    formats = answers.formats(answer, native, several=bool(chat))
     return Questions(
         name=name,
         prompt_length=prompt_length,
@@ -371,9 +371,9 @@ def _load(
         calculator=calculator,
         chat=_before(chat),
         answer=formats,
-        instruction=mathematics.STYLES[formats[0]].request if instruction is None else instruction,
+        instruction=answers.STYLES[formats[0]].request if instruction is None else instruction,
         sources=gsm8k_builder.sources(path, files, cache, fields, mark),
-        final=mathematics.final_answer if native == "marked" else mathematics.boxed,
+        final=answers.final_answer if native == "marked" else answers.boxed,
         reward=functools.partial(reward, formats=formats),
     )
 

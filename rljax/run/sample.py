@@ -2,63 +2,76 @@
 
     python -m rljax sample --workdir DIR --prompt "12+34=" [--samples 4] [--temperature 1.0]
 
-Without --prompt, prompts are read from standard input, one per line.
+Without --prompt, prompts are read from standard input, one per line. A run whose task asks by the chat template is
+asked in the same way: the prompt is the content of the user's message. --messages continues a whole conversation.
 """
 
 import dataclasses
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import app, flags, logging
 
-from rljax import sampling, types
+from rljax import environments, sampling, types
+from rljax.data import storage, tokenizers
 from rljax.run import evaluate, host_rollouts, programs
 
 
 def complete(
     program: programs.Program,
     params: types.Tree,
-    text: str,
+    text: str | Sequence[Mapping[str, str]],
     *,
     samples: int = 4,
-    temperature: float = 1.0,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    chat: bool | None = None,
+    system: str = "",
     seed: int = 0,
     phase: int = -1,
 ) -> list[dict[str, Any]]:
-    """Return completions of a prompt.
+    """Return completions of a prompt, sampled as the run samples.
 
     Args:
       program: the run.
       params: the policy's parameters.
-      text: the prompt.
+      text: the prompt, or the messages of a conversation, mappings with "role" and "content".
       samples: number of completions.
-      temperature: divisor of the logits; 0 is greedy. top_k, top_p and min_p are not applied.
+      temperature: divisor of the logits; 0 is greedy. This and the next three: None, the run's ``config.sampler``.
+      top_k: most probable tokens kept at each draw; 0 keeps all.
+      top_p: probability mass kept at each draw; 1 keeps all.
+      min_p: least probability kept, relative to the most probable token; 0 keeps all.
+      chat: whether a prompt is written as a user's message, by the chat template, after the messages with which the
+        task begins; None: if the task asks that way. Messages are always written by the template.
+      system: system prompt, which replaces the task's, written by the template; "": the task's.
       seed: seed of the random draws.
-      phase: index in ``program.phases`` of the phase whose task and stop strings are used.
+      phase: index in ``program.phases`` of the phase whose task, stop strings and sampler are used.
 
     Returns:
       For each completion a dictionary: "text", "logp" (of the whole completion, unfiltered, in nats) and "finish".
 
     Raises:
-      ValueError: the prompt is empty, longer than the task's prompt length, or has characters unknown to the tokenizer.
+      ValueError: the prompt is empty, longer than the task's prompt length, or has characters unknown to the tokenizer;
+        a sampling setting is out of range; or there is no chat template, or it rejects the messages.
     """
-    ids = program.tokenizer.prompt(text)
     compiled = program.steps[phase]
+    ids = _prompt(program.tokenizer, environments.opening(compiled.setup.task), text, chat, system)
     length = compiled.setup.task.prompt_length
     if not ids or len(ids) > length:
         raise ValueError(f"prompt {text!r}: has {len(ids)} tokens; must have 1 to {length} (the task's prompt_length).")
     if program.tokenizer.unk in ids:
         raise ValueError(f"prompt {text!r}: has characters that are unknown to the tokenizer.")
-    token = np.full((1, length), program.tokenizer.pad, np.int32)
-    token[0, length - len(ids) :] = ids
-    mask = (np.arange(length) >= length - len(ids)).astype(np.float32)[None]
+    token, mask = tokenizers.padded([ids], length, program.tokenizer.pad, left=True)
     prompts = types.Prompts(token=jax.numpy.asarray(token), mask=jax.numpy.asarray(mask), index=jax.numpy.zeros(1, int))
     keys = sampling.row_keys(jax.random.key(seed), 0, jax.numpy.zeros(samples, int), jax.numpy.arange(samples))
-    unfiltered = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "rescore": "unfiltered"}
-    sampler = dataclasses.replace(compiled.setup.settings.sampler, temperature=temperature, **unfiltered)
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "rescore": "unfiltered"}
+    given = {name: value for name, value in given.items() if value is not None}
+    sampler = dataclasses.replace(compiled.setup.settings.sampler, **given)
     out = compiled.generate(params, prompts, keys, samples, sampler)
     token, mask, logp, finish = jax.device_get((out.token, out.mask, out.raw_logp, out.finish))
     return [
@@ -67,13 +80,45 @@ def complete(
     ]
 
 
+def _prompt(
+    tokenizer: tokenizers.Tokenizer,
+    opening: Sequence[Mapping[str, str]] | None,
+    text: str | Sequence[Mapping[str, str]],
+    chat: bool | None,
+    system: str,
+) -> list[int]:
+    """Return the ids of a prompt, or of a conversation that the template writes."""
+    if isinstance(text, str):
+        if not system and not (opening is not None if chat is None else chat):
+            return tokenizer.prompt(text)
+        text = [*(opening or ()), {"role": "user", "content": text}]
+    if system:
+        text = [{"role": "system", "content": system}, *(m for m in text if m["role"] != "system")]
+    return tokenizer.encode(tokenizer.chat(text))
+
+
+def _messages(path: str) -> list[dict[str, str]]:
+    """Read a conversation: a JSON list of objects with "role" and "content"."""
+    try:
+        messages = json.loads(storage.read(storage.path(path)))
+        return [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f'--messages={path}: not a JSON list of {{"role", "content"}} ({error!r})') from error
+
+
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
     flags.DEFINE_string("prompt", None, "Prompt; default: read prompts from standard input.")
+    flags.DEFINE_string("messages", None, "File with a JSON list of messages with role and content, to continue.")
+    flags.DEFINE_string("system", "", "System prompt; default: the task's.")
+    flags.DEFINE_bool("chat", None, "Ask by the chat template; default: if the task does.")
     flags.DEFINE_integer("samples", 4, "Completions per prompt.", lower_bound=1)
-    flags.DEFINE_float("temperature", 1.0, "Divisor of the logits; 0 is greedy.", lower_bound=0.0)
+    flags.DEFINE_float("temperature", None, "Divisor of the logits, 0 is greedy; default: the run's.", lower_bound=0.0)
+    flags.DEFINE_integer("top_k", None, "Most probable tokens kept, 0 keeps all; default: the run's.", lower_bound=0)
+    flags.DEFINE_float("top_p", None, "Probability mass kept, 1 keeps all; default: the run's.")
+    flags.DEFINE_float("min_p", None, "Least relative probability kept, 0 keeps all; default: the run's.")
     flags.DEFINE_integer("seed", 0, "Seed of the random draws.")
 
 
@@ -86,16 +131,18 @@ def main(argv: Sequence[str]) -> None:
     program, params, step = evaluate.load(f.workdir, step=f.step)
     number = program.number(step - 1)
     print(f"step {step}; a prompt of this run looks like {program.tasks[number].text(0, 'heldout')!r}")
-    prompts = [f.prompt] if f.prompt is not None else (line.rstrip("\n") for line in sys.stdin)
-    for text in prompts:
+    names = ("samples", "temperature", "top_k", "top_p", "min_p", "chat", "system", "seed")
+    options: dict[str, Any] = {name: f[name].value for name in names}
+    one = f.messages or f.prompt  # None: each line of standard input
+    for text in (line.rstrip("\n") for line in sys.stdin) if one is None else [one]:
         try:
-            completions = complete(
-                program, params, text, samples=f.samples, temperature=f.temperature, seed=f.seed, phase=number
-            )
+            asked = _messages(f.messages) if f.messages else text
+            completions = complete(program, params, asked, phase=number, **options)
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
-            if f.prompt is not None:
+            if one is not None:
                 sys.exit(2)
             continue
         for completion in completions:
-            print(f"{text}{completion['text']}    logp {completion['logp']:.2f}, {completion['finish']}")
+            start = text if isinstance(asked, str) else ""
+            print(f"{start}{completion['text']}    logp {completion['logp']:.2f}, {completion['finish']}")

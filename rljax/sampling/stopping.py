@@ -22,6 +22,7 @@ class Table:
     """Transitions of the automaton by token; ``build`` returns one."""
 
     transition: np.ndarray  # [states, V], smallest unsigned type; state 0: no prefix; the last: a complete string
+    begins: np.ndarray  # [V] bool, whether a string can begin with the first byte of the token
 
     def start(self, rows: int) -> Array:
         """Return the state [rows] of rows without a token."""
@@ -43,6 +44,27 @@ class Table:
 
         return jax.lax.fori_loop(0, jnp.max(count), step, self.start(token.shape[0]))
 
+    def place(self, token: Array, count: Array) -> Array:
+        """Return the column [b] where the string that ends the first ``count`` [b] of ``token`` [b, T] begins.
+
+        It is ``count`` if no string ends the row, or if text and string share a token.
+        """
+        width = self.transition.shape[0] - 1  # no string has more bytes, and so tokens, than this
+        column = count[:, None] - width + jnp.arange(width)[None, :]
+        tail = jnp.take_along_axis(token, jnp.maximum(column, 0), axis=1)
+
+        def step(i: Array, states: tuple[Array, Array]) -> tuple[Array, Array]:  # one automaton for each first token
+            _, state = states
+            following = self.advance(state, jnp.broadcast_to(tail[:, i, None], state.shape))
+            read = (jnp.arange(width)[None, :] <= i) & (column[:, i, None] >= 0)
+            return state, jnp.where(read, following, state)
+
+        before, after = jax.lax.fori_loop(0, width, step, (jnp.zeros(tail.shape, self.transition.dtype),) * 2)
+        completed = self.matched(after) & ~self.matched(before) & (column >= 0)
+        first = jnp.max(jnp.where(completed, column, -1), axis=1)  # the automaton of a later token sees no whole string
+        begins = jnp.asarray(self.begins)[jnp.take_along_axis(token, jnp.maximum(first, 0)[:, None], axis=1)[:, 0]]
+        return jnp.where((first >= 0) & begins, first, count)
+
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
@@ -51,6 +73,28 @@ class Ends:
     stop: tuple[int, ...] = ()  # token ids that end a completion
     pad: int = 0  # token id of the positions after the end
     strings: Table | None = None  # texts that end a completion once it holds one of them
+
+    def closed(self, token: Array, mask: Array) -> tuple[Array, Array]:
+        """Return completions with end-of-sequence in place of any other stop token, and of the string that ends a row.
+
+        Device verifiers read this form, so that they need not know how a completion may end.
+
+        Args:
+          token: ``[B, T]`` int32.
+          mask: ``[B, T]``, above 0 on the tokens that the policy emitted, which come first.
+
+        Returns:
+          (token, mask) of the same shapes.
+        """
+        if len(self.stop) > 1:
+            token = jnp.where(jnp.isin(token, jnp.asarray(self.stop[1:])), self.stop[0], token)
+        if self.strings is None or not self.stop:
+            return token, mask
+        place = jnp.arange(token.shape[1])[None, :]
+        count = jnp.sum(mask > 0, axis=1)
+        first = self.strings.place(token, count)[:, None]
+        token = jnp.where((place == first) & (first < count[:, None]), self.stop[0], token)
+        return token, jnp.where(place > first, jnp.zeros_like(mask), mask)
 
 
 def build(strings: Sequence[str], pieces: Sequence[bytes | None], vocabulary: int) -> Table:
@@ -83,7 +127,11 @@ def build(strings: Sequence[str], pieces: Sequence[bytes | None], vocabulary: in
         columns = ids[: len(texts)]
         table[:, columns] = after_byte[table[:, columns], np.array([p[k] for _, p in texts])[None, :]]
         k += 1
-    return Table(table)
+    patterns = [text.encode() for text in strings]
+    begins = np.zeros(vocabulary, bool)
+    for i, piece in enumerate(pieces):
+        begins[i] = bool(piece) and any(p.startswith(piece) or piece.startswith(p) for p in patterns)
+    return Table(table, begins)
 
 
 def _automaton(patterns: Sequence[bytes]) -> np.ndarray:

@@ -123,6 +123,21 @@ class Setup(Generic[S]):
         """Temperature of all log-probs; 1 for demonstrations."""
         return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
 
+    def verify(self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array):
+        """Judge completions by the verifier of a device task, whatever ended them.
+
+        Args:
+          index: ``[B]`` int32, the prompt of each completion.
+          split: of the prompts.
+          token: ``[B, T]`` int32.
+          mask: ``[B, T]``, above 0 on the tokens that the policy emitted.
+
+        Returns:
+          A verdict of B rows.
+        """
+        assert environments.scored_on_device(self.task)
+        return self.task.verify(index, split, *self.ends.closed(token, mask))
+
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0

@@ -46,9 +46,8 @@ class Step:
     @functools.cached_property
     def verify(self) -> Callable[..., types.Verdict]:
         """Compiled device verifier of held-out rows: ``(index, token, mask) -> Verdict``."""
-        task = self.setup.task
-        assert environments.scored_on_device(task)
-        return jax.jit(lambda index, token, mask: task.verify(index, "heldout", token, mask))
+        setup = self.setup
+        return jax.jit(lambda index, token, mask: setup.verify(index, "heldout", token, mask))
 
 
 def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
@@ -87,7 +86,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     def judge(rollout: types.Rollout) -> types.Rollout:
         if rollout.action is None or rollout.index is None or not environments.scored_on_device(setup.task):
             return rollout
-        verdict = setup.task.verify(rollout.index, "train", rollout.action.token, rollout.mask)
+        verdict = setup.verify(rollout.index, "train", rollout.action.token, rollout.mask)
         return rollouts.judged(rollout, verdict)
 
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:

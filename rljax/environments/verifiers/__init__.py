@@ -5,7 +5,8 @@ mapping with ``"reward"``, optionally ``"outcome"`` (the lower-case name of a ``
 numbers. Worker processes import this package, so no module here but ``pool`` imports jax at the top.
 
 ==================  ===================================================================
-``mathematics.py``  reward functions: numeric answers, boxed LaTeX answers
+``mathematics.py``  reward functions: numeric answers, LaTeX answers
+``answers.py``      how final answers are written and read: marked, boxed, stated, bold
 ``pool.py``         ``Verifiers``: worker processes with a time limit per completion
 ``worker.py``       the code that runs inside a worker process
 ==================  ===================================================================

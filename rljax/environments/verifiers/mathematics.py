@@ -1,45 +1,14 @@
-"""Verifiers of mathematical answers. Does not import jax: worker processes load this module."""
+"""Reward functions for mathematical answers. Does not import jax: worker processes load this module."""
 
-import decimal
 import logging
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
 
-MARK = "####"  # precedes the final answer
-BOX = "\\boxed"  # precedes the final answer in braces
-
-Format = Literal["marked", "boxed", "stated", "bold", "last"]
-Formats = Format | tuple[Format, ...] | None
-
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
-
-# A number as people write it: sign, dollar, thousands in commas, decimals, a full stop at the end.
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
-_SIGN = r"(?:[-+]\\?[$£€]|\\?[$£€]?[-+]?)\s?"  # -$3 and $-3
-_PLAIN = re.compile(rf"({_SIGN})({_DIGITS})\.?", re.ASCII)
-
-# A number in a sentence. What changes its value must not follow: "3 million", "3/4", "3x", "3 \pi".
-_NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS}))"
-_NUMBER += r"(?!\w)(?!\s*(?:[-+/^=<>:\u00d7\u00f7]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)"
-_NUMBER += r"|(?:hundred|thousand|[mb]illion|dozen|squared|cubed)))"
-_FORMULA = r"\$(?P<dollars>[^$\n]+)\$|\\\((?P<round>[^\n]+?)\\\)|\\\[(?P<square>[^\n]+?)\\\]"
-_STATED = re.compile(rf"\banswer[*_]*(?:\s+is\b|\s*[:=])[\s:=*_]*(?:{_FORMULA}|{_NUMBER})", re.ASCII | re.IGNORECASE)
-_QUANTITY = rf"(?:[a-z ]*[:=]\s*)?{_NUMBER}\s*(?:\\?%)?(?:\s+[a-z]+|\s*\\text\{{[a-z ]+\}})*[.!]?"  # with its unit
-_WITH_UNIT = re.compile(_QUANTITY, re.ASCII | re.IGNORECASE)
-_BOLD = re.compile(rf"\*\*(?:{_FORMULA}|{_QUANTITY})\s*\*\*", re.ASCII | re.IGNORECASE)
-_LAST = re.compile(rf"(?<![\w.)]){_SIGN}(?:{_DIGITS})|{_DIGITS}", re.ASCII)
+from rljax.environments.verifiers import answers
 
 
-class _Style(NamedTuple):
-    """One way to write a final answer."""
-
-    request: str  # the sentence that asks for it
-    form: str  # with {} in place of the answer
-    read: Callable[[str], str]  # the answer of a text; "" if there is none
-
-
-def numeric_answer(completion: str, target: str, formats: Sequence[Format] = ("marked",)) -> Mapping[str, float | str]:
+def numeric_answer(
+    completion: str, target: str, formats: Sequence[answers.Format] = ("marked",)
+) -> Mapping[str, float | str]:
     """Compare the final answer with the target, a number: reward 1 if they are equal, else 0.
 
     Two plain numbers (``$1,200``, ``-3.50``) are compared exactly; anything else is compared by math-verify, which
@@ -49,7 +18,7 @@ def numeric_answer(completion: str, target: str, formats: Sequence[Format] = ("m
     Args:
       completion: text that the policy wrote.
       target: the expected final answer, without the mark.
-      formats: how the answer may be written, in order of preference; see ``answer``.
+      formats: how the answer may be written, in order of preference; see ``answers.read``.
 
     Returns:
       ``reward`` 1.0 or 0.0; ``format`` 1.0 if there is an answer that can be parsed, else 0.0; ``outcome``
@@ -58,18 +27,19 @@ def numeric_answer(completion: str, target: str, formats: Sequence[Format] = ("m
     Raises:
       ValueError: the target cannot be parsed.
     """
-    style, written = answer(completion, formats)
+    style, written = answers.read(completion, formats)
     if not written:
         return _verdict("unparseable")
-    if style != "marked" and (quantity := _WITH_UNIT.fullmatch(written)):
-        written = quantity["number"]
-    numbers = _plain(written), _plain(target.strip())
+    written = answers.without_unit(written)
+    numbers = answers.plain(written), answers.plain(target.strip())
     if None not in numbers:
         return _verdict("correct" if numbers[0] == numbers[1] else "wrong")
-    return _verdict(_symbolic(written if style == "marked" else f"{BOX}{{{written}}}", target.strip()))
+    return _verdict(_symbolic(written if style == "marked" else f"{answers.BOX}{{{written}}}", target.strip()))
 
 
-def boxed_answer(completion: str, target: str, formats: Sequence[Format] = ("boxed",)) -> Mapping[str, float | str]:
+def boxed_answer(
+    completion: str, target: str, formats: Sequence[answers.Format] = ("boxed",)
+) -> Mapping[str, float | str]:
     """Compare the final answer with the target, as LaTeX: reward 1 if they are equal, else 0.
 
     Equal texts and equal plain numbers are equal; anything else is compared by math-verify, without a time limit.
@@ -85,110 +55,13 @@ def boxed_answer(completion: str, target: str, formats: Sequence[Format] = ("box
     Raises:
       ValueError: the target cannot be parsed.
     """
-    written, target = answer(completion, formats)[1], target.strip()
+    written, target = answers.read(completion, formats)[1], target.strip()
     if not written:
         return _verdict("unparseable")
-    numbers = _plain(written), _plain(target)
+    numbers = answers.plain(written), answers.plain(target)
     if written == target or None not in numbers:
         return _verdict("correct" if written == target or numbers[0] == numbers[1] else "wrong")
-    return _verdict(_symbolic(f"{BOX}{{{written}}}", f"{BOX}{{{target}}}"))
-
-
-def answer(text: str, formats: Sequence[Format]) -> tuple[Format | None, str]:
-    r"""Return the final answer of a text, and the format in which it is written.
-
-    ==========  ==================================================================================
-    "marked"    the rest of the line after the last ``####``, unless it is a heading, which begins with a word
-    "boxed"     the content of the last ``\boxed{...}``
-    "stated"    a number or formula after "the answer is" or "answer:", if no digit follows it
-    "bold"      a number or formula in bold, with its unit (``**72 clips**``), if no digit follows it
-    "last"      the last number of the text, whatever it is
-    ==========  ==================================================================================
-
-    Args:
-      text: what the policy wrote.
-      formats: in order of preference: the first one that the text has decides.
-
-    Returns:
-      (format, answer); (None, "") if the text has none of them.
-    """
-    for style in formats:
-        if written := STYLES[style].read(text):
-            return style, written
-    return None, ""
-
-
-def formats(answer: Formats, first: Format, several: bool) -> tuple[Format, ...]:
-    """Return the formats that a task reads.
-
-    Args:
-      answer: the task's argument: one or several; None: ``first``, and if ``several`` then all others except "last".
-      first: the format of the task's own solutions.
-      several: whether the policy is an instruct model, which answers in its own way.
-
-    Returns:
-      Formats in order of preference.
-
-    Raises:
-      ValueError: an unknown format, or none.
-    """
-    if answer is None:
-        return (first, *(f for f in STYLES if several and f not in (first, "last")))
-    chosen = (answer,) if isinstance(answer, str) else tuple(answer)
-    if not chosen or set(chosen) - set(STYLES):
-        raise ValueError(f"answer={answer!r}: must be one or several of {', '.join(map(repr, STYLES))}")
-    return chosen
-
-
-def final_answer(text: str) -> str:
-    """Return the rest of the line after the last ``####``, stripped; "" if there is none."""
-    _, mark, rest = text.rpartition(MARK)
-    return rest.strip().partition("\n")[0].strip() if mark else ""
-
-
-def boxed(text: str) -> str:
-    r"""Return the content of the last ``\boxed{...}``, ``\fbox{...}`` or ``\boxed 2``, stripped; "" if none."""
-    boxes = list(_BOX.finditer(text))
-    if not boxes:
-        return ""
-    rest = text[boxes[-1].end() :]
-    if not rest.startswith("{"):
-        return (re.match(r"[^\s$.]*", rest) or [""])[0]
-    depth = 0
-    for i, character in enumerate(rest):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return rest[1:i].strip()
-    return ""  # never closed
-
-
-def _marked(text: str) -> str:
-    written = final_answer(text)
-    return "" if re.match(r"[a-z]{2}", written, re.IGNORECASE) else written
-
-
-def _in_prose(pattern: re.Pattern[str], text: str) -> str:
-    """Return the number or formula of the last match; "" if a digit follows, since that may be the answer."""
-    matches = list(pattern.finditer(text))
-    if not matches or re.search(r"\d", text[matches[-1].end() :]):
-        return ""
-    return next(filter(None, map(matches[-1].groupdict().get, ("number", "dollars", "round", "square"))), "").strip()
-
-
-def _last(text: str) -> str:
-    numbers = _LAST.findall(text)
-    return numbers[-1].strip() if numbers else ""
-
-
-STYLES: Mapping[Format, _Style] = {
-    "marked": _Style(f'Write the final answer on the last line, after "{MARK}".', f"{MARK} {{}}", _marked),
-    "boxed": _Style("Put the final answer in \\boxed{}.", "$\\boxed{{{}}}$", boxed),
-    "stated": _Style(
-        'End with "The answer is" and the answer.', "The answer is {}.", lambda text: _in_prose(_STATED, text)
-    ),
-    "bold": _Style("Write the final answer in bold: **answer**.", "**{}**", lambda text: _in_prose(_BOLD, text)),
-    "last": _Style("End with the final answer.", "{}", _last),
-}
+    return _verdict(_symbolic(f"{answers.BOX}{{{written}}}", f"{answers.BOX}{{{target}}}"))
 
 
 def _verdict(outcome: str) -> Mapping[str, float | str]:
@@ -197,11 +70,6 @@ def _verdict(outcome: str) -> Mapping[str, float | str]:
         "format": float(outcome != "unparseable"),
         "outcome": outcome,
     }
-
-
-def _plain(text: str) -> decimal.Decimal | None:
-    match = _PLAIN.fullmatch(text)
-    return None if match is None else decimal.Decimal(("-" if "-" in match[1] else "") + match[2].replace(",", ""))
 
 
 def _symbolic(answer: str, target: str) -> str:
