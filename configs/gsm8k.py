@@ -12,8 +12,8 @@ Score:     about 0, because no pretrained weights are used. After 1,280 solution
 
 The tokenizer is a BPE model of 1,024 pieces, trained on the training problems and solutions. With it the longest
 prompt has 365 tokens and the longest solution 404. All prompts fit the task's default length of 384; the one longer
-solution is truncated, without an end-of-sequence token. Another tokenizer may need ``prompt_length=`` or
-``overlong='drop'`` in the task's call.
+solution is truncated, without an end-of-sequence token, and a warning says so. Another tokenizer may need
+``prompt_length=`` in the task's call, or ``overlong='drop'`` to leave training problems out.
 """
 
 import rljax

@@ -179,8 +179,8 @@ def test_templates_see_every_special_token(tmp_path):
     model = tokenizers.load(folder)
     assert model.chat([]) == "<s> <0x00> <0x01> ['<0x02>'] "
     assert [model.pieces()[i] for i in model.encode("<0x00><0x01><0x02>")] == [None] * 3  # they are special tokens
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "image_token": 5}))
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json: image_token is 5, expected a text"):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "image_token": {"a": 1}}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: image_token is \{'a': 1\}, expected a text"):
         tokenizers.load(folder)
 
 

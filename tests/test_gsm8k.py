@@ -76,7 +76,7 @@ def test_cache_is_used_until_a_file_changes(path, tmp_path):
     assert len(list(other.iterdir())) == 1
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "a file cut short", "a file gone", "empty"])
+@pytest.mark.parametrize("damage", ["no manifest", "a file cut short", "a file changed", "a file gone", "empty"])
 def test_half_built_cache_is_built_again(path, tmp_path, damage):
     gsm8k_builder.sources(path, FILES)
     (place,) = (tmp_path / "cache").iterdir()
@@ -86,6 +86,9 @@ def test_half_built_cache_is_built_again(path, tmp_path, damage):
         record.write_bytes(b"")
     elif damage == "a file cut short":
         record.write_bytes(record.read_bytes()[:-10])
+    elif damage == "a file changed":
+        (info,) = place.rglob("dataset_info.json")
+        info.write_bytes(info.read_bytes().replace(b"{", b"[", 1))
     elif damage == "a file gone":
         record.unlink()
     else:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import rich.console
@@ -205,6 +206,7 @@ def config_files():
         "deep": DEEP,
         "deep inside": b'{"a":' * 100_000,
         "twice the same": b'{"vocab_size": 99, ' + text[1:].encode(),
+        "the last of many twice": json.dumps({str(i): 0 for i in range(10**5)}).encode()[:-1] + b', "99999": 1}',
         "latin-1": text.replace("silu", "s\xeflu").encode("latin-1"),
         "null byte": text.encode() + b"\0",
         "utf-16 cut": text.encode("utf-16")[:-1],
@@ -528,7 +530,7 @@ def test_a_sound_folder_is_read(tmp_path):
 GROUPS = ("config", "tensors", "index", "tokenizer", "")
 
 
-@pytest.mark.default_tier("index", "tokenizer")
+@pytest.mark.default_tier("index")
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group or "values")
 def test_a_malformed_model_folder_is_refused_in_one_line(group, tmp_path):
     cases = {
@@ -710,8 +712,6 @@ def test_tensors_in_two_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "bfloat16"])
 def test_values_that_are_not_finite_are_found_by_their_bits(kind):
-    import ml_dtypes
-
     draw = np.random.default_rng(0).standard_normal((5, 7)).astype(getattr(ml_dtypes, kind, kind))
     largest = ml_dtypes.finfo(draw.dtype).max
     for value in (0.0, -0.0, largest, -largest):
@@ -723,6 +723,7 @@ def test_values_that_are_not_finite_are_found_by_their_bits(kind):
     assert weights._finite(draw[:0])
 
 
+@pytest.mark.full
 def test_tokenizers_whose_json_is_changed_at_random_are_read_or_refused():
     """Values of a sound tokenizer.json and tokenizer_config.json are replaced or removed, 300 times."""
     draw = random.Random(0)
@@ -769,6 +770,22 @@ def test_malformed_problems_are_refused_in_one_line(tmp_path):
     assert problems_of(DATA, problems, read, tmp_path) == {}
 
 
+@pytest.mark.parametrize("end", ["4", "\\boxed{}", "\\boxed{}, so 4", "\\boxed{4", "\\boxed{\\frac{1}{2}", "\\boxed"])
+def test_solutions_without_a_boxed_answer_are_refused_in_one_line(end, tmp_path):
+    sound = {"problem": "Two and two?", "solution": "$2 + 2 = \\boxed{\\frac{8}{2}}$."}
+    for number, row in enumerate((sound, {**sound, "solution": f"It is {end}."})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in ("train.jsonl", "test.jsonl"):
+            (folder / name).write_text(json.dumps(row) + "\n")
+
+    def read(folder):
+        return gsm8k.math(folder, cache=tmp_path / "cache").target(0, "train")
+
+    assert read(tmp_path / "0") == "\\frac{8}{2}" and problem(read, tmp_path / "1") == ""
+
+
+@pytest.mark.full
 def test_problems_that_are_written_differently_are_read(tmp_path):
     rows = [PROBLEM, {**PROBLEM, "id": 7}, {"question": "\u2028\0?", "answer": "#### -1,000.5"}, PROBLEM]
     for number, (start, end) in enumerate([(b"", b"\r\n"), (b"\xef\xbb\xbf", b"\n"), (b"", b"\n\n \n")]):
@@ -801,6 +818,7 @@ def test_a_stored_config_that_was_changed_is_refused_in_one_line():
         assert problem(files.from_dict, value) == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "extras",
     [{}, {"config": 7, "tokenizer": ""}, {"config": {}, "tokenizer": 7}, {"config": {"seed": "x"}, "tokenizer": ""}],

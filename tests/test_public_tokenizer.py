@@ -333,6 +333,18 @@ def test_folders_without_a_tokenizer(tmp_path):
             '{"eos_token": "</s>", "added_tokens_decoder": {"7": {"content": "</s>"}}}',
             r"added_tokens_decoder has '</s>' as 7, tokenizer\.json as 2",
         ),
+        (
+            "tokenizer_config.json",
+            '{"eos_token": "</s>", "added_tokens_decoder": {"7": "x"}}',
+            "added_tokens_decoder has '7': 'x', expected an id with content",
+        ),
+        (
+            "tokenizer_config.json",
+            '{"eos_token": "</s>", "added_tokens_decoder": {"7": {"content": 5}}}',
+            "added_tokens_decoder has '7': .*, expected an id with content",
+        ),
+        ("tokenizer_config.json", '{"eos_token": {"content": 5}}', r"eos_token is \{'content': 5\}, expected a text"),
+        ("generation_config.json", '{"eos_token_id": ["2"]}', r"eos_token_id is \['2'\], expected an id or several"),
     ],
 )
 def test_bad_files(folders, tmp_path, name, content, words):

@@ -1,5 +1,6 @@
 """Files that others wrote: read within limits, JSON parsed strictly, errors in one line that names the file."""
 
+import collections
 import json
 import os
 import re
@@ -109,8 +110,8 @@ def size(path: storage.Path) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)[:100]!r} twice in an object")
+        ((name, _),) = collections.Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name[:100]!r} twice in an object")
     return value
 
 

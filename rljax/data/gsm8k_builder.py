@@ -9,12 +9,14 @@ machine first. TensorFlow is never imported.
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
 import reprlib
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -143,6 +145,9 @@ def _final(answer: str, mark: str) -> bool:
     rest = answer.rpartition(mark)[2].strip() if mark in answer else ""
     if mark == _NUMBERS:
         return any(c.isdigit() for c in rest.partition("\n")[0])
+    if rest.startswith("{"):  # LaTeX: up to the closing brace
+        depth = itertools.accumulate((c == "{") - (c == "}") for c in rest)
+        rest = rest[: next((end for end, open_ in enumerate(depth) if not open_), 0)]
     return any(c.isalnum() for c in rest)
 
 
@@ -154,10 +159,10 @@ def _as_text(answer: object) -> object:
 
 
 def _complete(place: pathlib.Path) -> bool:
-    """Return whether every file that the build wrote exists at its full size."""
+    """Return whether every file that the build wrote exists unchanged."""
     try:
-        sizes = documents.read(place / _MANIFEST)
-        return all((place / name).stat().st_size == size for name, size in sizes.items())
+        checksums = documents.read(place / _MANIFEST)
+        return all(zlib.crc32((place / name).read_bytes()) == crc for name, crc in checksums.items())
     except (OSError, ValueError):
         return False
 
@@ -171,8 +176,9 @@ def _build(place: pathlib.Path, rows: Mapping[str, Sequence[tuple[str, str]]]) -
         tfds.disable_progress_bar()  # it takes a second, and the run has a progress line
         with contextlib.redirect_stdout(io.StringIO()):  # tfds prints the path of the temporary folder
             QuestionAnswer(rows=rows, data_dir=str(build)).download_and_prepare()
-        sizes = {str(f.relative_to(build)): f.stat().st_size for f in build.rglob("*") if f.is_file()}
-        (build / _MANIFEST).write_text(json.dumps(sizes, indent=1))
+        files = [file for file in build.rglob("*") if file.is_file()]
+        checksums = {str(file.relative_to(build)): zlib.crc32(file.read_bytes()) for file in files}
+        (build / _MANIFEST).write_text(json.dumps(checksums, indent=1))
         for attempt in range(_ATTEMPTS):
             try:
                 os.rename(build, place)

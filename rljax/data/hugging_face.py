@@ -14,6 +14,7 @@ from rljax.data import bundle, characters, chat, documents
 
 _LARGEST = 1 << 24  # ids
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")  # of the names of tokens, those that must be texts
 # the classes of transformers that write bos by add_bos_token, whatever the post-processor of tokenizer.json
 _OWN_BOS = ("Llama", "CodeLlama", "Gemma", "Cohere", "GPTNeoX")
 
@@ -61,9 +62,10 @@ class HuggingFace:
     def _named(self) -> dict[str, str]:
         """Texts of the named special tokens, {"bos_token": "<s>", "image_token": "<image>", ...}."""
         extra = self._config.get("extra_special_tokens")  # by name, or a list
-        fields = {k: v for k, v in self._config.items() if k.endswith("_token") and not isinstance(v, bool)}
+        given = {k: v for k, v in self._config.items() if k.endswith("_token") and v is not None}
+        fields = {k: v for k, v in given.items() if k in _NAMED or isinstance(v, str | dict)}
         fields |= extra if isinstance(extra, dict) else {}
-        return {name: _content(name, token) for name, token in fields.items() if token is not None}
+        return {name: _content(name, token) for name, token in fields.items()}
 
     @functools.cached_property
     def _additional(self) -> list[str]:
@@ -107,10 +109,10 @@ class HuggingFace:
         for file in ("generation_config.json", "config.json"):
             value = self._json(file).get(name)
             if value is not None:
-                numbers = value if isinstance(value, list) else [value]
-                if not all(type(i) is int for i in numbers):
-                    raise ValueError(f"{file}: {name} is {reprlib.repr(value)}, expected a number or a list of numbers")
-                return tuple(i for i in numbers if i >= 0)
+                ids = value if isinstance(value, list) else [value]
+                if not all(type(i) is int for i in ids):
+                    raise ValueError(f"{file}: {name} is {reprlib.repr(value)}, expected an id or several")
+                return tuple(i for i in ids if i >= 0)
         return ()
 
     @functools.cached_property

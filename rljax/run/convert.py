@@ -27,7 +27,11 @@ def _read(
 ) -> tuple[architectures.Architecture, Tree]:
     """Return architecture and parameters of a public checkpoint or of a run's policy."""
     if not storage.is_dir(storage.path(source) / "checkpoints"):
-        fields: dict[str, Any] = families.read(weights.config(source))
+        config = weights.config(source)
+        try:
+            fields: dict[str, Any] = families.read(config)
+        except ValueError as error:
+            raise ValueError(f"--source={source}: {error}") from None
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
         return architecture, weights.load(source, architecture)
     from rljax.run import evaluate

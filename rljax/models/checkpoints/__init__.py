@@ -6,6 +6,7 @@
 ``keys.py``      the keys that are harmless, and those that are refused unless they change nothing
 ``rope.py``      rotary positions in config.json
 ``tensors.py``   safetensors files: index, read, write
+``headers.py``   the header of a safetensors file, checked
 ``weights.py``   parameters from a folder onto a mesh, and from a mesh into a folder
 ===============  ========================================================================
 

@@ -226,13 +226,15 @@ def save(
       shard_bytes: about the most bytes of a file.
 
     Raises:
-      ValueError: the folder exists, or no family can express the architecture.
+      ValueError: the folder exists, a file of ``like`` cannot be read, or no family can express the architecture.
     """
     target = epath.Path(folder)
     if storage.exists(target):
         raise ValueError(f"weights {folder!r}: the folder exists already")
     architecture, params = adapters.merged(architecture, params)
     model = config(like) if like else {}
+    names = [name for name in storage.names(like) if name.startswith(_COPIED)] if like else []
+    copied = {name: documents.content(epath.Path(like) / name) for name in names}
     kind = family or families.kind(model)
     fields = families.write(architecture, kind if kind in families.FAMILIES else "")
     stored = dtype or str(params["embedding"].dtype)
@@ -242,9 +244,8 @@ def save(
     draft.mkdir(parents=True)
     try:
         tensors.write(draft, _named(architecture, params, dtype), shard_bytes)
-        for name in storage.names(like) if like else ():
-            if name.startswith(_COPIED):
-                storage.write(draft / name, storage.read(epath.Path(like) / name))
+        for name, content in copied.items():
+            storage.write(draft / name, content)
         storage.write(draft / "config.json", json.dumps(fields, indent=2))
         if not remote:
             draft.rename(target)
