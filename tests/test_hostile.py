@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rljax
 from rljax import types
 from rljax.config import files, resolve, schema
 from rljax.language import dotted, messages, settings
-from rljax.run import checkpoints, convert, evaluate
+from rljax.run import checkpoints, convert, evaluate, loop
 from tests import fuzz, tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -264,6 +266,21 @@ def test_code_is_allowed_by_package(trace, tmp_path):
     config.task = f"{STUDY_NAME}.task()"
     files.refuse_code(config, [STUDY_NAME])
     files.refuse_code(tiny.config("grpo(kl=linear(0.1, 0.0, 9))", seam__penalty="+ kl() | entropy(1.5)"))
+
+
+@pytest.mark.full
+def test_a_run_of_a_study_is_read_with_its_package_allowed(tmp_path):
+    config = tiny.config("experiments.example_pieces.pieces.tapered_rloo()", phases=("main",), phase__main__steps=1)
+    config.phase.main.evaluate = ""
+    result = loop.train(config, tmp_path / "run", progress=False, devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"pass --allow_code=experiments, in Python allow_code=\('experiments',\)"):
+        rljax.load(tmp_path / "run")
+    for package in ("experiments", "experiments.example_pieces"):
+        program, params, step = rljax.load(tmp_path / "run", allow_code=[package])
+        assert step == 1 and program.phases[0].algorithm.spec == "tapered_rloo(power=1.0)"
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(result.params))
+    with pytest.raises(ValueError, match="names code outside rljax"):
+        rljax.load(tmp_path / "run", allow_code=["experiment", "experiments.example"])
 
 
 def test_the_tokenizer_of_a_run_executes_nothing(trace, tmp_path):

@@ -144,4 +144,5 @@ def _source(module: str) -> str | None:
         locations = portions
     if loader is None:
         raise ImportError(f"no module named {messages.shown(module)}")
-    return loader.get_source(name) if hasattr(loader, "get_source") else None
+    get_source = getattr(loader, "get_source", None)  # not of compiled modules
+    return get_source(name) if get_source else None
