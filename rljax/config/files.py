@@ -3,13 +3,10 @@
 import importlib.util
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from rljax.config import schema
 from rljax.language import messages, parse
-
-CALLS = {"task", "algorithm", "seam", "optimizer"}  # fields of calls, and groups of them
 
 
 def find(name: str) -> str:
@@ -106,28 +103,6 @@ def flatten(config: Any, prefix: str = "config") -> dict[str, Any]:
     if not isinstance(config, schema.ConfigDict | dict):
         return {prefix: list(config) if isinstance(config, tuple | list) else config}
     return {k: v for key, value in config.items() for k, v in flatten(value, f"{prefix}.{key}").items()}
-
-
-def refuse_code(config: schema.ConfigDict, allowed: Sequence[str] = ()) -> None:
-    """Raise ValueError if a call in a config has a dotted path outside the allowed packages.
-
-    Every config that was not written for this command is checked before any of its names are resolved, such as that of
-    a run that somebody else trained.
-
-    Args:
-      config: the config.
-      allowed: packages and modules, such as ("experiments", "mypackage.tasks").
-    """
-    for field, text in flatten(config).items():
-        if CALLS.isdisjoint(field.split(".")) or not isinstance(text, str) or text in ("", "none"):
-            continue
-        for path in parse.paths(text, field):
-            if not any(path.startswith(f"{package}.") for package in allowed):
-                package = path.partition(".")[0]
-                raise ValueError(
-                    f"{field}={messages.shown(text)}: the run's config names code outside rljax, {path!r}, which was "
-                    f"not executed. If you trust it, pass --allow_code={package}, in Python allow_code=({package!r},)."
-                )
 
 
 def from_dict(fields: dict[str, Any]) -> schema.ConfigDict:

@@ -11,11 +11,13 @@ Worker processes of verifiers import this module, so it must not import JAX.
 """
 
 import ast
+import contextlib
+import contextvars
 import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rljax.language import messages
@@ -31,6 +33,7 @@ KINDS = {
 """The kinds of marked objects, each with the decorator that marks it."""
 
 _MARK = "__rljax_kind__"
+_ALLOWED: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar("allowed", default=None)  # None: all
 
 
 class NotMarked(ValueError):
@@ -69,6 +72,20 @@ def marked(function: object, kind: str) -> bool:
     return getattr(function, "__dict__", {}).get(_MARK) == kind
 
 
+@contextlib.contextmanager
+def only(packages: Iterable[str]) -> Iterator[None]:
+    """Within the block, resolve only paths in some packages: for the config of a run that somebody else trained.
+
+    Args:
+      packages: packages, modules or complete paths, such as "experiments".
+    """
+    token = _ALLOWED.set(tuple(packages))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
 def load(path: str, kind: str) -> Callable:
     """Return the object at a dotted path.
 
@@ -84,7 +101,13 @@ def load(path: str, kind: str) -> Callable:
         been imported.
     """
     module, _, name = path.rpartition(".")
-    shown = messages.shown(path)
+    shown, allowed = messages.shown(path), _ALLOWED.get()
+    if allowed is not None and not any(path == p or path.startswith(f"{p}.") for p in allowed):
+        package = path.partition(".")[0]
+        raise NotMarked(
+            f"the config of the run names {shown}, code outside rljax's tables; it was not imported. If you trust it, "
+            f"pass --allow_code={package}, in Python allow_code=[{package!r}]."
+        )
     if any(part.startswith("_") for part in path.split(".")):
         raise NotMarked(f"{shown} has a private part, and a config names public objects only.")
     if module.partition(".")[0] in sys.stdlib_module_names:
