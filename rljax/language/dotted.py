@@ -4,8 +4,8 @@ A config is text, and importing a module executes it. A path is therefore resolv
 
 1. The module's file is located and read without importing it. It must import rljax and define the name at its top level
    under a decorator, as every recipe, piece and task does. No other module is imported.
-2. The module is imported. The object must have the mark of the kind that the field expects: ``config.task`` names a
-   task.
+2. The module is imported, with the packages that it is part of. The object must have the mark of the kind that the
+   field expects: ``config.task`` names a task.
 
 Worker processes of verifiers import this module, so it must not import JAX.
 """
