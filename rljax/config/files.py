@@ -30,8 +30,7 @@ def find(name: str) -> str:
 
 def load(name: str, argument: str = "") -> schema.ConfigDict:
     """Return ``get_config(argument)`` of a config file, or of a shipped config by name ("quickstart")."""
-    path = find(name)
-    spec = importlib.util.spec_from_file_location("rljax_config", path)
+    spec = importlib.util.spec_from_file_location("rljax_config", find(name))
     if spec is None or spec.loader is None:
         raise ValueError(f"config {name!r}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
@@ -58,10 +57,9 @@ def override(config: schema.ConfigDict, field: str, value: Any) -> None:
     check(config, field)
     try:
         target[last] = value
-    except TypeError as error:
-        raise ValueError(
-            f"config.{field}={messages.shown(value)}: must be of type {target.get_type(last).__name__}."
-        ) from error
+    except TypeError:
+        kind = target.get_type(last).__name__
+        raise ValueError(f"config.{field}={messages.shown(value)}: must be of type {kind}.") from None
 
 
 def check(config: schema.ConfigDict, field: str) -> None:

@@ -41,28 +41,11 @@ class NotMarked(ValueError):
 
 
 class Unknown(NotMarked):
-    """A module has no such name.
-
-    Attributes:
-      name: the name.
-      valid: the names that the module defines under a decorator.
-    """
-
-    def __init__(self, module: str, name: str, valid: list[str]):
-        super().__init__(f"module {messages.shown(module)} has no function {messages.shown(name)}.")
-        self.name, self.valid = name, valid
+    """A module has no such name; the arguments are the message, the name, and the names under a decorator."""
 
 
 def mark(function: T, kind: str) -> T:
-    """Mark a function or class, so that a dotted path of a config may name it.
-
-    Args:
-      function: the function or class; it is changed in place.
-      kind: a key of ``KINDS``.
-
-    Returns:
-      ``function``.
-    """
+    """Mark a function or class in place as of a kind of ``KINDS``, and return it."""
     setattr(function, _MARK, kind)
     return function
 
@@ -74,11 +57,7 @@ def marked(function: object, kind: str) -> bool:
 
 @contextlib.contextmanager
 def only(packages: Iterable[str]) -> Iterator[None]:
-    """Within the block, resolve only paths in some packages: for the config of a run that somebody else trained.
-
-    Args:
-      packages: packages, modules or complete paths, such as "experiments".
-    """
+    """Within the block, resolve only paths in these packages or modules: for the config of somebody else's run."""
     token = _ALLOWED.set(tuple(packages))
     try:
         yield
@@ -135,12 +114,11 @@ def _check_source(path: str, module: str, name: str, kind: str) -> None:
     names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
     names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
     if not any(n.partition(".")[0] == "rljax" for n in names):
-        raise NotMarked(
-            f"{shown} is not a {kind}: module {messages.shown(module)} does not import rljax. It was not imported."
-        )
+        raise NotMarked(f"{shown} is not a {kind}: its module does not import rljax. It was not imported.")
     defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     if name not in defined:
-        raise Unknown(module, name, [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")])
+        valid = [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")]
+        raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
     if not defined[name].decorator_list:
         raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
 
@@ -167,5 +145,4 @@ def _source(module: str) -> str | None:
         locations = portions
     if loader is None:
         raise ImportError(f"no module named {messages.shown(module)}")
-    get_source = getattr(loader, "get_source", None)  # not of compiled modules
-    return get_source(name) if get_source else None
+    return getattr(loader, "get_source", lambda name: None)(name)  # compiled modules have none

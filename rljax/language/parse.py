@@ -123,7 +123,8 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     try:
         return dotted.load(name, registry.kind)
     except dotted.Unknown as error:
-        raise ValueError(f"{field}: {error}{nearest(error.name, error.valid)}") from None
+        message, unknown, valid = error.args
+        raise ValueError(f"{field}: {message}{nearest(unknown, valid)}") from None
     except dotted.NotMarked as error:
         raise ValueError(f"{field}: {error}") from error.__cause__
 
