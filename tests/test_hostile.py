@@ -10,14 +10,17 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rljax
 from rljax import types
 from rljax.config import files, resolve, schema
+from rljax.data import tokenizers
 from rljax.language import dotted, messages, settings
-from rljax.run import checkpoints, convert, evaluate
+from rljax.run import checkpoints, convert, evaluate, loop
 from tests import fuzz, tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -218,10 +221,12 @@ def test_the_kind_of_the_mark_is_that_of_the_field(trace):
 # --- runs of somebody else ------------------------------------------------------------------------
 
 
-def foreign(folder, tokenizer=b"", **fields):
+BYTES = tokenizers.make("bytes", ()).serialized
+
+
+def foreign(folder, tokenizer=BYTES, **fields):
     """Write a checkpoint whose config has these fields; what is refused is refused before its arrays are read."""
     config = tiny.config()
-    config.phase.unused = rljax.phase()
     for field, text in fields.items():
         files.override(config, field.replace("__", "."), text)
     zero = jnp.zeros(1)
@@ -232,38 +237,55 @@ def foreign(folder, tokenizer=b"", **fields):
     return str(folder / "run")
 
 
-NAMED = (  # every field of calls, of the run and of phases, also of one that is not used
-    *("task", "algorithm", "seam.penalty", "seam.after", "phase.main.task", "phase.main.algorithm"),
-    *("phase.main.seam.reward", "phase.warm.optimizer", "phase.unused.task", "phase.unused.optimizer"),
-)
+OTHERS = {  # every field of calls, of the run and of phases, and a text inside a call
+    **{field: "{path}(1)" for field in ("task", "algorithm", "phase.main.task", "phase.main.algorithm")},
+    **{
+        f"{group}seam.{seam}": "+ {path}(1)" for group in ("", "phase.main.") for seam in ("penalty", "reward", "after")
+    },
+    "phase.warm.optimizer": "sgd(1.0) | {path}(1)",
+    "phase.main.optimizer": "sgd({path}(1))",
+    "phase.warm.algorithm": "ppo(critic_optimizer='{path}()')",
+}
 
 
-@pytest.mark.parametrize("field", NAMED)
-def test_the_config_of_a_run_executes_nothing(field, trace, tmp_path):
-    """It names a marked function that can be imported, which a config of one's own may call."""
-    run = foreign(tmp_path, **{field: f"+ {STUDY_NAME}.task(1)" if "seam" in field else f"{STUDY_NAME}.task(1)"})
+@pytest.mark.parametrize("field", OTHERS)
+@pytest.mark.parametrize("path", [f"{STUDY_NAME}.task", "sneaky_package.module.f"])
+def test_the_config_of_a_run_executes_nothing(field, path, trace, tmp_path):
+    """It names code that can be imported: a marked function, and that of somebody else."""
+    run = foreign(tmp_path, **{field: OTHERS[field].format(path=path)})
     readers = [evaluate.load, lambda run: convert._read(run, None, "", ["study"])]
     readers += [] if field.endswith("task") else [lambda run: rljax.load(run, task="arithmetic()")]
     for read in readers:
-        with pytest.raises(
-            ValueError, match=rf"config\.{field}='.*names code outside rljax, .*--allow_code={STUDY_NAME},"
-        ):
+        with pytest.raises(ValueError, match=rf"config of the run names '{path}'.*--allow_code={path.split('.')[0]},"):
             read(run)
-        assert STUDY_NAME not in sys.modules and not trace.exists()
+        assert path.partition(".")[0] not in sys.modules and not trace.exists()
 
 
 def test_code_is_allowed_by_package(trace, tmp_path):
-    run = foreign(tmp_path, task=f"{STUDY_NAME}.task()", algorithm="sneaky_package.module.f()")
-    with pytest.raises(ValueError, match=r"config\.algorithm=.*'sneaky_package\.module\.f'"):
-        evaluate.load(run, allow_code=[STUDY_NAME])
-    assert not trace.exists()
-    run = foreign(tmp_path / "other", task=f"{STUDY_NAME}.task()")
-    with pytest.raises(ValueError):
-        evaluate.load(run, allow_code=[STUDY_NAME])  # the tokenizer is none
-    config = tiny.config()
-    config.task = f"{STUDY_NAME}.task()"
-    files.refuse_code(config, [STUDY_NAME])
-    files.refuse_code(tiny.config("grpo(kl=linear(0.1, 0.0, 9))", seam__penalty="+ kl() | entropy(1.5)"))
+    run = foreign(tmp_path, algorithm="sneaky_package.module.f()")
+    for allowed in ([STUDY_NAME], ["sneaky", "sneaky_package.mod", "module"]):
+        with pytest.raises(ValueError, match=r"the config of the run names"):
+            evaluate.load(run, allow_code=allowed)
+        assert not trace.exists()
+    run = foreign(tmp_path / "other", algorithm=f"{STUDY_NAME}.recipe()")
+    with pytest.raises(ValueError, match=r"config\.algorithm: .*recipe\(\): "):
+        evaluate.load(run, allow_code=[STUDY_NAME])  # it was called, and returns no algorithm
+    assert trace.exists()
+
+
+@pytest.mark.full
+def test_a_run_of_a_study_is_read_with_its_package_allowed(tmp_path):
+    config = tiny.config("experiments.example_pieces.pieces.tapered_rloo()", phases=("main",), phase__main__steps=1)
+    config.phase.main.evaluate = ""
+    result = loop.train(config, tmp_path / "run", progress=False, devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"pass --allow_code=experiments, in Python allow_code=\['experiments'\]"):
+        rljax.load(tmp_path / "run")
+    for package in ("experiments", "experiments.example_pieces"):
+        program, params, step = rljax.load(tmp_path / "run", allow_code=[package])
+        assert step == 1 and program.phases[0].algorithm.spec == "tapered_rloo(power=1.0)"
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(result.params))
+    with pytest.raises(ValueError, match="the config of the run names"):
+        rljax.load(tmp_path / "run", allow_code=["experiment", "experiments.example"])
 
 
 def test_the_tokenizer_of_a_run_executes_nothing(trace, tmp_path):
@@ -294,7 +316,10 @@ def test_every_command_on_a_run_reports_its_code_in_one_line(trace, tmp_path):
     )
     done = commands(tmp_path, *lines)
     assert [code for code, _ in done] == [2, 2, 2] and not trace.exists()
-    assert all(t.startswith(f"error: config.task='{STUDY_NAME}.task()'") and t.count("\n") == 1 for _, t in done)
+    assert all(
+        t.startswith(f"error: config.task: the config of the run names '{STUDY_NAME}.task'") and t.count("\n") == 1
+        for _, t in done
+    )
 
 
 # --- fuzzed strings --------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ def test_train_in_memory_and_use_what_it_returns():
 @pytest.mark.full
 def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path):
     config = tiny.config("reinforce()", learner__max_skipped=2, phase__main__steps=9)
-    config.seam.reward = "affine(inf)"  # 0 * inf is not a number
+    config.seam.reward = "affine(3e38, 3e38)"  # infinity in float32
     with pytest.raises(loop.NonFinite, match=r"phase 'main'.*max_skipped=2") as error:
         loop.train(config, tmp_path, progress=False, devices=ONE)
     assert "loss" in str(error.value)

@@ -21,7 +21,7 @@ from absl import app, flags, logging
 
 from rljax.aot import page, programs, report, topology
 from rljax.config import files, schema
-from rljax.language import parse
+from rljax.language import messages, parse
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", "", "Config file, or the name of a shipped config; an argument may follow after a colon.")
@@ -99,10 +99,10 @@ def main(argv: Sequence[str]) -> None:
         else:
             _run()
     except (ValueError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {messages.printable(error)}", file=sys.stderr)
         sys.exit(2)
     except programs.DoesNotFitError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {messages.printable(error)}", file=sys.stderr)
         sys.exit(1)
 
 

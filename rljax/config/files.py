@@ -3,13 +3,10 @@
 import importlib.util
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from rljax.config import schema
 from rljax.language import messages, parse, settings
-
-CALLS = {"task", "algorithm", "seam", "optimizer"}  # fields of calls, and groups of them
 
 
 def find(name: str) -> str:
@@ -33,8 +30,7 @@ def find(name: str) -> str:
 
 def load(name: str, argument: str = "") -> schema.ConfigDict:
     """Return ``get_config(argument)`` of a config file, or of a shipped config by name ("quickstart")."""
-    path = find(name)
-    spec = importlib.util.spec_from_file_location("rljax_config", path)
+    spec = importlib.util.spec_from_file_location("rljax_config", find(name))
     if spec is None or spec.loader is None:
         raise ValueError(f"config {name!r}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
@@ -61,10 +57,9 @@ def override(config: schema.ConfigDict, field: str, value: Any) -> None:
     check(config, field)
     try:
         target[last] = value
-    except TypeError as error:
-        raise ValueError(
-            f"config.{field}={messages.shown(value)}: must be of type {target.get_type(last).__name__}."
-        ) from error
+    except TypeError:
+        kind = target.get_type(last).__name__
+        raise ValueError(f"config.{field}={messages.shown(value)}: must be of type {kind}.") from None
 
 
 def check(config: schema.ConfigDict, field: str) -> None:
@@ -106,28 +101,6 @@ def flatten(config: Any, prefix: str = "config") -> dict[str, Any]:
     if not isinstance(config, schema.ConfigDict | dict):
         return {prefix: list(config) if isinstance(config, tuple | list) else config}
     return {k: v for key, value in config.items() for k, v in flatten(value, f"{prefix}.{key}").items()}
-
-
-def refuse_code(config: schema.ConfigDict, allowed: Sequence[str] = ()) -> None:
-    """Raise ValueError if a call in a config has a dotted path outside the allowed packages.
-
-    Every config that was not written for this command is checked before any of its names are resolved, such as that of
-    a run that somebody else trained.
-
-    Args:
-      config: the config.
-      allowed: packages and modules, such as ("experiments", "mypackage.tasks").
-    """
-    for field, text in flatten(config).items():
-        if CALLS.isdisjoint(field.split(".")) or not isinstance(text, str) or text in ("", "none"):
-            continue
-        for path in parse.paths(text, field):
-            if not any(path.startswith(f"{package}.") for package in allowed):
-                package = path.partition(".")[0]
-                raise ValueError(
-                    f"{field}={messages.shown(text)}: the run's config names code outside rljax, {path!r}, which was "
-                    f"not executed. If you trust it, pass --allow_code={package}, in Python allow_code=({package!r},)."
-                )
 
 
 def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDict:
@@ -178,7 +151,10 @@ def _renamed(phase: dict[str, Any]) -> dict[str, Any]:
     return {**phase, "batch": {**phase.get("batch", {}), **sizes}} if sizes else phase
 
 
-_RENAMED = {"sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for n, v in group.items()}}
+_RENAMED = {
+    "sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for n, v in group.items()},
+    "model": lambda group: group | ({} if group.get("bias") is not False else {"bias": ()}),  # it was a flag
+}
 
 
 def dumps(config: schema.ConfigDict, indent: int | None = None) -> str:

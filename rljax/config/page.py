@@ -30,7 +30,11 @@ changed. Its header states the command, the hardware, the time and the score.
 Fields are set in the file, on the command line (`--config.learner.epochs=2`), or with `--set`, which also reaches the
 arguments of a call (`--set algorithm.kl=0.01`). `python -m rljax config TEXT` lists the fields whose name contains
 TEXT. An unknown field or an invalid value is an error before any device work; the message names the field and the
-allowed values.
+allowed values. NaN is never valid, and infinity only where a range ends in `inf]`.
+
+A call names a function of rljax's tables, or by a dotted path a function or class of yours under a decorator:
+`@algorithms.recipe`, `@environments.task`, one of `rljax.transforms.define`, or `@optimizers.optimizer` of
+`rljax.training`. Its module must import rljax. Nothing else is imported or called.
 
 ## Phases
 

@@ -161,6 +161,8 @@ def _phase(
     if chosen.task not in tasks:
         where = f"{field}.task" if "task" in changes else "config.task"
         tasks[chosen.task] = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
+        if not hasattr(tasks[chosen.task], "host"):
+            raise ValueError(f"{where}={messages.shown(chosen.task)}: did not return a task.")
     task = tasks[chosen.task]
     _check_phase(chosen, algorithm, task, name)
 

@@ -1,9 +1,10 @@
 """The language of configs: strings of calls, annotations as schemas, and groups of settings.
 
 ``parse``     Parses strings such as ``"clip(0.2) | dual_clip(3.0)"`` into calls of registered functions, without
-              evaluating code: ``one``, ``many``, ``setting``, ``literal``, ``with_argument``, ``paths``, ``lookup``,
-              ``invoke``; finds the nearest valid name for error messages: ``nearest``.
-``dotted``    Marks the functions that a dotted path may name, and resolves such a path: ``mark``, ``marked``, ``load``.
+              evaluating code: ``one``, ``many``, ``setting``, ``literal``, ``with_argument``, ``lookup``, ``invoke``;
+              finds the nearest valid name for error messages: ``nearest``.
+``dotted``    Marks the functions that a dotted path may name, and resolves such a path: ``mark``, ``marked``, ``load``,
+              ``only``.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``messages``  Shortens and escapes user text in error messages: ``shown``, ``printable``.

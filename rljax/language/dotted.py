@@ -4,18 +4,20 @@ A config is text, and importing a module executes it. A path is therefore resolv
 
 1. The module's file is located and read without importing it. It must import rljax and define the name at its top level
    under a decorator, as every recipe, piece and task does. No other module is imported.
-2. The module is imported. The object must have the mark of the kind that the field expects: ``config.task`` names a
-   task.
+2. The module is imported, with the packages that it is part of. The object must have the mark of the kind that the
+   field expects: ``config.task`` names a task.
 
 Worker processes of verifiers import this module, so it must not import JAX.
 """
 
 import ast
+import contextlib
+import contextvars
 import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rljax.language import messages
@@ -31,6 +33,7 @@ KINDS = {
 """The kinds of marked objects, each with the decorator that marks it."""
 
 _MARK = "__rljax_kind__"
+_ALLOWED: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar("allowed", default=None)  # None: all
 
 
 class NotMarked(ValueError):
@@ -38,28 +41,11 @@ class NotMarked(ValueError):
 
 
 class Unknown(NotMarked):
-    """A module has no such name.
-
-    Attributes:
-      name: the name.
-      valid: the names that the module defines under a decorator.
-    """
-
-    def __init__(self, module: str, name: str, valid: list[str]):
-        super().__init__(f"module {messages.shown(module)} has no function {messages.shown(name)}.")
-        self.name, self.valid = name, valid
+    """A module has no such name; the arguments are the message, the name, and the names under a decorator."""
 
 
 def mark(function: T, kind: str) -> T:
-    """Mark a function or class, so that a dotted path of a config may name it.
-
-    Args:
-      function: the function or class; it is changed in place.
-      kind: a key of ``KINDS``.
-
-    Returns:
-      ``function``.
-    """
+    """Mark a function or class in place as of a kind of ``KINDS``, and return it."""
     setattr(function, _MARK, kind)
     return function
 
@@ -67,6 +53,16 @@ def mark(function: T, kind: str) -> T:
 def marked(function: object, kind: str) -> bool:
     """Return whether an object has the mark of a kind itself: not its base class, not through ``__getattr__``."""
     return getattr(function, "__dict__", {}).get(_MARK) == kind
+
+
+@contextlib.contextmanager
+def only(packages: Iterable[str]) -> Iterator[None]:
+    """Within the block, resolve only paths in these packages or modules: for the config of somebody else's run."""
+    token = _ALLOWED.set(tuple(packages))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def load(path: str, kind: str) -> Callable:
@@ -84,7 +80,13 @@ def load(path: str, kind: str) -> Callable:
         been imported.
     """
     module, _, name = path.rpartition(".")
-    shown = messages.shown(path)
+    shown, allowed = messages.shown(path), _ALLOWED.get()
+    if allowed is not None and not any(path == p or path.startswith(f"{p}.") for p in allowed):
+        package = path.partition(".")[0]
+        raise NotMarked(
+            f"the config of the run names {shown}, code outside rljax's tables; it was not imported. If you trust it, "
+            f"pass --allow_code={package}, in Python allow_code=[{package!r}]."
+        )
     if any(part.startswith("_") for part in path.split(".")):
         raise NotMarked(f"{shown} has a private part, and a config names public objects only.")
     if module.partition(".")[0] in sys.stdlib_module_names:
@@ -112,12 +114,11 @@ def _check_source(path: str, module: str, name: str, kind: str) -> None:
     names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
     names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
     if not any(n.partition(".")[0] == "rljax" for n in names):
-        raise NotMarked(
-            f"{shown} is not a {kind}: module {messages.shown(module)} does not import rljax. It was not imported."
-        )
+        raise NotMarked(f"{shown} is not a {kind}: its module does not import rljax. It was not imported.")
     defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     if name not in defined:
-        raise Unknown(module, name, [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")])
+        valid = [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")]
+        raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
     if not defined[name].decorator_list:
         raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
 
@@ -144,4 +145,4 @@ def _source(module: str) -> str | None:
         locations = portions
     if loader is None:
         raise ImportError(f"no module named {messages.shown(module)}")
-    return loader.get_source(name) if hasattr(loader, "get_source") else None
+    return getattr(loader, "get_source", lambda name: None)(name)  # compiled modules have none

@@ -98,31 +98,6 @@ def _dotted(node: ast.AST) -> str | None:
     return None
 
 
-def paths(text: str, field: str) -> list[str]:
-    """Return the dotted paths in a text of calls, without resolving them.
-
-    Args:
-      text: calls joined by ``|``, which "+" may precede.
-      field: field of the config that errors name.
-
-    Returns:
-      The paths, such as "experiments.study.pieces.mine".
-
-    Raises:
-      ValueError: the text is not an expression.
-    """
-    nodes: list[ast.AST] = [_tree(text.strip().removeprefix("+"), field)]
-    out = []
-    while nodes:
-        node = nodes.pop()
-        path = _dotted(node) if isinstance(node, ast.Attribute) else None
-        if path is None:
-            nodes += ast.iter_child_nodes(node)
-        else:
-            out.append(path)
-    return out
-
-
 def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     """Return the function that a name or a dotted path denotes.
 
@@ -148,7 +123,8 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
     try:
         return dotted.load(name, registry.kind)
     except dotted.Unknown as error:
-        raise ValueError(f"{field}: {error}{nearest(error.name, error.valid)}") from None
+        message, unknown, valid = error.args
+        raise ValueError(f"{field}: {message}{nearest(unknown, valid)}") from None
     except dotted.NotMarked as error:
         raise ValueError(f"{field}: {error}") from error.__cause__
 

@@ -24,6 +24,7 @@ from rljax.config import files
 from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes
+from rljax.language import dotted
 from rljax.run import checkpoints, host_rollouts, passk, programs
 from rljax.training import steps
 
@@ -183,7 +184,8 @@ def load(
 ) -> tuple[programs.Program, types.Tree, int]:
     """Load a run's checkpoint, which also contains the config and the tokenizer.
 
-    The config is that of the run, so it may name what rljax defines and nothing else, unless ``allow_code`` allows it.
+    The config is that of the run, so it may name functions of rljax's tables and nothing else, unless ``allow_code``
+    allows it. ``task`` may name any task.
 
     Args:
       workdir: work directory of the run.
@@ -205,12 +207,12 @@ def load(
         config = files.from_dict(extras["config"], f"{workdir}: config")
         config.model.weights = ""  # the checkpoint has the weights
         if task:
-            config.task = ""
-            for name in config.phase:
+            config.task = task
+            for name in config.phases:
                 config.phase[name].task = None
-        files.refuse_code(config, allow_code)
-        config.task = task or config.task  # the caller's own task may name any code
-        program = programs.build(config, tokenizers.load(base64.b64decode(extras["tokenizer"])))
+        tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
+        with dotted.only([*allow_code, task.partition("(")[0]]):
+            program = programs.build(config, tokenizer)
         shape = program.steps[0].shape.params["policy"]
         params, _, number = saved.restore_params({"policy": shape}, step)
     return program, params["policy"], number

@@ -367,7 +367,7 @@ def _panel(record: Mapping[str, Any]) -> rich.panel.Panel:
     facts += [f"advantage {record['advantage']:+.3f}"] if "advantage" in record else []
     facts += [f"finish {record['finish']}"] if "finish" in record else []
     text = (_printable(record["prompt"]), "dim"), (_printable(record["completion"]), "bold")
-    title, colour = rich.text.Text("  ".join(facts)), _COLOURS.get(outcome, "yellow")
+    title, colour = rich.text.Text(_printable("  ".join(facts))), _COLOURS.get(outcome, "yellow")
     return rich.panel.Panel(rich.text.Text.assemble(*text), title=title, title_align="left", border_style=colour)
 
 

@@ -23,7 +23,7 @@ from ml_collections import config_flags
 
 from rljax import data
 from rljax.config import files, page, resolve, schema
-from rljax.language import parse
+from rljax.language import messages, parse
 
 
 def _shipped(argv: Sequence[str]) -> list[str]:
@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> None:
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )
     except RuntimeError as error:  # the other processes may start later
-        print(f"error: {error} Run the same command again on every host.", file=sys.stderr)
+        print(f"error: {messages.printable(error)} Run the same command again on every host.", file=sys.stderr)
         sys.exit(loop.RESUMABLE)
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
