@@ -357,7 +357,7 @@ def test_speed_of_512_rows():
 
 # Each function is the reward of one row; its target is a folder in which the row may leave a file.
 HOSTILE = r"""
-    import ctypes, json, os, pathlib, resource, shutil, signal, subprocess, sys, threading, time
+    import ctypes, enum, json, os, pathlib, resource, shutil, signal, subprocess, sys, threading, time
 
     class Pickled:
         def __reduce__(self):
@@ -372,6 +372,10 @@ HOSTILE = r"""
         def __eq__(self, other):
             return True
         __hash__ = None
+
+    class Names(str, enum.Enum):
+        CORRECT = "correct"
+        STYLE = "style"
 
     class NoFloat:
         def __float__(self):
@@ -465,6 +469,7 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "{'reward': 1, 'outcome': Evil(1)}": ("CRASHED", "SystemExit"),
     "{'reward': 1, Evil(1): 1}": ("CRASHED", "SystemExit"),
     "{'reward': 1, 'outcome': Equal()}": ("CRASHED", "returned outcome"),
+    "{'reward': 1, 'outcome': Names.CORRECT, Names.STYLE: 1}": ("CORRECT", None),
     "{'reward': 1, 'outcome': 5}": ("CRASHED", "returned outcome 5"),
     "{'reward': 1, 'outcome': None}": ("CRASHED", "returned outcome None"),
     "{'reward': 1, 'outcome': 'x' * 10**7}": ("CRASHED", "returned outcome 'xxx"),
