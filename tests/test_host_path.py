@@ -232,6 +232,7 @@ def test_a_verifier_that_crashes_on_every_row_ends_the_run_with_its_traceback(fo
         train(config(folder, phases=("main",)))
 
 
+@pytest.mark.full
 def test_a_reward_that_returns_crashed_on_every_row_ends_the_run_with_one_line(folder, moods):
     (moods / "hopeless").touch()
     with pytest.raises(pool.VerifierError, match=r"32 of 32 rows of step 1. First:\n.*returned outcome 'crashed'"):

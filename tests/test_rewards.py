@@ -424,20 +424,25 @@ def test_speed_of_512_rows():
 
 # Each function is the reward of one row; its target is a folder in which the row may leave a file.
 HOSTILE = r"""
-    import ctypes, json, os, pathlib, resource, shutil, signal, subprocess, sys, threading, time
+    import ctypes, enum, json, os, pathlib, resource, shutil, signal, subprocess, sys, threading, time
 
-    class Evil(float):  # unpickled, printed, converted or compared, it writes a file
-        def act(self, *_):
-            pathlib.Path(os.environ["HOSTILE_FOLDER"], f"acted-{os.getpid()}").touch()
-            raise SystemExit(9)
+    class Pickled:
         def __reduce__(self):
             return os.mkdir, (os.path.join(os.environ["HOSTILE_FOLDER"], "unpickled"),)
+
+    class Evil(Pickled, float):
+        def act(self, *_):
+            raise SystemExit(9)
         __repr__ = __str__ = __eq__ = __hash__ = __bool__ = __gt__ = act
 
-    class Equal:  # equal to every outcome
+    class Equal(Pickled):  # equal to every outcome
         def __eq__(self, other):
             return True
         __hash__ = None
+
+    class Names(str, enum.Enum):
+        CORRECT = "correct"
+        STYLE = "style"
 
     class NoFloat:
         def __float__(self):
@@ -531,6 +536,7 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "{'reward': 1, 'outcome': Evil(1)}": ("CRASHED", "SystemExit"),
     "{'reward': 1, Evil(1): 1}": ("CRASHED", "SystemExit"),
     "{'reward': 1, 'outcome': Equal()}": ("CRASHED", "returned outcome"),
+    "{'reward': 1, 'outcome': Names.CORRECT, Names.STYLE: 1}": ("CORRECT", None),
     "{'reward': 1, 'outcome': 5}": ("CRASHED", "returned outcome 5"),
     "{'reward': 1, 'outcome': None}": ("CRASHED", "returned outcome None"),
     "{'reward': 1, 'outcome': 'x' * 10**7}": ("CRASHED", "returned outcome 'xxx"),
@@ -583,6 +589,7 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "os.kill(os.getpid(), signal.SIGSTOP)": ("TIMED_OUT", "its worker was killed"),
     "do(os.kill(0, signal.SIGSTOP))": ("TIMED_OUT", "its worker was killed"),
     # what it shares with the run
+    "open('/proc/self/oom_score_adj').read() == '1000\\n'": ("CORRECT", None),
     "do(os.write(1, b'x' * 10**8), os.write(2, b'x' * 10**8))": ("CORRECT", None),
     "do(os.makedirs(target + '/here'), os.chdir(target + '/here'), os.rmdir(target + '/here'))": ("CORRECT", None),
     "'unpickled'": ("CRASHED", "cannot be unpickled"),

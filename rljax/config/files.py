@@ -151,9 +151,10 @@ def _renamed(phase: dict[str, Any]) -> dict[str, Any]:
     return {**phase, "batch": {**phase.get("batch", {}), **sizes}} if sizes else phase
 
 
+_BIAS: dict[bool, tuple[str, ...]] = {False: (), True: ("query", "key", "value")}  # it was a flag
 _RENAMED = {
     "sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for n, v in group.items()},
-    "model": lambda group: group | ({} if group.get("bias") is not False else {"bias": ()}),  # it was a flag
+    "model": lambda group: group | ({"bias": _BIAS[group["bias"]]} if isinstance(group.get("bias"), bool) else {}),
 }
 
 

@@ -70,6 +70,7 @@ def _read(value: Any) -> Answer:
         raise ValueError(
             f"the reward function returned outcome {reprlib.repr(outcome)}; allowed: {', '.join(OUTCOMES)}"
         )
+    outcome = str.__str__(outcome)  # plain, also of a str subclass such as an enum
     if outcome in FAILURES:
         return failure(outcome, f"the reward function returned outcome {outcome!r}")
     if "reward" not in value:
@@ -84,8 +85,8 @@ def _read(value: Any) -> Answer:
                 f"the reward function returned a part named {reprlib.repr(name)}; a name is a string of 1 to"
                 f" {_LONGEST_NAME} printable characters"
             )
-    parts = {str(name): _number(f"part {name!r}", value[name]) for name in names}
-    return Answer(number, str(outcome) or ("correct" if number > 0 else "wrong"), parts, "")
+    parts = {str.__str__(name): _number(f"part {name!r}", value[name]) for name in names}
+    return Answer(number, outcome or ("correct" if number > 0 else "wrong"), parts, "")
 
 
 def _number(what: str, value: Any) -> float:
