@@ -125,7 +125,9 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     f = FLAGS
     if argv[1:] not in ([], ["algebra"], ["choices"], ["gap"]):
-        raise app.UsageError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, or none for the step")
+        raise app.UsageError(
+            f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, or none for the step"
+        )
     if len(f.algorithms) not in (0, 2):
         raise app.UsageError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
     try:

@@ -59,7 +59,9 @@ def logp(a, params, token):
         x = x + _mixed(a, w, _norm(a, x, w["attention_norm"]))
         y = _norm(a, x, w["swiglu_norm"])
         gated = [_times(a, w, name, "bsd,df->bsf", y) for name in ("gate", "up")] if not a.experts else []
-        x = x + (_experts(a, w, y) if a.experts else _times(a, w, "down", "bsf,fd->bsd", jax.nn.silu(gated[0]) * gated[1]))
+        x = x + (
+            _experts(a, w, y) if a.experts else _times(a, w, "down", "bsf,fd->bsd", jax.nn.silu(gated[0]) * gated[1])
+        )
     head = params["embedding"].T if a.tied else params["unembedding"]
     z = jax.nn.log_softmax(_norm(a, x, params["final_norm"])[:, :-1] @ head, axis=-1)
     return jnp.take_along_axis(z, token[:, 1:, None], axis=2)[:, :, 0]
@@ -67,7 +69,7 @@ def logp(a, params, token):
 
 def gradient(architecture, params, token, weight):
     """Return the gradient of sum(weight * logp) in float64; ``weight`` is [B, S - 1]."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
         wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), params)
         plain = dataclasses.replace(architecture, dtype="float32", param_dtype="float32")
         loss = lambda params: jnp.sum(np.asarray(weight, np.float64) * logp(plain, params, np.asarray(token)))  # noqa: E731
