@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rljax import models
+from rljax import models, types
 from rljax.aot import collectives, flops, hlo, page, programs, report, roofline, scaling, topology, traffic
 from rljax.config import files
+from rljax.models import scoring
+from rljax.training import sharding
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -289,6 +292,31 @@ def test_a_loop_over_gathered_weights_sends_the_expected_bytes():
     assert sent[("fsdp",), "ici"] / (5 * 3 / 4 * 256 * 256 * 2) == pytest.approx(1, abs=0.01)
     # only the sum communicates over all chips
     assert sum(v for k, v in sent.items() if k != (("fsdp",), "ici")) < 100
+
+
+@pytest.mark.full
+def test_a_tpu_sums_the_gradients_of_bfloat16_parameters_in_float32():
+    mesh = sharding.make_mesh({"data": 4, "fsdp": 4}, target().devices)
+    architecture = models.Architecture(
+        **{"vocabulary": 512, "layers": 1, "width": 128, "heads": 4, "kv_heads": 2, "hidden": 256, "bias": True},
+        **{"experts": 4, "experts_per_token": 2, "expert_hidden": 128, "dtype": "bfloat16", "param_dtype": "bfloat16"},
+    )
+    model = models.build(architecture, sharding.Layout(mesh))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    layout = sharding.param_sharding(mesh, model.axes, shapes)
+    params = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
+    rows = jax.ShapeDtypeStruct((64, 32), jnp.int32, sharding=sharding.batch_sharding(mesh))
+
+    def loss(params, token):
+        mask = jnp.ones(token.shape)
+        context, action = types.Context(token, mask), types.Action(token)
+        rollout = types.Rollout(mask, mask[:, 0], token[:, 0], context=context, action=action)
+        return jnp.sum(scoring.score(model, params, rollout, types.Needs(), chunk=64, vocabulary=256).logp)
+
+    with programs.uncached():
+        text = jax.jit(jax.grad(loss), out_shardings=layout).lower(params, rows).compile().as_text()
+    summed = re.findall(r" = (.*?) (?:all-reduce|reduce-scatter)(?:-start)?\(", text)
+    assert "f32" in "".join(summed) and "bf16" not in "".join(summed)  # on this mesh only gradients are summed
 
 
 @functools.cache

@@ -180,6 +180,19 @@ def test_bfloat16_operands_cost_one_rounding_of_the_weights(implementation, name
     assert error.max() > 1e-4  # and they were bfloat16
 
 
+@pytest.mark.full
+def test_keys_read_in_parts_are_weighed_as_in_one():
+    # bfloat16 weights are rounded by up to 2^-8 of themselves: apart from the order of float32 sums, in the same way.
+    query, key, value = (jnp.asarray(x, jnp.bfloat16) for x in WIDE[:3])
+    query, key, value = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+    valid = jnp.asarray(np.tri(query.shape[2], dtype=bool))[None, None]
+    cuts = [slice(0, 7), slice(7, 64), slice(64, 130)]
+    parts = [attention.partial(WIDE.form, query, key[..., i], value[:, :, i], valid[..., i]) for i in cuts]
+    row = attention.Rows(jnp.ones((3, 130), jnp.int32), WIDE.rows.position)
+    whole = attention.attend("plain", WIDE.form, *(jnp.asarray(x, jnp.bfloat16) for x in WIDE[:3]), row)
+    np.testing.assert_allclose(attention.merged(parts).transpose(0, 2, 1, 3), whole, rtol=1e-5, atol=1e-5)
+
+
 def littered(case: Case, litter: float) -> Case:
     """Put ``litter`` into every key and value that no query may see: the padding of rows and prompts."""
     hidden = case.segment[:, :, None, None] == 0

@@ -10,7 +10,7 @@ import pytest
 
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
-from rljax.bench import algebra, ceilings, parts, peers, shapes
+from rljax.bench import algebra, ceilings, gap, parts, peers, shapes
 from rljax.config import schema
 from tests import tiny
 
@@ -34,6 +34,16 @@ def test_the_algebra_bench_reports_both_chains():
     assert [c["pieces"] for c in record["chains"]] == [6, 5]
     assert all(c["best_ms"] > 0 for c in record["chains"]) and record["ratio"] > 0
     assert algebra.table(record).count("pieces") == 2
+
+
+@pytest.mark.full
+def test_the_gap_is_larger_where_the_sampler_rounds_more():
+    shapes.SHAPES["narrow"] = ({"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 32}, 64)
+    chosen = ("bfloat16: order of sums", "and norms, biases rounded to sample")
+    means = [np.abs(gap.measure(gap.CAUSES[name], "narrow", 4, 4, 5, 16)).mean() for name in chosen]
+    assert 10 * means[0] < means[1] < 0.1
+    records = [{"cause": name, "mean": mean, "max": mean} for name, mean in zip(chosen, means, strict=True)]
+    assert chosen[1] in gap.table({"shape": "narrow", "tokens": 256, "causes": records})
 
 
 @functools.cache

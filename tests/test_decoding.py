@@ -241,8 +241,10 @@ def scorer(model: models.Model, layout: str):
     return jax.jit(run)
 
 
-def rescored(model: models.Model, layout: str, block: int, compact: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Sample, then score what was sampled; return (sampled, scored) of each number."""
+def rescored(
+    model: models.Model, layout: str, block: int, compact: int, trainer: models.Model | None = None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Sample, then score what was sampled, by default with the same model; return (sampled, scored) of each number."""
     sample, prompts = drawn(model, block=block, compact=compact), prompts_of(TEXTS)
     assert 0.1 < sample.mask.mean() < 0.9
     rollout = types.Rollout(
@@ -252,7 +254,7 @@ def rescored(model: models.Model, layout: str, block: int, compact: int) -> dict
         context=types.Context(np.repeat(prompts.token, SAMPLES, axis=0), np.repeat(prompts.mask, SAMPLES, axis=0)),
         action=types.Action(sample.token, sample.kept),
     )
-    scores = scorer(model, layout)(parameters(model.architecture), rollout)
+    scores = scorer(trainer or model, layout)(parameters(model.architecture), rollout)
     names = {name: name for name in NEAR} | {"behaviour_logp": "logp"}
     return {name: (getattr(sample, name), np.asarray(getattr(scores, there))) for name, there in names.items()}
 
@@ -276,16 +278,29 @@ def test_the_sampler_reports_what_the_trainer_scores(changes, layout, block, com
         np.testing.assert_allclose(sampled, scored, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def test_the_sampler_reads_the_trainers_norms_and_biases():
+    architecture = dataclasses.replace(
+        ARCHITECTURE, dtype="bfloat16", bias=True, head_norm=True, post_norm=True, scan=False
+    )
+    params = parameters(architecture)
+    weights = models.build(architecture).decode_params(params)
+    np.testing.assert_array_equal(weights["final_norm"], params["final_norm"])
+    names = {name for name in params["layers"] if name.endswith(("norm", "bias"))}
+    assert len(names) == 9
+    for number, layer in enumerate(weights["layers"]):
+        for name in names:
+            np.testing.assert_array_equal(layer[name], params["layers"][name][number])
+        assert {str(layer[name].dtype) for name in set(layer) - names} == {"bfloat16"}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("layout", ["whole", "packed"])
-def test_the_gap_in_bfloat16_is_that_of_a_few_roundings(layout):
-    # The two paths round the same numbers at other places: a softmax in parts, its weights not yet divided. Where
-    # that moves the mixed values past a rounding, an entry of the hidden state moves by 2^-8 of itself, and a logit,
-    # a sum of 16 entries of size 1 times weights of size 0.4, by 4 * 0.4 * 2^-8 / 0.9 = 0.007 (a standard deviation).
-    # A few such flips in two layers; measured 0.009 in the mean, 0.06 at most.
+def test_the_gap_in_bfloat16_is_that_of_the_order_of_sums(layout):
+    # Both paths round the same numbers at the same places, so only float32 sums in another order may differ. Where one
+    # moves a number past a rounding to bfloat16, a logit moves by 0.01 or so: that is rare.
     found = rescored(build("bfloat16"), layout, 4, 1)
     for name in ("behaviour_logp", "raw_logp", "entropy"):
         sampled, scored = found[name]
-        gap = np.abs(sampled - scored)[sampled != 0]
-        assert 1e-5 < gap.max() < 0.12, name
-        assert gap.mean() < 0.02, name
+        assert np.abs(sampled - scored)[sampled != 0].mean() < 1e-4, name
+    sampled, scored = rescored(build("bfloat16"), layout, 4, 1, build())["raw_logp"]
+    assert np.abs(sampled - scored)[sampled != 0].mean() > 5e-3  # a model in float32 is another one

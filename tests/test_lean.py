@@ -1,5 +1,6 @@
 """Training in little memory: bfloat16 parameters, optimizers that hold less, state that waits on the host."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,11 +10,13 @@ import optax
 import optax.contrib
 import pytest
 
-from rljax import models
+from rljax import models, types
 from rljax.config import resolve
+from rljax.models import layer, scoring
 from rljax.run import checkpoints
 from rljax.training import optimizers, sharding
 from tests import test_adapters, tiny
+from tests.reference import exact
 
 MODEL = models.build(models.Architecture(vocabulary=16, layers=2, width=16, heads=2, kv_heads=2, hidden=24))
 
@@ -160,6 +163,79 @@ def test_adafactor_holds_sums_over_rows_and_columns():
     # the estimate of g^2 that they stand for, row_i column_j / mean(row) (arXiv 1804.04235), is exact for rank one
     squares = np.mean(np.square(gradient["layers"]["up"]), axis=2)
     np.testing.assert_allclose(np.asarray(width) / np.asarray(width).mean(), squares / squares.mean(), rtol=1e-4)
+
+
+# --- gradients of bfloat16 parameters ---------------------------------------------------------------
+
+NARROW = models.Architecture(
+    vocabulary=101,
+    layers=1,
+    width=32,
+    heads=4,
+    kv_heads=2,
+    hidden=48,
+    param_dtype="bfloat16",
+    bias=True,
+    head_norm=True,
+)
+ROWS, LENGTH, WIDTH, COMMON = 32, 16, 256, 7
+
+
+def test_an_embedding_read_often_gets_the_whole_gradient():
+    token = jnp.full((8, 500), 3, jnp.int32)
+    read = lambda table: jnp.sum(layer.embed(NARROW, {"embedding": table}, token))  # noqa: E731
+    gradient = jax.grad(read)(jnp.zeros((5, 2), jnp.bfloat16))
+    assert gradient.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(gradient[:, 0], [0, 0, 0, 4000, 0])  # a sum of ones in bfloat16 ends at 256
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("changes", "divergence", "bound"),
+    # A gradient is rounded once, by 2^-9 of itself at most; a tied one is rounded in three sums. With bfloat16
+    # activations, each of some ten operands of a product has an error of 2^-9.
+    [
+        ({}, frozenset(), 2**-8),
+        ({"tied": False, "adapter_rank": 4}, frozenset({"reverse_kl"}), 2**-9),
+        ({"experts": 4, "experts_per_token": 2, "expert_hidden": 24, "dtype": "bfloat16"}, frozenset(), 2**-6),
+    ],
+    ids=["tied", "untied-adapters-whole-logits", "experts-bfloat16"],
+)
+def test_every_gradient_is_that_of_float64(changes, divergence, bound):
+    model = models.build(dataclasses.replace(NARROW, **changes))
+    rng = np.random.default_rng(0)
+    token = np.where(rng.random((ROWS, WIDTH)) < 0.5, COMMON, rng.integers(0, NARROW.vocabulary, (ROWS, WIDTH)))
+    assert np.sum(token == COMMON) > 4000
+    weight = rng.normal(0.3, 1, (ROWS, WIDTH - LENGTH)).astype(np.float32)
+
+    def fill(path, x):
+        norm = "norm" in path[-1].key
+        return jnp.asarray(rng.normal(float(norm), 0.2, x.shape), x.dtype)
+
+    params = jax.tree_util.tree_map_with_path(fill, jax.eval_shape(model.init, jax.random.key(0)))
+    prompt, action = (jnp.asarray(x, jnp.int32) for x in np.split(token, [LENGTH], axis=1))
+    rollout = types.Rollout(
+        mask=jnp.ones(action.shape),
+        reward=jnp.zeros(ROWS),
+        group=jnp.arange(ROWS),
+        context=types.Context(prompt, jnp.ones(prompt.shape)),
+        action=types.Action(action),
+    )
+
+    def loss(params):  # 15 groups of positions, 2 parts of the vocabulary
+        needs = types.Needs(divergence=divergence)
+        return jnp.sum(
+            weight * scoring.score(model, params, rollout, needs, chunk=512, vocabulary=64, reference=params).logp
+        )
+
+    gradient = jax.jit(jax.grad(loss))(params)
+    expected = exact.gradient(model.architecture, params, token, np.pad(weight, ((0, 0), (LENGTH - 1, 0))))
+    found = jax.tree.leaves(jax.tree.map(lambda x: np.asarray(x, np.float64), gradient))
+    for (path, right), left in zip(jax.tree_util.tree_leaves_with_path(expected), found, strict=True):
+        error = np.linalg.norm(left - right) / np.linalg.norm(right)
+        assert error < bound, (jax.tree_util.keystr(path), error)
+        if path[-1].key == "embedding":
+            assert np.linalg.norm((left - right)[COMMON]) < bound * np.linalg.norm(right[COMMON])
 
 
 # --- the step ---------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +18,8 @@ from rljax.models import scoring
 class Cause(NamedTuple):
     """What differs between the sampler and the trainer; the rest is bfloat16 with plain attention, unrolled."""
 
-    sampler: dict[str, Any] = {}  # fields of the sampling architecture
-    trainer: dict[str, Any] = {}  # fields of the scoring architecture
+    sampler: Mapping[str, Any] = MappingProxyType({})  # fields of the sampling architecture
+    trainer: Mapping[str, Any] = MappingProxyType({})  # fields of the scoring architecture
     vocabulary: int = 128  # tokens of the vocabulary that are scored at once; 0: all
     rounded: bool = False  # whether the sampler's norm scales and biases are rounded to bfloat16
     excess: bool = False  # whether XLA may omit roundings to bfloat16, its default
@@ -50,8 +52,20 @@ def _params(architecture: models.Architecture) -> types.Tree:
     return jax.tree_util.tree_map_with_path(one, models.build(architecture).init(jax.random.key(0)))
 
 
-def _measure(cause: Cause, shape: str, prompts: int, samples: int, prompt: int, length: int) -> np.ndarray:
-    """Return the difference of the log-probs of every sampled token, [B, T]."""
+def measure(cause: Cause, shape: str, prompts: int, samples: int, prompt: int, length: int) -> np.ndarray:
+    """Sample with one model and score with another.
+
+    Args:
+      cause: what differs between them.
+      shape: a name in ``shapes.SHAPES``.
+      prompts: number of prompts.
+      samples: completions of each prompt.
+      prompt: tokens per prompt.
+      length: tokens per completion.
+
+    Returns:
+      The difference of the log-probs of every token, ``[prompts * samples, length]``, nats.
+    """
     fields, vocabulary = shapes.SHAPES[shape]
     plain = models.Architecture(**{"bias": True, "head_norm": True, **fields, "vocabulary": vocabulary, "scan": False})
     sampler, trainer = (
@@ -79,10 +93,10 @@ def _measure(cause: Cause, shape: str, prompts: int, samples: int, prompt: int, 
 
 
 def gap(shape: str, prompts: int, samples: int, prompt: int, length: int) -> dict[str, Any]:
-    """Sample with one model and score with another, for every cause.
+    """Measure every cause.
 
     Args:
-      shape: a name in ``shapes.SHAPES``.
+      shape: as in ``measure``, like the others.
       prompts: number of prompts.
       samples: completions of each prompt.
       prompt: tokens per prompt.
@@ -93,7 +107,7 @@ def gap(shape: str, prompts: int, samples: int, prompt: int, length: int) -> dic
     """
     records = []
     for name, cause in CAUSES.items():
-        apart = np.abs(_measure(cause, shape, prompts, samples, prompt, length))
+        apart = np.abs(measure(cause, shape, prompts, samples, prompt, length))
         records.append({"cause": name, "mean": float(apart.mean()), "max": float(apart.max())})
     return {"bench": "gap", "shape": shape, "tokens": prompts * samples * length, "causes": records}
 

@@ -22,6 +22,7 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
 ``scoring.py``       log-probabilities, entropies, values and rewards of the rows of a rollout
 ``packing.py``       several completions of a prompt in one row
 ``adapters.py``      low-rank adapters
+``precision.py``     gradients of bfloat16 parameters, summed in float32
 ``shapes.py``        checks of shapes that name the field
 ``layouts.py``       the protocol by which a network names the axes of its arrays
 ``checkpoints/``     public checkpoints: read, checked and written

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.models import attention
-from rljax.transforms import ops
+from rljax.models import attention, precision
 from rljax.types import Array
 
 
@@ -160,7 +159,7 @@ def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array
     of_group = functools.partial(_group_backward, request, embedding.shape[0], parts, temperature)
     by_parts, by_hidden = jax.lax.scan(of_group, jnp.zeros(parts.shape, jnp.float32), (groups, by))
     by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
-    return by_hidden, ops.rounded(by_embedding, embedding.dtype), None, None, None
+    return by_hidden, precision.rounded(by_embedding, embedding.dtype), None, None, None
 
 
 def _group_backward(

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architectures, attention, gated
+from rljax.models import architectures, attention, gated, precision
 from rljax.models.architectures import Architecture
 from rljax.models.layouts import Layout, Names
-from rljax.transforms import ops
 from rljax.types import Array, Tree
 
 Angles = tuple[Array, Array]  # cosine and sine [B, S, 1, K / 2]
@@ -34,28 +33,8 @@ def embed(architecture: Architecture, params: Tree, token: Array) -> Array:
     Returns:
       ``[B, S, D]`` in the compute dtype.
     """
-    x = _lookup(params["embedding"], token).astype(architecture.dtype)
+    x = precision.lookup(params["embedding"], token).astype(architecture.dtype)
     return x if architecture.embedding_scale == 1 else x * jnp.asarray(architecture.embedding_scale, x.dtype)
-
-
-def _rows(embedding: Array, token: Array) -> Array:
-    return jnp.take(embedding, token, axis=0, mode="clip")
-
-
-@jax.custom_vjp
-def _lookup(embedding: Array, token: Array) -> Array:
-    """Return rows of the embedding as float32, so that the gradients of all reads of a row are added in float32."""
-    return _rows(embedding, token).astype(jnp.float32)
-
-
-def _lookup_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
-    embedding, token = saved  # the values are not read
-    wide = jax.ShapeDtypeStruct(embedding.shape, jnp.float32)
-    (by_embedding,) = jax.linear_transpose(lambda embedding: _rows(embedding, token), wide)(gradient)
-    return ops.rounded(by_embedding, embedding.dtype), None
-
-
-_lookup.defvjp(lambda embedding, token: (_lookup(embedding, token), (embedding, token)), _lookup_backward)
 
 
 def final(architecture: Architecture, params: Tree, x: Array) -> Array:
@@ -184,7 +163,7 @@ def adapted(a: Architecture, weights: Tree, name: str, x: Array) -> Array:
         into, out = (weights[name + end] for end in architectures.ADAPTER)
         z += a.adapter_scale * project(project(x, into, a.dtype, contracted), out, a.dtype)
     if name in a.bias:
-        bias = ops.wide(weights[f"{name}_bias"])
+        bias = precision.wide(weights[f"{name}_bias"])
         z += bias.reshape((1,) * (z.ndim - bias.ndim) + bias.shape)
     return z
 
@@ -199,7 +178,7 @@ def _matmul_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array
     gradient = gradient.astype(x.dtype)
     by_x = jnp.matmul(gradient, weight.T, preferred_element_type=jnp.float32).astype(x.dtype)
     by_weight = jnp.matmul(x.T, gradient, preferred_element_type=jnp.float32)
-    return by_x, ops.rounded(by_weight, weight.dtype)
+    return by_x, precision.rounded(by_weight, weight.dtype)
 
 
 _matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_backward)
@@ -239,7 +218,7 @@ def project(x: Array, weight: Array | Int8, dtype: str, contracted: int = 1) -> 
 
 def _norm(a: Architecture, x: Array, scale: Array) -> Array:
     """Return x / sqrt(mean(x^2) + epsilon) * (offset + scale) over the last dimension, in x's dtype."""
-    wide = ops.wide(scale)
+    wide = precision.wide(scale)
     return _rms_norm(x, a.norm_offset + wide if a.norm_offset else wide, a.norm_epsilon)
 
 

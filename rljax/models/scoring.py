@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import models, types
-from rljax.models import attention, head, layouts, packing, shapes, transformer
+from rljax.models import attention, head, layouts, packing, precision, shapes, transformer
 from rljax.transforms import ops
 from rljax.types import Array, Tree
 
@@ -88,7 +88,8 @@ def score(
     columns: dict[str, Any] = {"hidden": previous, "token": rows.token, "real": rows.real}
     if kept and action.kept is not None:
         columns["kept"] = rows.put(action.kept)
-    heads = {"model": {name: ops.wide(w) for name, w in params.items() if name != "layers"}}
+    # float32: the gradients of groups of columns are added in the type of what the groups share
+    heads: dict[str, Any] = {"model": {name: precision.wide(w) for name, w in params.items() if name != "layers"}}
     if needs.divergence:
         heads["reference"] = jax.lax.stop_gradient(reference)
         columns["reference"] = rows.read(model, heads["reference"])[1]

@@ -25,9 +25,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rljax.models import layouts
+from rljax.models import layouts, precision
 from rljax.models.layouts import Names
-from rljax.transforms import ops
 from rljax.types import Array, Tree
 
 # Axes that split one dimension together must be adjacent here, in this order: otherwise XLA replaces the gather by an
@@ -336,7 +335,7 @@ def _copies_backward(count: int, saved: None, gradient: Array) -> tuple[Array | 
     del count, saved
     if gradient.dtype == jax.dtypes.float0:  # of integers
         return (None,)
-    return (ops.rounded(jnp.sum(gradient, axis=0, dtype=jnp.float32), gradient.dtype),)
+    return (precision.rounded(jnp.sum(gradient, axis=0, dtype=jnp.float32), gradient.dtype),)
 
 
 _copies.defvjp(lambda x, count: (_copies(x, count), None), _copies_backward)

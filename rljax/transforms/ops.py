@@ -33,24 +33,6 @@ def repeat(x: Array, count: int, axis: int = 0) -> Array:
     return wide.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
 
-@jax.custom_vjp
-def wide(x: Array) -> Array:
-    """Return ``x`` in float32; its gradient is summed in float32, also over devices, and ``rounded`` once."""
-    return x.astype(jnp.float32)
-
-
-wide.defvjp(lambda x: (wide(x), x), lambda x, gradient: (rounded(gradient, x.dtype),))
-
-
-def rounded(x: Array, dtype: jax.typing.DTypeLike) -> Array:
-    """Return float32 ``x`` in ``dtype``, rounded after the sums over devices that compute it.
-
-    ``astype`` alone lets XLA round each device's part instead, and add the parts in ``dtype``.
-    """
-    info = jnp.finfo(dtype)
-    return jax.lax.reduce_precision(x, info.nexp, info.nmant).astype(dtype) if dtype != x.dtype else x
-
-
 def masked_mean(x: Array, mask: Array) -> Array:
     """Return the mean of ``x`` where ``mask`` is 1; 0 for an empty mask."""
     return jnp.sum(jnp.where(mask > 0, x, 0.0) * mask) / jnp.maximum(jnp.sum(mask), 1.0)

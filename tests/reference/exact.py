@@ -69,7 +69,7 @@ def logp(a, params, token):
 
 def gradient(architecture, params, token, weight):
     """Return the gradient of sum(weight * logp) in float64; ``weight`` is [B, S - 1]."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
         wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), params)
         plain = dataclasses.replace(architecture, dtype="float32", param_dtype="float32")
         loss = lambda params: jnp.sum(np.asarray(weight, np.float64) * logp(plain, params, np.asarray(token)))  # noqa: E731
