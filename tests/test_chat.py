@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_templates_are_applied_as_transformers_applies_them(template, tmp_path):
 
 def test_special_tokens_are_those_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
-    tokens = {
+    tokens: Any = {
         "extra_special_tokens": {"video_token": "<0x01>"},
         "pad_token": {"__type": "AddedToken", "content": "<0x02>"},
     }

@@ -329,13 +329,14 @@ def test_a_chat_ends_with_what_its_template_ends_a_message_with(path, tmp_path):
 
 def test_a_chat_asks_for_what_its_verifier_reads(path, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
-    task = gsm8k.gsm8k(path, 256, 128, chat=True)
+    task: Any = gsm8k.gsm8k(path, 256, 128, chat=True)
     assert task.text(0, "train").endswith('many?\nWrite the final answer on the last line, after "####".')
     assert gsm8k.gsm8k(path).text(0, "train").endswith("many?\nAnswer:")  # a base model learns it from demonstrations
     for completion in ("#### 7", "So $\\boxed{7}$.", "Ann has **7** pens.", "Ann has **7 pens**.", "The answer is 7."):
         assert task.reward(completion, task.target(0, "train"))["outcome"] == "correct"
     assert task.reward("Ann has 7 pens.", "7")["outcome"] == "unparseable"  # the last number is an option
-    assert gsm8k.gsm8k(path, chat=True, answer=("boxed", "last")).reward("Ann has 7 pens.", "7")["reward"] == 1
+    task = gsm8k.gsm8k(path, chat=True, answer=("boxed", "last"))
+    assert task.reward("Ann has 7 pens.", "7")["reward"] == 1
     requests = []
     for answer in ("marked", "boxed", "stated", "bold", "last"):  # the demonstration obeys the request, and is correct
         task = gsm8k.gsm8k(path, 256, 128, chat=True, answer=answer).bind(model)
@@ -350,7 +351,7 @@ def test_a_chat_asks_for_what_its_verifier_reads(path, tmp_path):
 
 def test_a_chat_may_begin_with_messages(path, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
-    shown = (("system", "Be brief."), ("user", "1 + 1?"), ("assistant", "#### 2"))
+    shown: Any = (("system", "Be brief."), ("user", "1 + 1?"), ("assistant", "#### 2"))
     start = "<|from|>system\nBe brief.<|to|>\n"
     asked = f"<|from|>user\n{TRAIN[0][0]}<|to|>\n<|from|>assistant\n"
     for chat, before in (

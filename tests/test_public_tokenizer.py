@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,7 +150,8 @@ def test_stop_tokens_and_padding(tmp_path, files, stop, pad):
 
 
 def test_special_tokens_map_overrides_a_config_without_added_tokens(tmp_path):
-    for changes, eos in (({}, 1), ({"added_tokens_decoder": {"2": {"content": "</s>", "special": True}}}, 2)):
+    cases: Any = (({}, 1), ({"added_tokens_decoder": {"2": {"content": "</s>", "special": True}}}, 2))
+    for changes, eos in cases:
         copy = write(tmp_path / "copy", "fallback", **changes)
         (copy / "special_tokens_map.json").write_text('{"eos_token": "<s>"}')
         assert tokenizers.load(copy).eos == eos
