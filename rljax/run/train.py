@@ -129,6 +129,7 @@ def main(argv: Sequence[str]) -> None:
     # imported after the checks, so that errors of the config appear immediately
     from rljax.run import checkpoints, loop, programs
 
+    checkpoints.hide_tracebacks()
     try:
         programs.start_devices(settings.cpu_devices)
         processes.initialize(
