@@ -180,12 +180,13 @@ class _Events:
         from tensorboardX import event_file_writer, summary
         from tensorboardX.proto import event_pb2
 
-        self._event, self._summary = event_pb2.Event, summary
+        proto: Any = event_pb2  # generated code
+        self._event, self._summary = proto.Event, summary
         self._folder, self._flushed = folder, 0.0
         folder.mkdir(parents=True, exist_ok=True)
         # without the step, two files of the same second would have the same name
         self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{step}")
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        start = proto.SessionLog(status=proto.SessionLog.START)
         self._file.write_event(
             self._event(step=step, wall_time=time.time(), session_log=start)
         )  # hides earlier events from this step on
