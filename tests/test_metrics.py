@@ -205,8 +205,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_it_complete(tmp_
         with pytest.raises(OSError, match=r"\[Errno \d+\].*tensorboard"):
             for step in range(1000):
                 logger._board.add("reward", 1.0, step)
-        with pytest.raises(OSError):
-            logger.close()
+        logger.close()
 
 
 def test_a_new_run_removes_the_records_of_a_killed_one(tmp_path):

@@ -1,12 +1,15 @@
 """The step: every kind of transform runs in it, and no way of splitting the work changes what is computed."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rljax import types
-from rljax.training import rollouts, steps
+from rljax.training import optimizers, rollouts, steps
 from tests import tiny
 
 
@@ -290,3 +293,46 @@ def test_invalid_rows_do_not_count():
     assert judged.valid.tolist() == [1, 1, 1, 0] + [1] * 28 and judged.reward[3] == 0
     _, metrics = step.update(state, judged, program.key)
     assert metrics["valid_rows"] == 31 and metrics["outcome/crashed"] == 1 / 32
+
+
+# --- updates that are not finite ------------------------------------------------------------------------
+
+
+def overflow(count):
+    """A learning rate that overflows at the optimizer's third step."""
+    return 10.0 ** (20.0 * count)
+
+
+# Its state, the least norm of an update so far, is infinite before the first.
+LEAST = optax.GradientTransformation(
+    lambda params: jnp.float32(jnp.inf), lambda u, s, p=None: (u, jnp.minimum(s, optax.tree.norm(u)))
+)
+
+
+@pytest.mark.default_tier("rate")
+@pytest.mark.parametrize(
+    ("tx", "sound"),
+    [
+        (optax.adamw(float("nan")), 0),
+        (optax.chain(optax.adam(0.1), optax.scale(float("inf"))), 0),
+        (optax.chain(optax.scale_by_adam(), optax.masked(optax.scale(float("nan")), {"a": False, "b": True})), 0),
+        (optax.chain(optax.clip_by_global_norm(1.0), optax.trace(0.9), optax.scale_by_schedule(overflow)), 2),
+        (optax.chain(optax.trace(1e30), optax.clip(1.0)), 2),  # its state overflows, its update does not
+        (optax.chain(optax.adam(0.1), LEAST), 4),
+    ],
+    ids=["rate", "infinite", "one module", "schedule", "state", "infinite at first"],
+)
+def test_an_update_from_a_finite_gradient_that_is_not_finite_changes_nothing(tx, sound):
+    params = {"a": jnp.ones(3), "b": jnp.full((2,), 2.0)}
+    gradient = jax.tree.map(lambda x: 0.5 * x, params)
+    state = tx.init(params)
+    apply = jax.jit(functools.partial(optimizers.apply, tx))
+    for step in range(4):
+        new, new_state, norm, finite = apply(gradient, jnp.float32(0), params, state)
+        assert bool(finite) == (step < sound) and np.isfinite(norm)
+        changed = [bool(np.any(a != b)) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(params), strict=True)]
+        assert changed == [step < sound] * 2
+        if step >= sound:
+            jax.tree.map(np.testing.assert_array_equal, new_state, state)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(new))
+        params, state = new, new_state

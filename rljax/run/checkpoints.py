@@ -70,6 +70,15 @@ def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
     raise CheckpointError(text)
 
 
+def hide_tracebacks() -> None:
+    """Hide what orbax and tensorstore print after an error, in addition to the CheckpointError that is raised."""
+    absl, hook = logging.getLogger("absl"), sys.excepthook
+    absl.addFilter(lambda record: record.levelno < logging.ERROR or "/orbax/" not in record.pathname)
+    logging.getLogger("asyncio").disabled = True  # failed futures of the other arrays
+    # Callbacks of tensorstore, which find an event loop that orbax has closed.
+    sys.excepthook = lambda kind, error, trace: "Event loop is closed" in str(error) or hook(kind, error, trace)
+
+
 def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
     """Return the step with the highest score, the newest among equals; None if no step has a score."""
     ranked = [(scores[step], step) for step in steps if step in scores and not math.isnan(scores[step])]

@@ -9,13 +9,14 @@ that a resumed run notices if a log was changed.
     python -m rljax metrics WORKDIR [--step N] [--count N]      shows the sampled rollouts
 """
 
+import contextlib
 import json
 import operator
 import os
 import pathlib
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -179,29 +180,38 @@ class _Events:
         from tensorboardX import event_file_writer, summary
         from tensorboardX.proto import event_pb2
 
-        self._event, self._summary = event_pb2.Event, summary
+        proto: Any = event_pb2  # generated code
+        self._event, self._summary = proto.Event, summary
         self._folder, self._flushed = folder, 0.0
         folder.mkdir(parents=True, exist_ok=True)
         # without the step, two files of the same second would have the same name
         self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{step}")
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        start = proto.SessionLog(status=proto.SessionLog.START)
         self._file.write_event(
             self._event(step=step, wall_time=time.time(), session_log=start)
         )  # hides earlier events from this step on
 
     def add(self, name: str, value: float, step: int) -> None:
         """Write a scalar; the file is flushed at most every two seconds."""
-        event = self._event(step=step, wall_time=time.time(), summary=self._summary.scalar(name, value))
-        try:
-            self._file.write_event(event)
-            if time.monotonic() > self._flushed + 2:
-                self._flushed = time.monotonic()
-                self._file.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._folder)) from error
+        summary = self._summary.scalar(name, value)
+        self._do(self._file.write_event, self._event(step=step, wall_time=time.time(), summary=summary))
+        if time.monotonic() > self._flushed + 2:
+            self.flush()
+
+    def flush(self) -> None:
+        """Store the events on the disk."""
+        self._flushed = time.monotonic()
+        self._do(self._file.flush)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # raised by ``flush`` before
+            self._file.close()
+
+    def _do(self, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder)) from error
 
 
 class Logger:
@@ -254,6 +264,8 @@ class Logger:
         Raises:
           OSError: a log was deleted or replaced while it was open, or cannot be stored.
         """
+        if self._board is not None:
+            self._board.flush()
         return {name: log.sync() for name, log in self._logs.items()}
 
     def step(

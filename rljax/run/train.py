@@ -113,6 +113,7 @@ def main(argv: Sequence[str]) -> None:
     # imported after the checks, so that errors of the config appear immediately
     from rljax.run import loop, programs
 
+    checkpoints.hide_tracebacks()
     try:
         programs.start_devices(settings.cpu_devices)
         processes.initialize(
@@ -146,8 +147,8 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     log = print if processes.leader() else lambda *_: None
     log(f"work directory: {workdir}")
     try:
-        allowed = {name: flags.FLAGS[name].value for name in ("allow_config_change", "allow_log_gap")}
-        result = loop.train(config, workdir, **allowed)
+        changed, gap = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap
+        result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap)
     except (loop.Interrupted, storage.Unavailable) as stopped:
         command = " ".join(["python -m rljax", *sys.argv[1:]])
         log(f"{stopped} To resume, run the same command again:\n  {command}")
