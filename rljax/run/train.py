@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> None:
     from rljax.host import processes
 
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import loop, programs
+    from rljax.run import checkpoints, loop, programs
 
     checkpoints.hide_tracebacks()
     try:
