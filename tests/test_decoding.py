@@ -280,7 +280,7 @@ def test_the_sampler_reports_what_the_trainer_scores(changes, layout, block, com
 
 def test_the_sampler_reads_the_trainers_norms_and_biases():
     architecture = dataclasses.replace(
-        ARCHITECTURE, dtype="bfloat16", bias=True, head_norm=True, post_norm=True, scan=False
+        ARCHITECTURE, dtype="bfloat16", bias=("query", "key", "value"), head_norm=True, post_norm=True, scan=False
     )
     params = parameters(architecture)
     weights = models.build(architecture).decode_params(params)

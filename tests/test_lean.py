@@ -175,7 +175,7 @@ NARROW = models.Architecture(
     kv_heads=2,
     hidden=48,
     param_dtype="bfloat16",
-    bias=True,
+    bias=("query", "key", "value"),
     head_norm=True,
 )
 ROWS, LENGTH, WIDTH, COMMON = 32, 16, 256, 7

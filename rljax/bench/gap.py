@@ -67,7 +67,9 @@ def measure(cause: Cause, shape: str, prompts: int, samples: int, prompt: int, l
       The difference of the log-probs of every token, ``[prompts * samples, length]``, nats.
     """
     fields, vocabulary = shapes.SHAPES[shape]
-    plain = models.Architecture(**{"bias": True, "head_norm": True, **fields, "vocabulary": vocabulary, "scan": False})
+    plain = models.Architecture(
+        **{"bias": ("query", "key", "value"), "head_norm": True, **fields, "vocabulary": vocabulary, "scan": False}
+    )
     sampler, trainer = (
         models.build(dataclasses.replace(plain, **{"dtype": "bfloat16", **changes}))
         for changes in (cause.sampler, cause.trainer)
