@@ -169,10 +169,14 @@ def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, promp
     grouped = query.reshape(count, width, key.shape[2], heads // key.shape[2], size)
     score = capped(_product("bsgrk,btgk->bgrst", grouped, key) * form.scale, form.cap)
     score = jnp.where(valid[:, None, None], score, MASKED)
-    weight = jnp.exp(score - jax.lax.stop_gradient(_largest(score)))
-    total = jnp.sum(weight, axis=-1, keepdims=True)
-    scale = jax.lax.stop_gradient(total)  # weights are rounded before the division, as elsewhere
-    out = _product("bgrst,btgk->bgrsk", (weight / total * scale).astype(value.dtype), value) / scale
+    weight = jax.nn.softmax(score, axis=-1)
+    if weight.dtype == value.dtype:
+        return _product("bgrst,btgk->bsgrk", weight, value).reshape(query.shape)
+    # Weights are rounded as ``partial`` rounds them, before the division by their sum.
+    largest = jnp.max(score, axis=-1, keepdims=True)
+    total = jnp.exp(largest - _largest(score)) / jnp.max(weight, axis=-1, keepdims=True)
+    total = jax.lax.stop_gradient(total)
+    out = _product("bgrst,btgk->bgrsk", (weight * total).astype(value.dtype), value) / total
     return out.transpose(0, 3, 1, 2, 4).reshape(query.shape)
 
 
