@@ -89,6 +89,7 @@ class Run:
     def __init__(self, folder: pathlib.Path, task: str, workdir: pathlib.Path):
         self.workdir = workdir
         self.before = {name: _state(workdir / name) for name in ("config.json", "metrics.jsonl")}
+        self.left = self.unfinished()  # by a process that was killed; removed by the next save
         self.mark = f"{workdir}-{time.monotonic_ns()}"
         environment = {
             **os.environ,
@@ -107,12 +108,15 @@ class Run:
         """Return the phase, from the files of the work directory."""
         if _state(self.workdir / "config.json") == self.before["config.json"]:
             return "start-up"
-        saved = [entry.name for entry in _entries(self.workdir / "checkpoints")]
-        if any(not name.isdigit() for name in saved):
+        if self.unfinished() - self.left:
             return "save"
-        if str(STEPS) in saved:
+        if (self.workdir / "checkpoints" / str(STEPS)).exists():
             return "exit"
         return "compile" if _state(self.workdir / "metrics.jsonl") == self.before["metrics.jsonl"] else "step"
+
+    def unfinished(self) -> set:
+        """Return the unfinished checkpoints, each with what changes when it is written."""
+        return {(e.name, _state(e)) for e in _entries(self.workdir / "checkpoints") if not e.name.isdigit()}
 
     def steps(self) -> int:
         """Return the number of complete records in ``metrics.jsonl``."""
@@ -175,7 +179,10 @@ def _state(path: pathlib.Path) -> tuple[int, ...] | None:
 
 
 def _entries(folder: pathlib.Path) -> list[pathlib.Path]:
-    return list(folder.iterdir()) if folder.exists() else []
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def final_state(workdir: pathlib.Path) -> dict[str, np.ndarray]:
@@ -338,6 +345,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--folder", help="folder of the runs, which is kept; default: a temporary one")
     options = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
     folder = pathlib.Path(options.folder or tempfile.mkdtemp(prefix="kills-"))
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()

@@ -184,7 +184,8 @@ def test_a_work_directory_deleted_during_the_run_is_an_error(finished, tmp_path)
     shutil.rmtree(tmp_path / "moved")
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 2 and "Traceback" not in output, output
-    assert f"error: {workdir}/metrics.jsonl was deleted or replaced during the run" in output
+    (line,) = re.findall(r"^error: .*", output, re.MULTILINE)  # a log, or the checkpoint that was being written
+    assert str(workdir) in line and ("was deleted or replaced during the run" in line or "was not written" in line)
 
 
 @pytest.mark.full
@@ -196,8 +197,8 @@ def test_a_full_disk_ends_the_run_with_one_line_and_complete_files(finished, tmp
     assert done.returncode == 2 and "Traceback" not in done.stdout, done.stdout
     (line,) = re.findall(r"^error: .*", done.stdout, re.MULTILINE)
     assert "[Errno 27] File too large" in line and str(tmp_path / "run") in line
-    for name in ("metrics.jsonl", "timings.jsonl", "rollouts.jsonl"):
-        content = (tmp_path / "run" / name).read_text()
+    for log in (tmp_path / "run").glob("*.jsonl"):
+        content = log.read_text()
         assert all(json.loads(line) for line in content.splitlines()) and content[-1:] in ("", "\n")
     assert not [file for file in (tmp_path / "run").rglob("*") if file.name.endswith((".writing", ".lock"))]
 
@@ -329,9 +330,7 @@ def test_too_many_non_finite_updates_stop_the_run_with_step_and_metric(tmp_path)
 @pytest.mark.full
 def test_a_learning_rate_that_becomes_nan_stops_the_run_with_the_parameters_before(tmp_path):
     # 0 * 1e30 ** 2 is 0 * inf in float32: the third step of the optimizer is the first that is not finite.
-    optimizer = (
-        "chain(scale_by_adam(), add_decayed_weights(0.1), scale_by_learning_rate(exponential_decay(0.0, 1, 1e30)))"
-    )
+    optimizer = "scale_by_adam() | add_decayed_weights(0.1) | scale_by_learning_rate(exponential_decay(0.0, 1, 1e30))"
     config = tiny.config(
         phases=("main",), phase__main__steps=9, learner__max_skipped=1, phase__main__optimizer=optimizer
     )

@@ -186,10 +186,8 @@ class _Events:
         folder.mkdir(parents=True, exist_ok=True)
         # without the step, two files of the same second would have the same name
         self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{step}")
-        start = proto.SessionLog(status=proto.SessionLog.START)
-        self._file.write_event(
-            self._event(step=step, wall_time=time.time(), session_log=start)
-        )  # hides earlier events from this step on
+        start = proto.SessionLog(status=proto.SessionLog.START)  # hides earlier events from this step on
+        self._file.write_event(self._event(step=step, wall_time=time.time(), session_log=start))
 
     def add(self, name: str, value: float, step: int) -> None:
         """Write a scalar; the file is flushed at most every two seconds."""
