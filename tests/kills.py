@@ -94,7 +94,7 @@ class Run:
         environment = {
             **os.environ,
             **{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": compiler.QUICK, MARK: self.mark},
-            **{"JAX_COMPILATION_CACHE_DIR": str(folder / "xla"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+            **{"JAX_COMPILATION_CACHE_DIR": str(cache(folder)), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
         }
         command = [sys.executable, "-m", "rljax", "--config", f"{folder / 'kills_config.py'}:{task}"]
         self._output = folder / f"{workdir.name}.out"
@@ -162,6 +162,11 @@ class Run:
         return pids
 
 
+def cache(folder: pathlib.Path) -> pathlib.Path:
+    """Return the compilation cache of all runs: that of the environment, or a new one."""
+    return pathlib.Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or folder / "xla")
+
+
 def handles(pid: int, sign: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -193,12 +198,12 @@ def final_state(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def prepare(folder: pathlib.Path, task: str) -> Whole:
-    """Run without disturbance, once to fill the compilation cache and once to measure the phases."""
+    """Run without disturbance to measure the phases; with a new compilation cache, once more before."""
     (folder / "kills_config.py").write_text(CONFIG.format(steps=STEPS, every=EVERY, folder=str(folder)))
     for split in ("train", "test"):
         lines = [{"question": f"Ann has {i} pens.", "answer": f"#### {i}"} for i in range(16)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for name in ("cold", "whole"):
+    for name in ("whole",) if "JAX_COMPILATION_CACHE_DIR" in os.environ else ("cold", "whole"):
         workdir = folder / f"{name}-{task}"
         run, spent, counts = Run(folder, task, workdir), collections.Counter(), collections.Counter()
         last, since = "start-up", run.start

@@ -97,7 +97,7 @@ def test_a_run_writes_everything_it_promises(finished):
 
 @pytest.mark.full
 def test_20_kills_and_5_sigterms_at_random_moments_change_nothing(tmp_path):
-    signals, failures = kills.campaign(tmp_path, kills=20, terms=5, seed=1, jobs=1)
+    signals, failures = kills.campaign(tmp_path, kills=20, terms=5, seed=1, jobs=1, length=9)
     print(kills.table(signals))
     assert failures == [] and len(signals) == 25
 
