@@ -12,6 +12,7 @@ from absl import logging
 
 from rljax import algorithms, types
 from rljax.config import files
+from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
 from rljax.run import checkpoints, host_rollouts, metrics, programs
 from rljax.run.progress import Progress
@@ -47,6 +48,7 @@ class Session(contextlib.AbstractContextManager):
         if directory is not None:
             if written is not None:
                 written.open()
+                storage.empty_trash(directory.path / "checkpoints")  # a finished run saves no more
             keep = program.settings.checkpoint.max_to_keep
             self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
             if self.saver.latest_step() is not None:
