@@ -360,7 +360,9 @@ def test_a_chat_may_begin_with_messages(path, tmp_path):
     ):
         prompts = gsm8k.gsm8k(path, 256, 128, chat=chat, instruction="").bind(model).prompts(np.array([0]), "train")
         assert prompts.token[0][prompts.mask[0] > 0].tolist() == model.encode(before + asked)
-    task = parse.one(f"gsm8k({str(path)!r}, chat={shown!r}, answer='boxed')", environments.TASKS, "task")
+    task = parse.one(
+        f"gsm8k({str(path)!r}, chat={shown!r}, answer='boxed')", parse.Registry("task", environments.TASKS), "task"
+    )
     assert task.chat[2] == {"role": "assistant", "content": "#### 2"} and task.answer == ("boxed",)
 
 

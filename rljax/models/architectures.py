@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.language import settings
-from rljax.language.settings import setting
+from rljax.language.settings import Size, setting
 from rljax.models import attention
 from rljax.models.layouts import Names
 from rljax.types import Key, Range, Tree
@@ -30,8 +30,6 @@ Small = Annotated[int, Range(0, 4000)]
 Experts = Annotated[int, Range(0, 500)]
 Width = Annotated[int, Range(1, 10**6)]
 Wide = Annotated[int, Range(0, 10**6)]
-Ids = Annotated[int, Range(0, 10**7)]
-Positions = Annotated[int, Range(0, 10**9)]
 Scale = Annotated[float, Range(0, 1e12, open_low=True)]
 Cap = Annotated[float, Range(0, 1e12)]
 DecodeWeights = Literal["float", "int8"]
@@ -59,7 +57,7 @@ class Architecture:
     ("logits"), one number per position ("scalar": a critic or a reward model), or "both" on one trunk.
     """
 
-    vocabulary: Ids = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
+    vocabulary: Size = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
     layers: Layers = setting(2, "Layers.", fixed=True)
     width: Width = setting(128, "Width of the residual stream.", fixed=True)
     heads: Heads = setting(4, "Query heads of a layer.", fixed=True)
@@ -72,7 +70,7 @@ class Architecture:
         0.0, "Base in layers with a window, whose wavelengths are then not stretched; 0: as in the others.", fixed=True
     )
     rope_factor: Scale = setting(1.0, "Factor that stretches the wavelengths.", fixed=True)
-    rope_original: Positions = setting(
+    rope_original: Size = setting(
         0, "0: the factor stretches all wavelengths; else the long ones, relative to this original length.", fixed=True
     )
     rope_rule: RopeRule = setting(
@@ -94,7 +92,7 @@ class Architecture:
     query_scale: Cap = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
     attention_cap: Cap = setting(0.0, "Attention scores become cap tanh(score / cap); 0: no cap.", fixed=True)
     logit_cap: Cap = setting(0.0, "Logits become cap tanh(logit / cap); 0: no cap.", fixed=True)
-    window: Positions = setting(0, "Positions that a local layer attends to, its position included.", fixed=True)
+    window: Size = setting(0, "Positions that a local layer attends to, its position included.", fixed=True)
     pattern: tuple[str, ...] = setting(("global",), "Kinds of the layers, 'local' or 'global', repeated.", fixed=True)
     experts: Experts = setting(0, "Experts of a layer; 0: one gated unit.", fixed=True)
     experts_per_token: Experts = setting(0, "Experts that the router chooses for a token.", fixed=True)
