@@ -2,8 +2,8 @@
 
     python -m tests.kills --kills 200 --terms 50 [--seed N] [--jobs N] [--folder DIR]
 
-A moment is drawn in two steps: one of five phases, each with the same probability, then a moment of this phase, uniform
-in time. The phases are defined by what the process has written, so the phase of a kill is read off the work directory
+The signals are distributed evenly over five phases, in random order; the moment within a phase is drawn uniformly in
+time. The phases are defined by what the process has written, so the phase of a kill is read off the work directory
 after the death of the process, not off the plan:
 
 * start-up: until the run has written its config (imports, checks, workers, restoring a checkpoint);
@@ -226,6 +226,7 @@ def prepare(folder: pathlib.Path, task: str) -> Whole:
 
 def disturb(folder: pathlib.Path, whole: Whole, sign: signal.Signals, drawn: str, rng, workdir) -> Signal:
     """Start or resume a run and send it one signal in a phase; return what happened."""
+    finished = (workdir / "checkpoints" / str(STEPS)).exists()
     run = Run(folder, whole.task, workdir)
     if sign == signal.SIGTERM:
         run.wait(lambda: handles(run.process.pid, sign))
@@ -243,7 +244,8 @@ def disturb(folder: pathlib.Path, whole: Whole, sign: signal.Signals, drawn: str
         sent = "ended"
     code = run.end()
     fell = run.phase() if code == -signal.SIGKILL else sent
-    if code not in ({-signal.SIGKILL, 0} if sign == signal.SIGKILL else {75, 0}):
+    early = sign == signal.SIGTERM and fell in ("start-up", "compile") and not finished  # steps are left: not 0
+    if code not in ({-signal.SIGKILL, 0} if sign == signal.SIGKILL else {75, *(() if early else (0,))}):
         raise Different(f"{sign.name} in {fell}: exit code {code}\n{run.output()}")
     if code == 75 and "to resume, run the same command again" not in run.output().lower():
         raise Different(f"no word on how to resume:\n{run.output()}")
@@ -269,13 +271,13 @@ def compare(whole: Whole, workdir: pathlib.Path) -> None:
         raise Different(f"{workdir}/checkpoints: {left} left")
 
 
-def chain(folder: pathlib.Path, whole: Whole, signs: list[signal.Signals], seed: int) -> list[Signal]:
-    """Send the signals to one run, one after another, resume it after each, and compare it at its end."""
+def chain(folder: pathlib.Path, whole: Whole, signs: list[tuple[signal.Signals, str]], seed: int) -> list[Signal]:
+    """Send signals, each in a phase, to one run, resume it after each, and compare it at its end."""
     rng = np.random.default_rng(seed)
     workdir, signals = folder / f"run-{seed}", []
-    for sign in signs:
+    for sign, phase in signs:
         while True:  # a process that ended before its signal does not count
-            signals.append(disturb(folder, whole, sign, str(rng.choice(PHASES)), rng, workdir))
+            signals.append(disturb(folder, whole, sign, phase, rng, workdir))
             if (workdir / "checkpoints" / str(STEPS)).exists():
                 _finish(folder, whole, workdir)
             if signals[-1].fell != "ended":
@@ -312,8 +314,9 @@ def campaign(folder: pathlib.Path, kills: int, terms: int, seed: int, jobs: int,
     wholes = [prepare(folder, task) for task in tasks]
     for whole in wholes:
         print(f"{whole.task}: " + ", ".join(f"{p} {s:.2f} s" for p, s in whole.seconds.items()), flush=True)
-    signs = [signal.SIGKILL] * kills + [signal.SIGTERM] * terms
-    np.random.default_rng(seed).shuffle(signs)
+    signs = [(signal.SIGKILL, PHASES[i % len(PHASES)]) for i in range(kills)]
+    signs += [(signal.SIGTERM, PHASES[i % len(PHASES)]) for i in range(terms)]
+    signs = [signs[i] for i in np.random.default_rng(seed).permutation(len(signs))]
     pieces = [signs[i : i + length] for i in range(0, len(signs), length)]
     signals, failures = [], []
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
