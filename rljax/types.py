@@ -361,7 +361,7 @@ class Range:
 
 def _written(end: float) -> str:
     """Return a number in the shortest notation that is exact: 1e9, 4294967295."""
-    text = f"{end:g}".replace("e+0", "e")
+    text = f"{end:g}".replace("e+0", "e").replace("e+", "e")
     return text if float(text) == end else f"{end}"
 
 

@@ -298,7 +298,15 @@ def test_a_loop_over_gathered_weights_sends_the_expected_bytes():
 def test_a_tpu_sums_the_gradients_of_bfloat16_parameters_in_float32():
     mesh = sharding.make_mesh({"data": 4, "fsdp": 4}, target().devices)
     architecture = models.Architecture(
-        **{"vocabulary": 512, "layers": 1, "width": 128, "heads": 4, "kv_heads": 2, "hidden": 256, "bias": True},
+        **{
+            "vocabulary": 512,
+            "layers": 1,
+            "width": 128,
+            "heads": 4,
+            "kv_heads": 2,
+            "hidden": 256,
+            "bias": ("query", "key", "value"),
+        },
         **{"experts": 4, "experts_per_token": 2, "expert_hidden": 128, "dtype": "bfloat16", "param_dtype": "bfloat16"},
     )
     model = models.build(architecture, sharding.Layout(mesh))

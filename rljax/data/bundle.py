@@ -1,7 +1,6 @@
 """The files of a tokenizer as one value: read from a folder, packed into bytes, unpacked."""
 
 import io
-import reprlib
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from collections.abc import Mapping
 from etils import epath
 
 from rljax.data import documents, storage
+from rljax.language import messages
 
 # the files that are read from a checkpoint's folder; the first one is required
 NAMES = (
@@ -58,7 +58,7 @@ def unpack(content: bytes, shown: str) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
             if NAMES[0] not in names or len(set(names)) < len(names) or not set(names) <= {*NAMES, DATE}:
-                raise ValueError(f"has {reprlib.repr(names)}, expected {NAMES[0]} and others of {', '.join(NAMES)}")
+                raise ValueError(f"has {messages.shown(names)}, expected {NAMES[0]} and others of {', '.join(NAMES)}")
             for entry in archive.infolist():
                 if entry.file_size > documents.LARGEST:
                     raise ValueError(f"{entry.filename} has {entry.file_size:,} bytes")

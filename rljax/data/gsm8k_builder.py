@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import pathlib
-import reprlib
 import shutil
 import tempfile
 import zlib
@@ -25,6 +24,7 @@ from etils import epath
 
 from rljax import data
 from rljax.data import documents, storage
+from rljax.language import messages
 
 _NAME = "question_answer"  # the name that tfds derives from the class below
 _VERSION = "1.1.0"
@@ -130,7 +130,7 @@ def _rows(file: epath.Path, content: bytes, fields: tuple[str, str], mark: str) 
         question, answer = row.get(fields[0]), _as_text(row.get(fields[1]))
         for name, value in zip(fields, (question, answer), strict=True):
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{where}: {name!r} is {reprlib.repr(value)}, expected a text that is not empty")
+                raise ValueError(f"{where}: {name!r} is {messages.shown(value)}, expected a text that is not empty")
         if mark and not _final(str(answer), mark):
             expected = "number" if mark == _NUMBERS else "final answer"
             raise ValueError(f"{where}: {fields[1]!r} has no {expected} after {mark!r}")

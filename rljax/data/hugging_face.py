@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import tokenizers
 
 from rljax.data import bundle, characters, chat, documents
+from rljax.language import messages
 
 _LARGEST = 1 << 24  # ids
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
@@ -111,7 +111,7 @@ class HuggingFace:
             if value is not None:
                 ids = value if isinstance(value, list) else [value]
                 if not all(type(i) is int for i in ids):
-                    raise ValueError(f"{file}: {name} is {reprlib.repr(value)}, expected an id or several")
+                    raise ValueError(f"{file}: {name} is {messages.shown(value)}, expected an id or several")
                 return tuple(i for i in ids if i >= 0)
         return ()
 
@@ -184,7 +184,7 @@ class HuggingFace:
         try:
             return self._backend.encode(text, add_special_tokens=False).ids
         except Exception as error:  # a character is not in the vocabulary, which has no unknown token
-            raise ValueError(f"tokenizer: {reprlib.repr(text)} cannot be encoded: {error}") from error
+            raise ValueError(f"tokenizer: {messages.shown(text)} cannot be encoded: {error}") from error
 
     def prompt(self, text: str) -> list[int]:
         """Return ``encode(text)`` after the ids that start a text; an eos that would end it is left out."""
@@ -230,7 +230,7 @@ class HuggingFace:
         if template is None:
             raise ValueError("tokenizer: its files have no chat template; use an instruct model's, or set chat=False")
         if not isinstance(template, str):
-            raise ValueError(f"chat template: {reprlib.repr(template)}, expected a text")
+            raise ValueError(f"chat template: {messages.shown(template)}, expected a text")
         return template
 
 
@@ -269,14 +269,14 @@ def _check_merges(merges: Any, prefix: Any) -> None:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         second = parts[-1] if isinstance(parts, list) and parts else None
         if not (isinstance(second, str) and second.startswith(prefix)):
-            raise ValueError(f"tokenizer.json: merge {reprlib.repr(merge)} lacks the prefix {reprlib.repr(prefix)}")
+            raise ValueError(f"tokenizer.json: merge {messages.shown(merge)} lacks the prefix {messages.shown(prefix)}")
 
 
 def _content(name: str, token: Any) -> str:
     """Return the text of a special token, which the files have as text or as an object."""
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str):
-        raise ValueError(f"tokenizer_config.json: {name} is {reprlib.repr(token)}, expected a text")
+        raise ValueError(f"tokenizer_config.json: {name} is {messages.shown(token)}, expected a text")
     return text
 
 
@@ -284,13 +284,13 @@ def _added(listed: Any) -> dict[int, dict[str, Any]]:
     """Return added_tokens_decoder by id: the content of each token and what else ``AddedToken`` takes."""
     where = "tokenizer_config.json: added_tokens_decoder"
     if not isinstance(listed or {}, dict):
-        raise ValueError(f"{where} is {reprlib.repr(listed)}, expected an object")
+        raise ValueError(f"{where} is {messages.shown(listed)}, expected an object")
     tokens = {}
     for number, given in (listed or {}).items():
         fields = {k: given[k] for k in ("content", *_FLAGS) if k in given} if isinstance(given, dict) else {}
         content, *flags = fields.pop("content", None), *fields.values()
         if not (number.isdecimal() and isinstance(content, str) and all(type(flag) is bool for flag in flags)):
-            shown = f"{number[:20]!r}: {reprlib.repr(given)}"
+            shown = f"{number[:20]!r}: {messages.shown(given)}"
             raise ValueError(f"{where} has {shown}, expected an id with content, a text, and flags, true or false")
         tokens[int(number)] = {"content": content, **fields}
     return tokens

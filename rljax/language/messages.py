@@ -10,8 +10,8 @@ def shown(value: Any) -> str:
     """Return ``repr(value)`` for an error message, shortened to 200 characters."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints, or deep nesting
-        text = f"<a value of type {type(value).__name__} that is too large to print>"
+    except Exception:  # an integer of more digits than Python prints, deep nesting, or an object of a user
+        text = f"<a value of type {type(value).__name__} that cannot be printed>"
     return _shortened(text, _LONGEST_VALUE)
 
 

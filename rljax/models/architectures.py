@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.language import settings
-from rljax.language.settings import Size, setting
+from rljax.language.settings import NonNegative, Positive, Size, setting
 from rljax.models import attention
 from rljax.models.layouts import Names
 from rljax.types import Key, Range, Tree
@@ -26,12 +26,10 @@ RopeRule = Literal["llama3", "yarn"]
 # bounds far above published models: a nonsense value is refused before a tree of arrays is made from it
 Layers = Annotated[int, Range(1, 1000)]
 Heads = Annotated[int, Range(1, 4000)]
-Small = Annotated[int, Range(0, 4000)]
+OptionalSize = Annotated[int, Range(0, 4000)]
 Experts = Annotated[int, Range(0, 500)]
 Width = Annotated[int, Range(1, 10**6)]
-Wide = Annotated[int, Range(0, 10**6)]
-Scale = Annotated[float, Range(0, 1e12, open_low=True)]
-Cap = Annotated[float, Range(0, 1e12)]
+OptionalWidth = Annotated[int, Range(0, 10**6)]
 DecodeWeights = Literal["float", "int8"]
 Form = attention.Form
 # the matrices of a layer: how many dimensions each contracts, and how many it returns
@@ -63,40 +61,44 @@ class Architecture:
     heads: Heads = setting(4, "Query heads of a layer.", fixed=True)
     kv_heads: Heads = setting(2, "Key and value heads of a layer; divides ``heads``.", fixed=True)
     hidden: Width = setting(384, "Hidden units of a layer's gated unit.", fixed=True)
-    head_size: Small = setting(0, "Size of a head, even; 0: width / heads.", fixed=True)
+    head_size: OptionalSize = setting(0, "Size of a head, even; 0: width / heads.", fixed=True)
     tied: bool = setting(True, "Whether the unembedding is the embedding, transposed.", fixed=True)
-    rope_theta: Scale = setting(10_000.0, "Base of the rotary frequencies.", fixed=True)
-    rope_local_theta: Cap = setting(
+    rope_theta: Positive = setting(10_000.0, "Base of the rotary frequencies.", fixed=True)
+    rope_local_theta: NonNegative = setting(
         0.0, "Base in layers with a window, whose wavelengths are then not stretched; 0: as in the others.", fixed=True
     )
-    rope_factor: Scale = setting(1.0, "Factor that stretches the wavelengths.", fixed=True)
+    rope_factor: Positive = setting(1.0, "Factor that stretches the wavelengths.", fixed=True)
     rope_original: Size = setting(
         0, "0: the factor stretches all wavelengths; else the long ones, relative to this original length.", fixed=True
     )
     rope_rule: RopeRule = setting(
         "llama3", "With rope_original: stretch as a function of wavelength ('llama3') or of index ('yarn').", fixed=True
     )
-    rope_low: Scale = setting(
+    rope_low: Positive = setting(
         1.0, "With rope_original: longer wavelengths than original / low are stretched.", fixed=True
     )
-    rope_high: Scale = setting(4.0, "With rope_original: shorter wavelengths than original / high are not.", fixed=True)
+    rope_high: Positive = setting(
+        4.0, "With rope_original: shorter wavelengths than original / high are not.", fixed=True
+    )
     rope_truncate: bool = setting(True, "Whether 'yarn' rounds the two indices to whole numbers.", fixed=True)
-    rope_scale: Scale = setting(1.0, "Factor of the rotated queries and keys; 'yarn' uses one above 1.", fixed=True)
-    norm_epsilon: Scale = setting(1e-6, "Added to the mean square in a norm.", fixed=True)
-    norm_offset: Cap = setting(0.0, "Added to the scale of a norm; scales start where the sum is 1.", fixed=True)
+    rope_scale: Positive = setting(1.0, "Factor of the rotated queries and keys; 'yarn' uses one above 1.", fixed=True)
+    norm_epsilon: Positive = setting(1e-6, "Added to the mean square in a norm.", fixed=True)
+    norm_offset: NonNegative = setting(
+        0.0, "Added to the scale of a norm; scales start where the sum is 1.", fixed=True
+    )
     bias: tuple[str, ...] = setting((), "Matrices that have a bias.", fixed=True)
     head_norm: bool = setting(False, "Whether queries and keys are normalized before the rotation.", fixed=True)
     post_norm: bool = setting(False, "Whether attention and the gated unit are followed by a norm.", fixed=True)
     activation: Activation = setting("silu", "Activation of the gate; 'gelu' is the approximation by tanh.", fixed=True)
-    embedding_scale: Scale = setting(1.0, "Factor of the embeddings, rounded to ``dtype``.", fixed=True)
-    query_scale: Cap = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
-    attention_cap: Cap = setting(0.0, "Attention scores become cap tanh(score / cap); 0: no cap.", fixed=True)
-    logit_cap: Cap = setting(0.0, "Logits become cap tanh(logit / cap); 0: no cap.", fixed=True)
+    embedding_scale: Positive = setting(1.0, "Factor of the embeddings, rounded to ``dtype``.", fixed=True)
+    query_scale: NonNegative = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
+    attention_cap: NonNegative = setting(0.0, "Attention scores become cap tanh(score / cap); 0: no cap.", fixed=True)
+    logit_cap: NonNegative = setting(0.0, "Logits become cap tanh(logit / cap); 0: no cap.", fixed=True)
     window: Size = setting(0, "Positions that a local layer attends to, its position included.", fixed=True)
     pattern: tuple[str, ...] = setting(("global",), "Kinds of the layers, 'local' or 'global', repeated.", fixed=True)
     experts: Experts = setting(0, "Experts of a layer; 0: one gated unit.", fixed=True)
     experts_per_token: Experts = setting(0, "Experts that the router chooses for a token.", fixed=True)
-    expert_hidden: Wide = setting(0, "Hidden units of an expert.", fixed=True)
+    expert_hidden: OptionalWidth = setting(0, "Hidden units of an expert.", fixed=True)
     normalise_experts: bool = setting(True, "Whether the chosen experts' probabilities sum to 1.", fixed=True)
     dtype: Dtype = setting("float32", "Type of activations and matmul operands; reductions are float32.", fixed=True)
     param_dtype: Dtype = setting("float32", "Type of the parameters.", fixed=True)
@@ -105,8 +107,8 @@ class Architecture:
         "none", "What the backward pass recomputes in a layer: nothing, everything, or all but the weight matmuls."
     )
     scan: bool = setting(True, "Whether the layers run in one loop: compiles once for all of them, runs slower.")
-    adapter_rank: Small = setting(0, "Rank of low-rank adapters; 0: the whole network is trained.", fixed=True)
-    adapter_scale: Scale = setting(1.0, "Factor of the adapters' product: alpha / rank.", fixed=True)
+    adapter_rank: OptionalSize = setting(0, "Rank of low-rank adapters; 0: the whole network is trained.", fixed=True)
+    adapter_scale: Positive = setting(1.0, "Factor of the adapters' product: alpha / rank.", fixed=True)
     adapter_modules: tuple[str, ...] = setting(tuple(MATRICES), "Matrices that have an adapter.", fixed=True)
     attention: Literal["plain", "blocked", "cudnn", "splash"] = setting(
         "plain", "Implementation of attention outside decoding; 'cudnn' on GPU, 'splash' on TPU."

@@ -155,11 +155,13 @@ def apply(
         added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
         return added, new_state
 
-    old = params, state
-    sound = jax.tree.map(lambda n, o: jnp.all(jnp.isfinite(n) | ~jnp.isfinite(o)), updated(), old)
+    old, new = (params, state), updated()
+    sound = jax.tree.map(lambda n, o: jnp.all(jnp.isfinite(n) | ~jnp.isfinite(o)), new, old)
     finite = jnp.isfinite(norm) & jnp.isfinite(loss) & jnp.all(jnp.stack(jax.tree.leaves(sound)))
-    # Computed again in the branch: otherwise the old and the new arrays would be in memory at the same time.
-    kept, kept_state = jax.lax.cond(finite, updated, lambda: old)
+    # An elementwise update is computed again where it is kept, which costs less than to have the old and the new arrays
+    # in memory at the same time. Matrix products, such as those of muon, are not repeated.
+    again = "dot_general" not in str(jax.make_jaxpr(updated)())
+    kept, kept_state = jax.lax.cond(finite, updated if again else lambda: new, lambda: old)
     return kept, kept_state, norm, finite
 
 

@@ -123,7 +123,9 @@ class Setup(Generic[S]):
         """Temperature of all log-probs; 1 for demonstrations."""
         return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
 
-    def verify(self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array):
+    def verify(
+        self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array
+    ) -> types.Verdict:
         """Judge completions by the verifier of a device task, whatever ended them.
 
         Args:

@@ -8,12 +8,13 @@ import json
 import math
 import os
 import pickle
-import reprlib
 import socket
 import struct
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
+
+from rljax.language import messages
 
 FAILURES = ("timed_out", "crashed")
 # The outcomes that a reward may return: the names of types.Outcome, which is not imported because it imports jax.
@@ -68,13 +69,13 @@ def _read(value: Any) -> Answer:
     outcome = value.get("outcome", "")
     if "outcome" in value and not (isinstance(outcome, str) and outcome in OUTCOMES):
         raise ValueError(
-            f"the reward function returned outcome {reprlib.repr(outcome)}; allowed: {', '.join(OUTCOMES)}"
+            f"the reward function returned outcome {messages.shown(outcome)}; allowed: {', '.join(OUTCOMES)}"
         )
     outcome = str.__str__(outcome)  # plain, also of a str subclass such as an enum
     if outcome in FAILURES:
         return failure(outcome, f"the reward function returned outcome {outcome!r}")
     if "reward" not in value:
-        raise ValueError(f"the reward function returned a mapping without 'reward': {reprlib.repr(dict(value))}")
+        raise ValueError(f"the reward function returned a mapping without 'reward': {messages.shown(dict(value))}")
     number = _number("'reward'", value["reward"])
     names = [name for name in value if name not in ("reward", "outcome")]
     if len(names) > _MOST_PARTS:
@@ -82,7 +83,7 @@ def _read(value: Any) -> Answer:
     for name in names:
         if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
             raise ValueError(
-                f"the reward function returned a part named {reprlib.repr(name)}; a name is a string of 1 to"
+                f"the reward function returned a part named {messages.shown(name)}; a name is a string of 1 to"
                 f" {_LONGEST_NAME} printable characters"
             )
     parts = {str.__str__(name): _number(f"part {name!r}", value[name]) for name in names}
@@ -96,10 +97,10 @@ def _number(what: str, value: Any) -> float:
         number = float(value)
         struct.pack("<f", number)  # raises OverflowError beyond the range of float32
     except OverflowError as error:
-        raise ValueError(f"{what} is {reprlib.repr(value)}; a float32 is at most 3.4e38 in size") from error
+        raise ValueError(f"{what} is {messages.shown(value)}; a float32 is at most 3.4e38 in size") from error
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{what} is {reprlib.repr(value)} of type {type(value).__name__}; a reward function returns a finite"
+            f"{what} is {messages.shown(value)} of type {type(value).__name__}; a reward function returns a finite"
             " number, or a mapping with 'reward' and other named numbers"
         ) from error
     if not math.isfinite(number):

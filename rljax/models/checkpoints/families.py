@@ -6,11 +6,10 @@ the published checkpoints, as the transformers library (4.57 and 5) reads them.
 
 import dataclasses
 import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from rljax.language import settings
+from rljax.language import messages, settings
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.checkpoints import keys, rope
 from rljax.models.checkpoints.table import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
@@ -51,7 +50,7 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
     name = kind(config)
     if name not in FAMILIES:
         raise ValueError(
-            f"config.json: model_type={reprlib.repr(name)} is unknown; choose one of {', '.join(FAMILIES)}"
+            f"config.json: model_type={messages.shown(name)} is unknown; choose one of {', '.join(FAMILIES)}"
         )
     family, config = FAMILIES[name], _decoder(config)
     keys.check(config, {*family.read, *family.ignored}, family.expected, f"model_type {name!r}")
@@ -76,10 +75,7 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
         built = Architecture(**fields)
     except ValueError as error:
         raise ValueError(f"config.json: {error}") from None
-    return {
-        f: (float if isinstance(default, float) else type(default))(getattr(built, f))
-        for f, default in _DEFAULTS.items()
-    }
+    return {f: type(default)(getattr(built, f)) for f, default in _DEFAULTS.items()}
 
 
 def _decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,7 +85,9 @@ def _decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:
     keys.check(config, keys.OUTER, {"tie_word_embeddings": (True,)}, "model_type 'gemma3'")
     text = config.get("text_config")
     if not isinstance(text, Mapping) or text.get("model_type", "gemma3_text") != "gemma3_text":
-        raise ValueError(f"config.json: text_config={reprlib.repr(text)}: must be an object of model_type gemma3_text")
+        raise ValueError(
+            f"config.json: text_config={messages.shown(text)}: must be an object of model_type gemma3_text"
+        )
     return text
 
 
@@ -97,7 +95,7 @@ def _activation(config: Mapping[str, Any]) -> dict[str, Any]:
     key = "hidden_activation" if "hidden_activation" in config else "hidden_act"
     if keys.value(config, key, str) not in _ACTIVATIONS:
         choices = ", ".join(_ACTIVATIONS)
-        raise ValueError(f"config.json: {key}={reprlib.repr(config[key])} is not supported; choose one of {choices}")
+        raise ValueError(f"config.json: {key}={messages.shown(config[key])} is not supported; choose one of {choices}")
     return {"activation": _ACTIVATIONS[config[key]]}
 
 
@@ -105,7 +103,7 @@ def _scales(config: Mapping[str, Any], width: int) -> dict[str, Any]:
     """Read the scales of Gemma; that of the embedding has no key."""
     if "query_pre_attn_scalar" not in config:
         return {}
-    scalar = keys.value(config, "query_pre_attn_scalar", "embedding_scale")
+    scalar = keys.value(config, "query_pre_attn_scalar", settings.Positive)
     return {"embedding_scale": math.sqrt(width), "query_scale": scalar**-0.5}
 
 
@@ -114,7 +112,7 @@ def _window(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     on = "use_sliding_window" not in config or keys.value(config, "use_sliding_window", bool)
     window = config.get("sliding_window") if on else None
     if window is not None:
-        keys.value(config, "sliding_window", "window")
+        keys.value(config, "sliding_window", settings.Count)
     every = (
         keys.value(config, "sliding_window_pattern", settings.Count)
         if "sliding_window_pattern" in config
@@ -130,7 +128,7 @@ def _window(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     if given is not None and given != names:
         if not isinstance(given, list) or len(given) != count or any(name not in [*_LAYERS] for name in given):
             raise ValueError(
-                f"config.json: layer_types={reprlib.repr(given)}: must be {count} of {', '.join(_LAYERS)}, "
+                f"config.json: layer_types={messages.shown(given)}: must be {count} of {', '.join(_LAYERS)}, "
                 "one for each layer"
             )
         if not family.mixed:

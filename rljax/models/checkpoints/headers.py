@@ -6,12 +6,12 @@ other without gap or overlap and fill the file (huggingface/safetensors, README,
 
 import itertools
 import operator
-import reprlib
 from typing import Any
 
 from etils import epath
 
 from rljax.data import documents, storage
+from rljax.language import messages
 
 # bits of an element of each dtype that a file may have
 _BITS = {
@@ -48,7 +48,7 @@ def read(path: epath.Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
         raise ValueError(f"{where}: __metadata__ must map names to texts")
     result, spans = {}, []
     for name, entry in header.items():
-        dtype, shape, start, stop = _entry(entry, f"{where}: {reprlib.repr(name)}")
+        dtype, shape, start, stop = _entry(entry, f"{where}: {messages.shown(name)}")
         result[name] = dtype, shape, 8 + length + start
         spans.append((start, stop, name))
     end = 0
@@ -70,14 +70,14 @@ def _entry(entry: Any, where: str) -> tuple[str, tuple[int, ...], int, int]:
         raise ValueError(f"{where} must have dtype, shape and data_offsets only")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _BITS:
-        raise ValueError(f"{where} has dtype {reprlib.repr(dtype)}, expected one of {', '.join(_BITS)}")
+        raise ValueError(f"{where} has dtype {messages.shown(dtype)}, expected one of {', '.join(_BITS)}")
     if not isinstance(shape, list) or not all(type(n) is int for n in shape):
-        raise ValueError(f"{where} has shape {reprlib.repr(shape)}, expected a list of numbers")
+        raise ValueError(f"{where} has shape {messages.shown(shape)}, expected a list of numbers")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int for n in offsets):
-        raise ValueError(f"{where} has data_offsets {reprlib.repr(offsets)}, expected two numbers")
+        raise ValueError(f"{where} has data_offsets {messages.shown(offsets)}, expected two numbers")
     sizes = list(itertools.accumulate([*shape, _BITS[dtype]], operator.mul))
     if sizes[-1] != 8 * (offsets[1] - offsets[0]) or max(sizes) >= _LARGEST:
-        raise ValueError(f"{where}, {reprlib.repr(shape)} {dtype}, has bytes {offsets[0]} to {offsets[1]}")
+        raise ValueError(f"{where}, {messages.shown(shape)} {dtype}, has bytes {offsets[0]} to {offsets[1]}")
     return dtype, tuple(shape), *offsets
 
 

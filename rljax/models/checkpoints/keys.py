@@ -1,17 +1,16 @@
 """The keys of config.json that are not read: those that do not change what a model computes, and those that may.
 
-A family names the keys that it reads (``families.Family.defaults``). Any other key must be harmless, or have a value
+A family names the keys that it reads (``table.Family.read``). Any other key must be harmless, or have a value
 that means that nothing is different; a key that is in no list is refused. Sources: the configuration classes of
 transformers 4.57 and 5, and the published folders of the families.
 """
 
 import difflib
-import reprlib
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from rljax.language import hints
+from rljax.language import hints, messages
 from rljax.models.architectures import Architecture
 
 _HINTS = typing.get_type_hints(Architecture, include_extras=True)
@@ -98,12 +97,12 @@ def check(config: Mapping[str, Any], read: Collection[str], expected: Mapping[st
         if key not in expected:
             near = difflib.get_close_matches(key[:40], {*read, *HARMLESS, *expected}, n=1)
             raise ValueError(
-                f"config.json: {reprlib.repr(key)} is unknown ({of}); remove it if it does not change what the model "
+                f"config.json: {messages.shown(key)} is unknown ({of}); remove it if it does not change what the model "
                 f"computes.{f' Did you mean {near[0]!r}?' if near else ''}"
             )
         if value is not None and value not in expected[key]:
             allowed = " or ".join(map(repr, (*expected[key], None)))
-            raise ValueError(f"config.json: {key}={reprlib.repr(value)} is not supported ({of}): must be {allowed}")
+            raise ValueError(f"config.json: {key}={messages.shown(value)} is not supported ({of}): must be {allowed}")
 
 
 def value(config: Mapping[str, Any], key: str, of: Any) -> Any:
@@ -118,9 +117,9 @@ def value(config: Mapping[str, Any], key: str, of: Any) -> Any:
       ValueError: the key is missing or null, or its value does not fit.
     """
     if config.get(key) is None:
-        raise ValueError(f"config.json: {key!r} is missing")
+        raise ValueError(f"config.json: {key!r} is missing or null")
     if problem := hints.mismatch(config[key], _HINTS[of] if isinstance(of, str) else of):
-        raise ValueError(f"config.json: {key}={reprlib.repr(config[key])}: must be {problem}")
+        raise ValueError(f"config.json: {key}={messages.shown(config[key])}: must be {problem}")
     return config[key]
 
 
@@ -132,5 +131,5 @@ def agreed(key: str, *values: Any) -> Any:
     """
     given = [value for value in values if value is not None]
     if any(value != given[0] for value in given):
-        raise ValueError(f"config.json: {key} is given as {' and as '.join(map(reprlib.repr, given))}")
+        raise ValueError(f"config.json: {key} is given as {' and as '.join(map(messages.shown, given))}")
     return given[0] if given else None

@@ -5,10 +5,10 @@ Version 5 has ``rope_parameters``, in Gemma 3 one for each kind of layer. A file
 """
 
 import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from rljax.language import messages
 from rljax.models.architectures import Architecture
 from rljax.models.checkpoints import keys
 
@@ -25,10 +25,9 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "beta_fast": "rope_high",
         "attention_factor": "rope_scale",
         "truncate": "rope_truncate",
-        "mscale": "rope_scale",
-        "mscale_all_dim": "rope_scale",
     },
 }
+_MSCALE = ("mscale", "mscale_all_dim")  # of yarn: another way to write the attention factor
 
 
 def read(config: Mapping[str, Any], theta: float, local_theta: float | None) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def read(config: Mapping[str, Any], theta: float, local_theta: float | None) -> 
     if local_theta is not None:
         if unknown := sorted(set(parameters) - set(_LAYERS)):
             raise ValueError(
-                f"config.json: rope_parameters has {reprlib.repr(unknown[0])}; expected {' and '.join(_LAYERS)}"
+                f"config.json: rope_parameters has {messages.shown(unknown[0])}; expected {' and '.join(_LAYERS)}"
             )
         full, local = (_mapping(parameters, kind) for kind in _LAYERS)
     given = (config.get("rope_theta"), scaling.get("rope_theta"), full.get("rope_theta"))
@@ -69,7 +68,7 @@ def _theta(key: str, default: float, *given: Any) -> float:
 def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = config.get(key)
     if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"config.json: {key}={reprlib.repr(value)}: must be an object or null")
+        raise ValueError(f"config.json: {key}={messages.shown(value)}: must be an object or null")
     return value or {}
 
 
@@ -78,9 +77,10 @@ def _stretched(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[st
     kind = keys.agreed("rope_type", scaling.get("rope_type"), scaling.get("type")) or "default"
     if not isinstance(kind, str) or kind not in _TYPES:
         raise ValueError(
-            f"config.json: rope_type={reprlib.repr(kind)} is not supported; choose one of {', '.join(_TYPES)}"
+            f"config.json: rope_type={messages.shown(kind)} is not supported; choose one of {', '.join(_TYPES)}"
         )
-    keys.check(scaling, {"rope_type", "type", "rope_theta", *_TYPES[kind]}, {}, f"rope_type {kind!r}")
+    read = {"rope_type", "type", "rope_theta", *_TYPES[kind], *(_MSCALE if kind == "yarn" else ())}
+    keys.check(scaling, read, {}, f"rope_type {kind!r}")
     if kind == "default":
         return {}
     if kind == "yarn":  # its reference code has a default for everything but the factor
@@ -88,7 +88,7 @@ def _stretched(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[st
         length = config.get("max_position_embeddings")
         for key, default in (("beta_slow", 1), ("beta_fast", 32), ("original_max_position_embeddings", length)):
             scaling[key] = scaling.get(key) or default
-    fields = {f: keys.value(scaling, key, f) for key, f in _TYPES[kind].items() if not key.startswith("mscale")}
+    fields = {f: keys.value(scaling, key, f) for key, f in _TYPES[kind].items()}
     return fields | ({"rope_rule": kind} if "rope_original" in fields else {})
 
 
@@ -100,8 +100,8 @@ def _attention_factor(scaling: Mapping[str, Any]) -> float:
     def size(weight: float) -> float:
         return 0.1 * weight * math.log(max(keys.value(scaling, "factor", "rope_factor"), 1)) + 1
 
-    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        over, under = (keys.value(scaling, key, "rope_scale") for key in ("mscale", "mscale_all_dim"))
+    if all(map(scaling.get, _MSCALE)):
+        over, under = (keys.value(scaling, key, "rope_scale") for key in _MSCALE)
         return size(over) / size(under)
     return size(1)
 
@@ -115,7 +115,7 @@ def write(a: Architecture, nested: bool) -> dict[str, Any]:
     """
     kind = a.rope_rule if a.rope_original else "linear" if a.rope_factor != 1 else "default"
     scaling = {"rope_type": kind}
-    scaling |= {key: getattr(a, field) for key, field in _TYPES[kind].items() if not key.startswith("mscale")}
+    scaling |= {key: getattr(a, field) for key, field in _TYPES[kind].items()}
     config: dict[str, Any] = {
         "rope_theta": a.rope_theta,
         "rope_scaling": None if kind == "default" else scaling,

@@ -6,7 +6,6 @@ from disk or from gs://. No other format is read, pickle in particular.
 
 import json
 import math
-import reprlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import safetensors.numpy
 from etils import epath
 
 from rljax.data import documents, storage
+from rljax.language import messages
 from rljax.models.checkpoints import headers
 
 _DTYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -81,7 +81,7 @@ def _listed(directory: epath.Path) -> dict[str, str]:
         raise ValueError(f"{directory / INDEX}: weight_map is {documents.kind(listed)}, expected a file of each tensor")
     for tensor, name in listed.items():
         if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
-            shown = reprlib.repr(name)
+            shown = messages.shown(name)
             raise ValueError(
                 f"{directory / INDEX}: {tensor[:100]!r} is in {shown}, expected a safetensors file beside it"
             )
