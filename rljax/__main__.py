@@ -54,10 +54,12 @@ def run(name: str, arguments: Sequence[str]) -> None:
 
 
 def fail(error: Exception | str) -> NoReturn:
-    """Exit with code 2 and an error's message in one line."""
+    """Exit with code 2 and an error's message in one line, followed by its notes."""
     from rljax.language import messages
 
     print(f"error: {messages.printable(error)}", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):  # such as the traceback of a user's function
+        print("\n".join(map(messages.printable, note.splitlines())), file=sys.stderr)
     sys.exit(2)
 
 
@@ -105,8 +107,13 @@ if __name__ == "__main__":
     training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
     if training:
         signal.signal(signal.SIGTERM, _stop)  # before the imports of the command, which take seconds
+    code: Any = 1
     try:
         main(sys.argv[1:])
+        code = 0
+    except SystemExit as error:
+        code = error.code or 0
+        raise
     finally:
-        if training:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the state is saved and the exit code is known
+        if training:  # the state is saved and the exit code is known
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(code if isinstance(code, int) else 1))

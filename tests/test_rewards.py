@@ -165,12 +165,23 @@ CHAT = ("marked", "boxed", "stated", "bold")
         ("The answer is **72**... no: 73.", "unparseable"),
         ("**Step 72: add**", "unparseable"),
         ("**72. Add the clips**", "unparseable"),
+        ("**72.** Add the clips.", "unparseable"),
+        ("The answer is 72π.", "unparseable"),
+        ("The answer is 72½.", "unparseable"),
+        ("The answer is 72 plus three.", "unparseable"),
+        ("#### 72\n#### Note", "correct"),
+        ("#### \u221272", "wrong"),
         ("She sold 72 clips.", "unparseable"),
         ("72", "unparseable"),
     ],
 )
 def test_answers_as_models_write_them(completion, outcome):
     assert mathematics.numeric_answer(completion, "72", CHAT)["outcome"] == outcome
+
+
+@pytest.mark.parametrize("text", ["#### 3{}x1", "**3{}", "The answer is 3{}x"])
+def test_reading_an_answer_takes_linear_time(text):
+    assert mathematics.numeric_answer(text.format(" " * 10**6), "72", CHAT)["outcome"] != "correct"
 
 
 @pytest.mark.parametrize(

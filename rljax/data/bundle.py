@@ -58,10 +58,11 @@ def unpack(content: bytes, shown: str) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
             if NAMES[0] not in names or len(set(names)) < len(names) or not set(names) <= {*NAMES, DATE}:
-                raise ValueError(f"has {messages.shown(names)}, expected {NAMES[0]} and others of {', '.join(NAMES)}")
-            for entry in archive.infolist():
-                if entry.file_size > documents.LARGEST:
-                    raise ValueError(f"{entry.filename} has {entry.file_size:,} bytes")
+                raise ValueError(
+                    f"has {messages.shown(names)}, expected {NAMES[0]} and others of {', '.join((*NAMES, DATE))}"
+                )
+            if (size := sum(entry.file_size for entry in archive.infolist())) > documents.LARGEST:
+                raise ValueError(f"has {size:,} bytes, expected at most {documents.LARGEST:,}")
             return {name: archive.read(name) for name in names}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
         raise ValueError(f"tokenizer: {shown} is a damaged archive: {error}") from error

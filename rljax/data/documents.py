@@ -83,8 +83,8 @@ def read(path: storage.Path) -> dict[str, Any]:
 
 def content(path: storage.Path, most: int = LARGEST) -> bytes:
     """Return the content of a file of at most ``most`` bytes. Raises as ``read``."""
-    if (found := size(path)) > most:
-        raise ValueError(f"{os.fspath(path)}: {found:,} bytes, expected at most {most:,}")
+    if (length := size(path)) > most:
+        raise ValueError(f"{os.fspath(path)}: {length:,} bytes, expected at most {most:,}")
     try:
         return storage.read(path)
     except PermissionError as error:
@@ -102,8 +102,8 @@ def size(path: storage.Path) -> int:
     except OSError as error:
         raise ValueError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
-        found = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
-        raise ValueError(f"{os.fspath(path)}: {found}, expected a file")
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+        raise ValueError(f"{os.fspath(path)}: {kind}, expected a file")
     return status.st_size
 
 

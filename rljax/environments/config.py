@@ -16,7 +16,9 @@ class VerifierConfig:
     timeout: Annotated[float, Range(0, 86400, open_low=True)] = setting(
         5.0, "Seconds that judging one completion may take."
     )
-    memory: Annotated[float, Range(0, 1e6)] = setting(16.0, "GiB of address space of a worker process; 0: no limit.")
+    memory: Annotated[float, Range(0, 1e6)] = setting(
+        16.0, "GiB of address space of a worker process, on Linux; 0: no limit."
+    )
     chunks: Count = setting(2, "Parts of a batch: one is judged while the next is sampled.")
 
     __post_init__ = settings.check

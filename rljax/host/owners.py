@@ -25,6 +25,7 @@ from rljax.data import storage
 
 _BEAT = 15.0  # seconds between two writes of the record
 _STALE = 60.0  # seconds without a write after which its process is considered dead
+_TRIES = 10  # to lock a file that others delete
 
 
 class Owner:
@@ -86,7 +87,7 @@ class Owner:
     def _acquire_lock(self) -> bytes:
         """Lock the local file; return its content, which a killed owner left."""
         self._lock.parent.mkdir(parents=True, exist_ok=True)
-        while self._file is None:
+        for _ in range(_TRIES):
             file = self._lock.open("a+b", buffering=0)
             file.seek(0)
             try:
@@ -97,11 +98,13 @@ class Owner:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
                     raise
                 self._warn(f"{self._path} cannot be locked ({error.strerror}): let no other run use it")
+                self._file = file
+                return b""  # its content may be that of a live owner
             if storage.is_at(file, self._lock):
                 self._file = file
-            else:  # the previous owner has just deleted it
-                file.close()
-        return self._file.read()
+                return file.read()
+            file.close()  # the previous owner has just deleted it
+        raise OSError(errno.ENOLCK, f"{self._lock} was replaced {_TRIES} times")
 
     def _create_record(self, previous: bytes) -> None:
         """Create the record and start to rewrite it; ``previous`` is that of a killed owner."""

@@ -96,10 +96,10 @@ def load(path: str, kind: str) -> Callable:
         imported = importlib.import_module(module)
     except Exception as error:  # the module's own errors
         raise NotMarked(f"{shown} cannot be imported ({type(error).__name__}: {error}).") from error
-    found = getattr(imported, name, None)
-    if not callable(found) or not marked(found, kind):
+    function = getattr(imported, name, None)
+    if not callable(function) or not marked(function, kind):
         raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
-    return found
+    return function
 
 
 def _check_source(path: str, module: str, name: str, kind: str) -> None:

@@ -204,7 +204,7 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
       The verdict of the whole batch on every process, NumPy arrays, ``[B]`` each.
 
     Raises:
-      VerifierError: it crashed on every row; the message includes the first traceback.
+      VerifierError: it crashed on every row; its note is the first traceback.
       Interrupted: the process received SIGTERM.
     """
     local = [(r.place, p.result()) for r, p in zip(rows, pending, strict=True)]
@@ -215,10 +215,12 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
     crashed = int((outcome == types.Outcome.CRASHED).sum())
     if crashed:
         first = next(text for s in scored for row, text in s.errors if s.outcome[row] == types.Outcome.CRASHED)
-        message = f"config.task: the verifier crashed on {crashed} of {outcome.size} rows of {where}. First:\n{first}"
+        message = f"config.task: the verifier crashed on {crashed} of {outcome.size} rows of {where}. First:"
         if crashed == outcome.size:
-            raise pool.VerifierError(message)
-        warnings.warn(message, VerifierWarning, stacklevel=2)
+            error = pool.VerifierError(message)
+            error.add_note(first)
+            raise error
+        warnings.warn(f"{message}\n{first}", VerifierWarning, stacklevel=2)
     if np.all(outcome == types.Outcome.TIMED_OUT):
         message = (
             f"config.verifier.timeout: the verifier timed out on all {outcome.size} rows of {where}; all are invalid."
@@ -275,7 +277,7 @@ def rollout(
       The scored rows, sharded by row.
 
     Raises:
-      VerifierError: the verifier crashed on every row; the message includes the first traceback.
+      VerifierError: the verifier crashed on every row; its note is the first traceback.
       Interrupted: the process received SIGTERM.
     """
     key, params, task = program.key, state.params["policy"], step.setup.task

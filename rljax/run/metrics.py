@@ -99,9 +99,9 @@ class StepLog:
         content = self._complete_lines()
         if zlib.crc32(content[:size]) == crc and len(content) >= size:
             return
-        found = "it does not exist" if not self._path.exists() else f"{len(content):,} bytes, {size:,} then"
+        difference = "it does not exist" if not self._path.exists() else f"{len(content):,} bytes, {size:,} then"
         raise ValueError(
-            f"{self._path}: records from before the checkpoint of step {step} are missing or changed ({found}). "
+            f"{self._path}: records from before the checkpoint of step {step} are missing or changed ({difference}). "
             "Restore the file from a copy, or continue without these records by --allow_log_gap."
         )
 

@@ -7,7 +7,6 @@ asked in the same way: the prompt is the content of the user's message. --messag
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import jax
 from absl import flags, logging
 
 from rljax import environments, sampling, types
-from rljax.data import storage, tokenizers
+from rljax.data import documents, storage, tokenizers
 from rljax.language import messages
 from rljax.run import evaluate, host_rollouts, programs
 
@@ -101,8 +100,8 @@ def _prompt(
 def _messages(path: str) -> list[dict[str, str]]:
     """Read a conversation: a JSON list of objects with "role" and "content"."""
     try:
-        messages = json.loads(storage.read(storage.path(path)))
-        return [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
+        listed = documents.parse(documents.content(storage.path(path)), path)
+        return [{"role": str(m["role"]), "content": str(m["content"])} for m in listed]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f'--messages={path}: not a JSON list of {{"role", "content"}} ({error!r})') from error
 

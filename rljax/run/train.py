@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> None:
         _train(config, workdir)
     except Exception as error:
         if processes.lost(error):
-            message = " ".join(str(error).split())[:200]
+            message = messages.shown(str(error))
             print(
                 f"error: another process of this run is gone ({message}). Run the same command again on every host to "
                 "resume from the newest checkpoint.",

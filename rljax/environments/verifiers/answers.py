@@ -20,13 +20,13 @@ _PLAIN = re.compile(rf"({_SIGN})({_DIGITS})\.?", re.ASCII)
 
 # A number in a sentence. What changes its value must not follow: "3 million", "3/4", "3x", "3 \pi".
 _NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS}))"
-_NUMBER += r"(?!\w)(?!\s*(?:[-+/^=<>:\u00d7\u00f7]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)"
-_NUMBER += r"|(?:hundred|thousand|[mb]illion|dozen|squared|cubed)))"
+_NUMBER += r"(?!(?u:\w))(?!\s*(?:[-+/^=<>:\u00d7\u00f7\u03c0\u221a]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)"
+_NUMBER += r"|(?:hundred|thousand|(?:m|b|tr)illion|dozen|squared|cubed)|(?:and|plus|minus|times|over|or|to|pi)\b))"
 _FORMULA = r"\$(?P<dollars>[^$\n]{1,200})\$|\\\((?P<round>[^\n]{1,200}?)\\\)|\\\[(?P<square>[^\n]{1,200}?)\\\]"
 _STATED = re.compile(rf"\banswer[*_]*(?:\s+is\b|\s*[:=])[\s:=*_]*(?:{_FORMULA}|{_NUMBER})", re.ASCII | re.IGNORECASE)
 _QUANTITY = rf"(?:[a-z ]*[:=]\s*)?{_NUMBER}\s*(?:\\?%)?(?:\s+[a-z]+|\s*\\text\{{[a-z ]+\}})*[.!]?"  # with its unit
 _WITH_UNIT = re.compile(_QUANTITY, re.ASCII | re.IGNORECASE)
-_BOLD = re.compile(rf"\*\*(?:{_FORMULA}|{_QUANTITY})\s*\*\*", re.ASCII | re.IGNORECASE)
+_BOLD = re.compile(rf"\*\*(?!\d+\.\s*\*\*)(?:{_FORMULA}|{_QUANTITY})\s*\*\*", re.ASCII | re.IGNORECASE)
 _LAST = re.compile(rf"(?<![\w.)]){_SIGN}(?:{_DIGITS})|{_DIGITS}", re.ASCII)
 
 
@@ -56,6 +56,7 @@ def read(text: str, formats: Sequence[Format]) -> tuple[Format | None, str]:
     Returns:
       (format, answer); (None, "") if the text has none of them.
     """
+    text = _tidy(text)
     for style in formats:
         if written := STYLES[style].read(text):
             return style, written
@@ -106,9 +107,14 @@ def boxed(text: str) -> str:
     return ""  # never closed
 
 
+def _tidy(text: str) -> str:
+    """Return a text with ASCII minus signs and single spaces and newlines; long runs would slow down the patterns."""
+    return re.sub(r"\s+", lambda run: "\n" if "\n" in run[0] else " ", text.replace("\u2212", "-"))
+
+
 def _marked(text: str) -> str:
-    written = final_answer(text)
-    return "" if re.match(r"[a-z]{2}", written, re.IGNORECASE) else written
+    lines = (rest.strip().partition("\n")[0].strip() for rest in reversed(text.split(MARK)[1:]))
+    return next((line for line in lines if not re.match(r"[a-z]{2}", line, re.IGNORECASE)), "")
 
 
 def _in_prose(pattern: re.Pattern[str], text: str) -> str:
@@ -137,7 +143,7 @@ STYLES: Mapping[Format, _Style] = {
 
 def without_unit(text: str) -> str:
     """Return the number of a quantity such as ``72 clips``; any other text unchanged."""
-    quantity = _WITH_UNIT.fullmatch(text)
+    quantity = _WITH_UNIT.fullmatch(_tidy(text))
     return quantity["number"] if quantity else text
 
 

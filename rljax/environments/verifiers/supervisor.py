@@ -143,7 +143,12 @@ def _end_descendants(ended: dict[int, int]) -> None:
 
 def _children() -> Iterator[int]:
     """Yield the process numbers of the children of this process."""
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+    try:
+        names = os.listdir("/proc")
+    except OSError:  # not mounted
+        os.killpg(0, signal.SIGKILL)  # this process too
+        raise
+    for name in filter(str.isdecimal, names):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
             if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
                 yield int(name)
