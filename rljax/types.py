@@ -372,6 +372,7 @@ Positive = Annotated[Any, Range(0, open_low=True)]
 NonNegative = Annotated[Any, Range(0)]
 Bound = Annotated[Any, Range(float("-inf"), float("inf"))]  # of a clamp; an infinite bound disables it
 Limit = Annotated[Any, Range(0, float("inf"))]  # the same, of what is not negative
+Cap = Annotated[Any, Range(0, float("inf"), open_low=True)]  # the same, of what is above 0
 Fraction = Annotated[Any, Range(0, 1)]
 Count = Annotated[int, Range(1, 1e9)]
 

@@ -2,11 +2,11 @@
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, penalty, ratio, reduce, schedule, source, surrogate, weight
-from rljax.types import Fraction, NonNegative, Positive
+from rljax.types import Cap, Fraction, NonNegative, Positive
 
 
 @recipe
-def areal(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+def areal(cap: Cap = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """PPO's clip around the proximal policy, times exp(proximal - behaviour) for the lag of the sampler.
 
     AReaL, decoupled PPO (arXiv 2505.24298, eq. 5). On fresh rows it differs from ``ppo_clip`` by the scale of the
@@ -20,7 +20,7 @@ def areal(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 
 @recipe
-def a_3po(cap: Positive = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+def a_3po(cap: Cap = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """``areal`` with a proximal policy that is interpolated between sampler and policy by age, not computed.
 
     A-3PO (arXiv 2512.06547): log prox = log b + a (sg(logp) - log b), a = 1 - 1 / age. Saves a forward pass.
@@ -64,7 +64,7 @@ def rollout_is(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 
 @recipe
-def tis(cap: Positive = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+def tis(cap: Cap = 2.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Clipped GRPO times min(exp(proximal - behaviour), cap) on every token: truncated importance sampling.
 
     Your Efficient RL Framework Secretly Brings You Off-Policy Training (Yao et al., 2025); verl, slime.

@@ -2,11 +2,11 @@
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, schedule, surrogate, weight
-from rljax.types import Count, Fraction, NonNegative, Positive
+from rljax.types import Cap, Count, Fraction, NonNegative, Positive
 
 
 @recipe
-def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Positive = 2.0):
+def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Cap = 2.0):
     """One advantage for a thought cut into chunks; all its tokens are averaged together.
 
     Delethink (arXiv 2510.06557): statistics and mean over episodes. One chunk is ``tis`` by row mean.
@@ -59,7 +59,7 @@ def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
 
 
 @recipe
-def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Positive = 2.0):
+def agent_lightning(low: NonNegative = 0.2, high: NonNegative = 0.2, cap: Cap = 2.0):
     """Weigh each row of an episode by the share of its tokens in the episode, and average over rows.
 
     Agent Lightning (arXiv 2508.03680). Differs from ``delethink`` by dividing by the number of rows, so that episodes

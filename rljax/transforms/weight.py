@@ -59,7 +59,7 @@ def given(loss, r, s, name: str):
 
 @define.weight(needs=GAP)
 def truncated_importance(
-    loss, r, s, cap: types.Positive = 2.0, floor: types.NonNegative = 0.0, level: types.Level = "token"
+    loss, r, s, cap: types.Cap = 2.0, floor: types.NonNegative = 0.0, level: types.Level = "token"
 ):
     """Correct for a sampler that differs from the trainer: w = clip(exp(x), floor, cap).
 
@@ -106,7 +106,7 @@ def _normalised(r: types.Rollout, s: types.Scores, cap):
 
 
 @define.weight(statistics=lambda a: (_on_minibatch("normalised", _normalised, a, FIXED_GAP),))
-def normalised_importance(loss, r, s, cap: types.Positive = 2.0):
+def normalised_importance(loss, r, s, cap: types.Cap = 2.0):
     """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl)."""
     return r.extra["normalised"]
 

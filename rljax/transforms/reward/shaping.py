@@ -1,6 +1,6 @@
 """Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -54,11 +54,8 @@ def zscore(
     return jnp.where(weight > 0, over(x - mean, std + epsilon), 0.0)
 
 
-_Limit = Annotated[Any, types.Range(0, float("inf"), open_low=True)]
-
-
 @define.reward
-def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: _Limit = float("inf")):
+def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Cap = float("inf")):
     """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit).
 
     Args:

@@ -34,7 +34,7 @@ def unclipped(loss, r, s):
 
 
 @define.surrogate
-def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2, dual: types.Positive | None = None):
+def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2, dual: types.Positive | None = None):
     """Return the larger loss of -A rho and -A rho', where rho' is rho clamped to [1 - low, 1 + high].
 
     Tokens beyond the bound in the direction of A have no gradient. ``dual`` > 1 bounds the loss of negative
@@ -77,7 +77,7 @@ def clipped_importance(loss, r, s, low: types.Limit = float("inf"), high: types.
 
 
 @define.surrogate
-def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
+def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2):
     """Weigh REINFORCE by sg(rho) inside (1 - low, 1 + high), by 0 outside (SkyRL).
 
     Differs from ``clipped_importance`` by dropping what is outside.
