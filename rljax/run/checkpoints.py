@@ -72,11 +72,16 @@ def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
 
 def hide_tracebacks() -> None:
     """Hide what orbax and tensorstore print after an error, in addition to the CheckpointError that is raised."""
-    absl, hook = logging.getLogger("absl"), sys.excepthook
+    absl, hook, unraisable = logging.getLogger("absl"), sys.excepthook, sys.unraisablehook
     absl.addFilter(lambda record: record.levelno < logging.ERROR or "/orbax/" not in record.pathname)
     logging.getLogger("asyncio").disabled = True  # failed futures of the other arrays
     # Callbacks of tensorstore, which find an event loop that orbax has closed.
-    sys.excepthook = lambda kind, error, trace: "Event loop is closed" in str(error) or hook(kind, error, trace)
+    sys.excepthook = lambda kind, error, trace: _closed(error) or hook(kind, error, trace)
+    sys.unraisablehook = lambda ignored: _closed(ignored.exc_value) or unraisable(ignored)
+
+
+def _closed(error: BaseException | None) -> bool:
+    return "Event loop is closed" in str(error)
 
 
 def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
