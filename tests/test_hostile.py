@@ -449,7 +449,8 @@ def test_every_number_of_a_config_has_an_upper_bound(field):
         ("seam.penalty", "kl('k3', linear(0.1, nan, 5))"),
         ("seam.reward", "affine(inf)"),
         ("seam.reward", "decoupled((('a', nan),))"),
-        ("seam.surrogate", "clip(0.2, inf)"),
+        ("seam.surrogate", "clip(inf, 0.2)"),
+        ("seam.surrogate", "clip(0.2, nan)"),
         ("algorithm", "grpo(kl=1e999)"),
         ("algorithm", "grpo(ddof=10000000000)"),
         ("algorithm", "dr_grpo(length=10000000000)"),
@@ -466,7 +467,12 @@ def test_numbers_of_calls_are_finite_and_bounded(field, text):
 
 
 def test_infinity_where_the_annotation_allows_it():
-    for field, text in (("seam.reward", "affine(limit=inf)"), ("seam.ratio", "product(low=-inf, high=inf)")):
+    for field, text in (
+        ("seam.reward", "affine(limit=inf)"),
+        ("seam.ratio", "product(low=-inf, high=inf)"),
+        ("seam.surrogate", "clip(0.2, inf)"),
+        ("seam.weight", "truncated_importance(inf)"),
+    ):
         config = tiny.config()
         files.override(config, field, text)
         resolve.phases(config)
