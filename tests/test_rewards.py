@@ -500,7 +500,7 @@ HOSTILE = r"""
                 time.sleep(600)
 
     def to_every_file(data):
-        for number in range(3, 20):
+        for number in range(3, 1024):
             try:
                 os.write(number, data)
             except OSError:
