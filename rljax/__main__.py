@@ -50,15 +50,15 @@ def run(name: str, arguments: Sequence[str]) -> None:
         ours = type(error).__module__.startswith("rljax.")
         if not ours and not isinstance(error, ValueError | OSError | flags.Error):
             raise
-        fail(error)
+        fail(error, getattr(error, "__notes__", ()) if ours else ())  # JAX adds notes to errors of others
 
 
-def fail(error: Exception | str) -> NoReturn:
-    """Exit with code 2 and an error's message in one line, followed by its notes."""
+def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
+    """Exit with code 2 and an error's message in one line, followed by notes such as a traceback of a user's code."""
     from rljax.language import messages
 
     print(f"error: {messages.printable(error)}", file=sys.stderr)
-    for note in getattr(error, "__notes__", ()):  # such as the traceback of a user's function
+    for note in notes:
         print("\n".join(map(messages.printable, note.splitlines())), file=sys.stderr)
     sys.exit(2)
 

@@ -230,8 +230,8 @@ def test_every_gradient_is_that_of_float64(changes, divergence, bound):
 
     gradient = jax.jit(jax.grad(loss))(params)
     expected = exact.gradient(model.architecture, params, token, np.pad(weight, ((0, 0), (LENGTH - 1, 0))))
-    found = jax.tree.leaves(jax.tree.map(lambda x: np.asarray(x, np.float64), gradient))
-    for (path, right), left in zip(jax.tree_util.tree_leaves_with_path(expected), found, strict=True):
+    actual = jax.tree.leaves(jax.tree.map(lambda x: np.asarray(x, np.float64), gradient))
+    for (path, right), left in zip(jax.tree_util.tree_leaves_with_path(expected), actual, strict=True):
         error = np.linalg.norm(left - right) / np.linalg.norm(right)
         assert error < bound, (jax.tree_util.keystr(path), error)
         if path[-1].key == "embedding":

@@ -79,7 +79,7 @@ def test_the_string_that_ends_a_row_is_found():
     pieces, eos = vocabulary().pieces(), vocabulary().eos
     rng = np.random.default_rng(0)
     source = vocabulary().encode("".join(TEXT) + "aaaabab" * 3)
-    found = set()
+    cases = set()
     for strings in (STRINGS, ("\n\n",), ("aaab", "aab"), ("漢 <", "é")):
         rows = [source[a : a + LENGTH] for a in rng.integers(0, len(source), 80)]
         ends = [first_end(pieces, row, strings) for row in rows]
@@ -92,12 +92,12 @@ def test_the_string_that_ends_a_row_is_found():
             start = [j for j, text in enumerate(texts) if any(text.startswith(s.encode()) for s in strings)]
             expected = [*row[: start[-1]], eos] if start else row
             assert closed[i, np.asarray(kept)[i] > 0].tolist() == expected
-            found.add((end is not None, bool(start)))
+            cases.add((end is not None, bool(start)))
         other = int(rows[0][0])  # a second stop token
         closed, kept = sampling.Ends((eos, other)).closed(jnp.asarray(token), jnp.asarray(mask))
         np.testing.assert_array_equal(closed, np.where(token == other, eos, token))
         np.testing.assert_array_equal(kept, mask)
-    assert found == {(False, False), (True, True), (True, False)}  # the last: text and string share a token
+    assert cases == {(False, False), (True, True), (True, False)}  # the last: text and string share a token
 
 
 def test_tables_are_small_and_count_states():

@@ -467,10 +467,10 @@ def test_a_killed_owner_of_the_same_machine_is_replaced_at_once(store, tmp_path)
     storage.write(f"{place}/.owner", content)
     lock.write_bytes(content)
     start = time.monotonic()
-    found = owner(place, lock)
-    found.acquire()
+    successor = owner(place, lock)
+    successor.acquire()
     assert time.monotonic() - start < owners._STALE / 2
-    found.release()
+    successor.release()
     assert storage.names(place) == []
 
 
@@ -489,9 +489,9 @@ def test_two_that_find_a_dead_owner_at_once_do_not_both_become_it(store, tmp_pat
             return str(error)
         return candidate
 
-    found = in_parallel(*(functools.partial(acquire, i) for i in range(3)))
-    (winner,) = (x for x in found if not isinstance(x, str))
-    assert all("contested is used by " in x for x in found if isinstance(x, str))
+    outcomes = in_parallel(*(functools.partial(acquire, i) for i in range(3)))
+    (winner,) = (x for x in outcomes if not isinstance(x, str))
+    assert all("contested is used by " in x for x in outcomes if isinstance(x, str))
     winner.check()
     winner.release()
 

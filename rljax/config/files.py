@@ -134,7 +134,7 @@ def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDic
     try:
         config.phase = {name: schema.phase(**_renamed(phase)) for name, phase in phases.items()}
     except TypeError as error:
-        raise ValueError(f"{where}.phase: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{where}.phase: {messages.printable(error)}") from error
     for key, value in stored.items():
         if isinstance(value, dict):
             config[key].update(value)

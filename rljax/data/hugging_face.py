@@ -76,7 +76,7 @@ class HuggingFace:
 
     @functools.cached_property
     def _backend(self) -> tokenizers.Tokenizer:
-        assert self._core  # checks what the library does not
+        _ = self._core  # checks what the library does not
         try:
             backend = tokenizers.Tokenizer.from_buffer(self._files["tokenizer.json"])
         except (KeyboardInterrupt, SystemExit):
