@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax import models, sampling, types
 from rljax.bench import shapes
-from rljax.models import scoring
+from rljax.models import precision, scoring
 
 
 class Cause(NamedTuple):
@@ -38,16 +38,12 @@ CAUSES = {
 }
 
 
-def _is_vector(path: Any) -> bool:
-    return path[-1].key.endswith(("norm", "bias"))
-
-
 def _params(architecture: models.Architecture) -> types.Tree:
     """Return initial parameters, but with norm scales and biases that vary, as those of a trained model do."""
     rng = np.random.default_rng(0)
 
     def one(path: Any, w: jax.Array) -> jax.Array:
-        return w + jnp.asarray(rng.normal(0, 0.3, w.shape), w.dtype) if _is_vector(path) else w
+        return w + jnp.asarray(rng.normal(0, 0.3, w.shape), w.dtype) if precision.is_vector(path) else w
 
     return jax.tree_util.tree_map_with_path(one, models.build(architecture).init(jax.random.key(0)))
 
@@ -75,7 +71,7 @@ def measure(cause: Cause, shape: str, prompts: int, samples: int, prompt: int, l
         for changes in (cause.sampler, cause.trainer)
     )
     params = _params(plain)
-    narrow = lambda path, w: w.astype(jnp.bfloat16).astype(w.dtype) if _is_vector(path) else w  # noqa: E731
+    narrow = lambda path, w: w.astype(jnp.bfloat16).astype(w.dtype) if precision.is_vector(path) else w  # noqa: E731
     jit = functools.partial(jax.jit, compiler_options={"xla_allow_excess_precision": cause.excess})
     token = jax.random.randint(jax.random.key(1), (prompts, prompt), 0, vocabulary)
     texts = types.Prompts(token, jnp.ones(token.shape), jnp.arange(prompts))

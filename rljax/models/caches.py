@@ -15,7 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architectures, attention, layer, transformer
+from rljax.models import architectures, attention, layer, precision, transformer
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.layouts import Layout
 from rljax.transforms import ops
@@ -58,7 +58,7 @@ def decode_params(architecture: Architecture, params: Tree, layout: Layout) -> T
     a = architecture
 
     def operand(path: Any, w: Array) -> Array:
-        return w if path[-1].key.endswith(("norm", "bias")) else w.astype(a.dtype)
+        return w if precision.is_vector(path) else w.astype(a.dtype)
 
     cast = jax.tree_util.tree_map_with_path(operand, params)
     cast = jax.tree.map(lambda names, w: layout.hold(w, names), architectures.axes(a), cast, is_leaf=_is_names)

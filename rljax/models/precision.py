@@ -1,9 +1,16 @@
 """Gradients of parameters in a narrow type: summed in float32 over tokens and devices, rounded once."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from rljax.types import Array
+
+
+def is_vector(path: Any) -> bool:
+    """Return whether the path of a leaf is that of a norm's scale or a bias, which are applied in float32."""
+    return path[-1].key.endswith(("norm", "bias"))
 
 
 def rounded(x: Array, dtype: jax.typing.DTypeLike) -> Array:
