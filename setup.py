@@ -7,7 +7,7 @@ import setuptools
 ROOT = pathlib.Path(__file__).parent
 
 setuptools.setup(
-    name="rljax",
+    name="rljax-lm",  # rljax on the package index is another project; the import name is rljax
     version="0.1.0",
     description="Policy optimization of language models, native to JAX.",
     long_description=(ROOT / "README.md").read_text(),

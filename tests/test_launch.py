@@ -347,7 +347,7 @@ def test_setup_launch_status_and_stop(cloud):
     assert {str(p.relative_to(copied)) for p in copied.rglob("*") if p.is_file()} == set(tracked)
     pinned = "-m uv pip install --quiet --python rljax-venv/bin/python -c rljax/tpu/constraints.txt"
     installs = (cloud.path / "installs").read_text().splitlines()
-    assert installs.count(f"{pinned} --reinstall-package rljax ./rljax[tpu]") == 2
+    assert installs.count(f"{pinned} --reinstall-package rljax-lm ./rljax[tpu]") == 2
 
     done = cloud.pod("launch", "mine", "--max-restarts", "3", "--env", "NOTE=a 'b'", "--", *ARGUMENTS)
     assert done.returncode == 0, done.stderr

@@ -42,6 +42,14 @@ def test_the_version_is_one():
     assert setup_arguments()["version"] == rljax.__version__
 
 
+def test_no_page_installs_the_other_project_of_this_name():
+    assert setup_arguments()["name"] == "rljax-lm"
+    paths = [p for e in ("md", "py", "ipynb", "sh") for f in ("rljax", "configs", "experiments", "notebooks", "tpu")
+             for p in (ROOT / f).rglob(f"*.{e}")]  # fmt: skip
+    for path in [ROOT / "README.md", *paths, *(p for p in (ROOT / "tpu").iterdir() if p.is_file())]:
+        assert not re.search(r"pip install [^\n`&]*['\" ]rljax['\"\[ `]", path.read_text()), path
+
+
 def test_the_licence_is_apache_2_whole_and_ours():
     text = (ROOT / "LICENSE").read_text()
     assert setup_arguments()["license"] == "Apache-2.0"

@@ -4,7 +4,7 @@
     python tpu/compile.py --config configs/pretrained.py:qwen3-8b --topology v5p:4x4x4 --num_slices 2 \
         --prompt_length 512 --completion_length 1024 --set mesh.tensor=4 --set learner.microbatches=8
 
-Needs ``pip install 'rljax[tpu]'`` and no TPU. Compiles each program of the step (rollout, score, update, and the fused
+Needs ``pip install -e '.[tpu]'`` and no TPU. Compiles each program of the step (rollout, score, update, and the fused
 step if the task runs on the device) and prints its memory per chip, operations, bytes moved, bytes sent by kind of
 collective and mesh axis, and a roofline time. If a program does not fit, the command lists its largest arrays and exits
 with code 1. ``--page`` writes tpu/TOPOLOGIES.md and tpu/scaling.png.

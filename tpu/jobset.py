@@ -75,7 +75,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line; the arguments after -- become ``rest``, the arguments of python -m rljax."""
     parser = argparse.ArgumentParser(prog="tpu/jobset.py", description="Run on GKE.", allow_abbrev=False)
     parser.add_argument("--name", required=True, help="name of the JobSet: lower-case letters, digits, dashes")
-    parser.add_argument("--image", required=True, help="container image with rljax[tpu] installed; see tpu/README.md")
+    parser.add_argument(
+        "--image", required=True, help="container image with rljax and its extra tpu installed; see tpu/README.md"
+    )
     parser.add_argument("--type", required=True, choices=LABELS, help="kind of TPU")
     parser.add_argument("--topology", required=True, help="chips of a slice: 4x4 (v5e, v6e), 4x4x4 (the others)")
     parser.add_argument("--slices", type=int, default=1, help="number of slices, each with a node pool")

@@ -130,7 +130,7 @@ def describe(name: str, slices: int = 1) -> Topology:
     except Exception as error:  # the type depends on the version of jax
         if "not installed" in str(error) or isinstance(error, ImportError):
             raise RuntimeError(
-                "the TPU compiler is not installed. To fix: pip install 'rljax[tpu]' (jax[tpu], Linux on x86-64)."
+                "the TPU compiler is not installed. To fix, in the checkout: pip install -e '.[tpu]' (Linux on x86-64)."
             ) from error
         raise ValueError(f"topology {name!r}: the compiler rejects it: {str(error).splitlines()[0]}") from error
     return Topology(kind, shape, slices, tuple(description.devices))
