@@ -18,6 +18,7 @@ from rljax.config import resolve
 from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
+TEXTS = (".md", ".py", ".ipynb", ".sh", "")
 SHIPPED = sorted(p.stem for p in (ROOT / "configs").glob("*.py") if p.stem != "__init__")
 
 
@@ -44,9 +45,11 @@ def test_the_version_is_one():
 
 def test_no_page_installs_the_other_project_of_this_name():
     assert setup_arguments()["name"] == "rljax-lm"
-    paths = [p for e in ("md", "py", "ipynb", "sh") for f in ("rljax", "configs", "experiments", "notebooks", "tpu")
-             for p in (ROOT / f).rglob(f"*.{e}")]  # fmt: skip
-    for path in [ROOT / "README.md", *paths, *(p for p in (ROOT / "tpu").iterdir() if p.is_file())]:
+    folders = ("rljax", "configs", "experiments", "notebooks", "tpu")
+    for path in [
+        ROOT / "README.md",
+        *(p for f in folders for p in (ROOT / f).rglob("*") if p.is_file() and p.suffix in TEXTS),
+    ]:
         assert not re.search(r"pip install [^\n`&]*['\" ]rljax['\"\[ `]", path.read_text()), path
 
 
