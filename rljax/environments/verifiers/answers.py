@@ -1,6 +1,5 @@
 """Reading final answers in what models write. Imports the standard library only, for worker processes."""
 
-import decimal
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -16,7 +15,6 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 # A number as people write it: sign, dollar, thousands in commas, decimals, a full stop at the end.
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _SIGN = r"(?:[-+]\\?[$£€]|\\?[$£€]?[-+]?)\s?"  # -$3 and $-3
-_PLAIN = re.compile(rf"({_SIGN})({_DIGITS})\.?", re.ASCII)
 
 # A number in a sentence. What changes its value must not follow: "3 million", "3/4", "3x", "3 \pi".
 _NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS}))"
@@ -25,7 +23,6 @@ _NUMBER += r"|(?:hundred|thousand|(?:m|b|tr)illion|dozen|squared|cubed)|(?:and|p
 _FORMULA = r"\$(?P<dollars>[^$\n]{1,200})\$|\\\((?P<round>[^\n]{1,200}?)\\\)|\\\[(?P<square>[^\n]{1,200}?)\\\]"
 _STATED = re.compile(rf"\banswer[*_]*(?:\s+is\b|\s*[:=])[\s:=*_]*(?:{_FORMULA}|{_NUMBER})", re.ASCII | re.IGNORECASE)
 _QUANTITY = rf"(?:[a-z ]*[:=]\s*)?{_NUMBER}\s*(?:\\?%)?(?:\s+[a-z]+|\s*\\text\{{[a-z ]+\}})*[.!]?"  # with its unit
-_WITH_UNIT = re.compile(_QUANTITY, re.ASCII | re.IGNORECASE)
 _BOLD = re.compile(rf"\*\*(?!\d+\.\s*\*\*)(?:{_FORMULA}|{_QUANTITY})\s*\*\*", re.ASCII | re.IGNORECASE)
 _LAST = re.compile(rf"(?<![\w.)]){_SIGN}(?:{_DIGITS})|{_DIGITS}", re.ASCII)
 
@@ -113,8 +110,9 @@ def _tidy(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    lines = (rest.strip().partition("\n")[0].strip() for rest in reversed(text.split(MARK)[1:]))
-    return next((line for line in lines if not re.match(r"[a-z]{2}", line, re.IGNORECASE)), "")
+    lines = [rest.strip().partition("\n")[0].strip() for rest in reversed(text.split(MARK)[1:])]
+    values = (line for line in lines if not re.match(r"[a-z]{2}(?![a-z ]*=)", line, re.IGNORECASE))
+    return next(values, "") or next((line for line in lines if re.fullmatch(r"[a-zA-Z]+\.?", line)), "")
 
 
 def _in_prose(pattern: re.Pattern[str], text: str) -> str:
@@ -139,15 +137,3 @@ STYLES: Mapping[Format, _Style] = {
     "bold": _Style("Write the final answer in bold: **answer**.", "**{}**", lambda text: _in_prose(_BOLD, text)),
     "last": _Style("End with the final answer.", "{}", _last),
 }
-
-
-def without_unit(text: str) -> str:
-    """Return the number of a quantity such as ``72 clips``; any other text unchanged."""
-    quantity = _WITH_UNIT.fullmatch(_tidy(text))
-    return quantity["number"] if quantity else text
-
-
-def plain(text: str) -> decimal.Decimal | None:
-    """Return the value of a plain number such as ``$1,200`` or ``-3.50``, else None."""
-    match = _PLAIN.fullmatch(text)
-    return None if match is None else decimal.Decimal(("-" if "-" in match[1] else "") + match[2].replace(",", ""))

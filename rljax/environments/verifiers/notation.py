@@ -1,0 +1,98 @@
+r"""The notation of an answer: ``clean`` removes what does not change its value, ``rational`` reads numbers exactly.
+
+Imports the standard library only, for worker processes.
+"""
+
+import fractions
+import re
+
+_SPACES = re.compile(r"\\[,;:! ]|~|\\(?:q?quad|displaystyle|textstyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\s+")
+_UNICODE = str.maketrans({"\u2212": "-", "\u03c0": "\\pi ", "\u00b0": "^\\circ", "\u00d7": "\\times ", "\u00b7": "\\cdot "})
+_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:\{,\}|, ?\\!|,|\s)\d{3})+(?![\d,]|\s\d)", re.ASCII)
+_FONT = r"\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it|sf|normal)|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
+_PAIRS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_")]
+_PAIRS += [("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"), ("{\\bf ", "}"), ("{", "}")]
+
+# Words that change a value, so that they are no unit.
+CHANGES = r"(?:hundred|thousand|[mb]illion|trillion|dozen|score|half|third|quarter|double|twice|squared|cubed|not|no|or|and"
+CHANGES += r"|to|plus|minus|times|over|per ?cent of|mod|between|less|more|than|about|is|are|pi|sqrt|sin|cos|tan|log|ln|exp)"
+_WORDS = rf"(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z]{{2,}}(?:[ /-][a-z]+)*"
+_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*(?:(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*)\}}(?:\^\{{?[23]\}}?)?"
+_UNIT = re.compile(
+    rf"(?:(?<=[\d}})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))(?:\^\{{?\\circ\}}?|\\?%|{_FONT_UNIT}|\({_WORDS}\)|{_WORDS})(?:\^\{{?[23]\}}?)?[.,;]?$", re.IGNORECASE
+)
+_CURRENCY = re.compile(r"^([-+]?)\s*(?:\\?[$\u20ac\u00a3#]|USD|EUR)\s*(?=[-+]?[\d.\\])")
+_LABEL = re.compile(rf"^(?:\\(?:therefore|implies|Rightarrow)\s|{_FONT}\{{[a-z ]+:\s*\}}|[a-z][a-z ]*:)\s*", re.IGNORECASE)
+_DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_NUMBER = re.compile(rf"[-+]?{_DECIMAL}", re.ASCII)
+_SCIENTIFIC = re.compile(rf"([-+]?{_DECIMAL})(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*|e)\{{?([-+]?\d{{1,3}})\}}?", re.ASCII)
+_FRACTION = re.compile(r"([-+]?)(\d*)\s*\\[dtc]?frac(?:\{([^{}]+)\}|\s*(\d))(?:\{([^{}]+)\}|\s*(\d))", re.ASCII)
+_QUOTIENT = re.compile(rf"([-+]?{_DECIMAL})\s*(?:/|\\div)\s*({_DECIMAL})", re.ASCII)
+
+
+def closed_at(text: str, start: int = 0) -> int:
+    """Return the position after the brace that closes the one at ``start``; -1 if none does."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] == "{") - (text[i] == "}")
+        if depth == 0:
+            return i + 1
+    return -1
+
+
+def clean(text: str) -> str:
+    r"""Return an answer without what does not change its value.
+
+    That is: spacing, math and Markdown delimiters, quotation marks, fonts and boxes around the whole, a label that ends
+    with a colon, a currency before it and a unit after it, separators of thousands, a full stop. Units contain letters
+    only, and no word that changes a value, such as "million".
+    """
+    text = _SPACES.sub(" ", re.sub(r",\s*\\!\s*", "{,}", text).translate(_UNICODE).replace("\\,", " ")).strip()
+    before = None
+    while text != before:
+        before = text
+        text = _unwrapped(text)
+        if text == before:
+            text = _CURRENCY.sub(r"\1", _LABEL.sub("", text))
+            text = re.sub(r"(?<=[^.])\.$|[,;\\]$", "", text)
+            number = _UNIT.sub("", text)
+            text = number if re.search(r"\d|\\pi", number) else text
+        text = text.strip().removeprefix("+")
+    text = re.sub(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])|\*pi\b", r"\\pi ", text)
+    text = re.sub(r"\*\*\s*(-?\w+)", r"^{\1}", text)
+    return _THOUSANDS.sub(lambda m: re.sub(r"[^\d]", "", m[0]), text)
+
+
+def _unwrapped(text: str) -> str:
+    font = re.match(rf"{_FONT}\s*(?=\{{)", text)
+    if font and closed_at(text, font.end()) == len(text):
+        return text[font.end() + 1 : -1]
+    for left, right in _PAIRS:
+        inner = text[len(left) : len(text) - len(right)]
+        if len(text) >= len(left) + len(right) and text.startswith(left) and text.endswith(right):
+            whole = closed_at(text) == len(text) if left[0] == "{" else left not in inner and right not in inner
+            if whole and not inner.endswith("\\"):
+                return inner
+    return text
+
+
+def rational(text: str) -> fractions.Fraction | None:
+    r"""Return the value of a number: ``-3.50``, ``3/4``, ``\frac{3}{4}``, ``1\frac12``, ``1.5 \times 10^6``; else None."""
+    text = text.strip().replace("- ", "-") if len(text) < 1000 else ""
+    if _NUMBER.fullmatch(text):
+        return fractions.Fraction(text)
+    if match := _SCIENTIFIC.fullmatch(text):
+        return fractions.Fraction(match[1]) * fractions.Fraction(10) ** int(match[2])
+    if match := _QUOTIENT.fullmatch(text):
+        return _divided(fractions.Fraction(match[1]), fractions.Fraction(match[2]))
+    if match := _FRACTION.fullmatch(text):
+        over, under = rational(match[3] or match[4]), rational(match[5] or match[6])
+        value = None if over is None or under is None else _divided(over, under)
+        if value is None or (match[2] and value < 0):
+            return None
+        return (-1 if match[1] == "-" else 1) * (int(match[2] or 0) + value)
+    return None
+
+
+def _divided(over: fractions.Fraction, under: fractions.Fraction) -> fractions.Fraction | None:
+    return over / under if under else None
