@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a rule is a line)
 r"""A grammar of right and wrong ways to write an answer, to measure the verifiers of mathematics.
 
     python -m tests.grammar --folder DATA [--count N] [--half shown|held] [--failures]
@@ -53,30 +54,123 @@ NUMBERS = [
     *("\\text{{{a}}}", "\\mathrm{{{a}}}", "\\textbf{{{a}}}", "\\textit{{{a}}}", "__{a}__", "{a}^\\circ", "{a}\u00b0"),
     *("{a}^{{\\circ}}", "{a}\\%", "{a}%", "{a}\\text{{ cm}}", "{a} \\text{{ cm}}^2", "{a}\\ \\mathrm{{m}}", "{a}/1"),
     *("{a} \\, \\text{{apples}}", "USD {a}", "\\$ {a}", "{a} \\mbox{{ hours}}", "{a} cm", "\\text{{Total: }} {a}"),
-    *("Total = {a}", "{a} (apples)", "\\$\\text{{{a}}}", "{a}\\,\\text{{kg}}", "{a} \\textrm{{ feet}}", "{a}~\\text{{g}}"),
-    *("\\#{a}", "{a} square feet", "**{a}** clips", "\\underline{{{a}}}", "\\mathbf{{{a}}}\\text{{ g}}", "{a};", "{a},"),
+    *(
+        "Total = {a}",
+        "{a} (apples)",
+        "\\$\\text{{{a}}}",
+        "{a}\\,\\text{{kg}}",
+        "{a} \\textrm{{ feet}}",
+        "{a}~\\text{{g}}",
+    ),
+    *(
+        "\\#{a}",
+        "{a} square feet",
+        "**{a}** clips",
+        "\\underline{{{a}}}",
+        "\\mathbf{{{a}}}\\text{{ g}}",
+        "{a};",
+        "{a},",
+    ),
 ]
-GROUPED = ["{a:,}", "{b}{{,}}{c}", "{b}\\,{c}", "{b}\\ {c}", "{b} {c}", "{b}\u202f{c}", "{b}\\;{c}", "\\${a:,}", "{b},\\!{c}"]
+GROUPED = [
+    "{a:,}",
+    "{b}{{,}}{c}",
+    "{b}\\,{c}",
+    "{b}\\ {c}",
+    "{b} {c}",
+    "{b}\u202f{c}",
+    "{b}\\;{c}",
+    "\\${a:,}",
+    "{b},\\!{c}",
+]
 
 # --- corruptions: {a} the text, {b} the text of another answer of the kind -----------------------
 
 WRONG = [
     *("{b}", "{a}, {b}", "{b}, {a}", "{a} \\text{{ or }} {b}", "{a} or {b}", "{b} = {a}", "{a} = {b}", "\\neq {a}"),
-    *("{a} \\text{{ and }} {b}", "\\text{{not }} {a}", "not {a}", "\\infty", "\\text{{unknown}}", "?", "\\mathbb{{R}}", "x"),
+    *(
+        "{a} \\text{{ and }} {b}",
+        "\\text{{not }} {a}",
+        "not {a}",
+        "\\infty",
+        "\\text{{unknown}}",
+        "?",
+        "\\mathbb{{R}}",
+        "x",
+    ),
     *("{b} (not {a})", "{a} \\ldots {b}", "\\emptyset", "{a} \\to {b}", "\\text{{none}}", "{a}; {b}", "{a} {b}"),
-    *("\\{{{a}, {b}\\}}", "{a} \\neq {b}", "x \\neq {a}", "{a} \\lor {b}", "\\begin{{cases}} {a} \\\\ {b} \\end{{cases}}"),
+    *(
+        "\\{{{a}, {b}\\}}",
+        "{a} \\neq {b}",
+        "x \\neq {a}",
+        "{a} \\lor {b}",
+        "\\begin{{cases}} {a} \\\\ {b} \\end{{cases}}",
+    ),
 ]
 WRONG_SCALARS = [
-    *("{a}+1", "{a} - 1", "2 \\cdot {a} + 1", "\\frac{{{a}}}{{2}} + 7", "{a}x", "x + {a}", "{a}\\pi + 1", "\\pm ({a} + 1)"),
-    *("x > {a}", "x < {a}", "x \\le {a}", "[{a}, {b}]", "({a}, {b})", "({b}, {a}]", "{a} + i", "{a} \\pm 1", "10^{{{a}}} + 1"),
+    *(
+        "{a}+1",
+        "{a} - 1",
+        "2 \\cdot {a} + 1",
+        "\\frac{{{a}}}{{2}} + 7",
+        "{a}x",
+        "x + {a}",
+        "{a}\\pi + 1",
+        "\\pm ({a} + 1)",
+    ),
+    *(
+        "x > {a}",
+        "x < {a}",
+        "x \\le {a}",
+        "[{a}, {b}]",
+        "({a}, {b})",
+        "({b}, {a}]",
+        "{a} + i",
+        "{a} \\pm 1",
+        "10^{{{a}}} + 1",
+    ),
     *("\\sqrt{{{a}}} + 3", "{a} \\cdot 10^3 + 1", "[{a}, \\infty)", "({a}, {a})", "{a} = {a} + 1", "{a} + 1 = {a}"),
-    *("{a} \\approx {b}", "x^2 = {a}", "\\text{{between }} {a} \\text{{ and }} {b}", "{a} - {b} - 1", "y + 1 = {a}", "{a}!!?"),
+    *(
+        "{a} \\approx {b}",
+        "x^2 = {a}",
+        "\\text{{between }} {a} \\text{{ and }} {b}",
+        "{a} - {b} - 1",
+        "y + 1 = {a}",
+        "{a}!!?",
+    ),
 ]
 WRONG_NUMBERS = [
     *("{a} million", "{a} thousand", "{a}000", "0.{a}", "{a}5", "{a}/7", "1/{a}7", "{a}^3 + 1", "{a}e3", "0,00{a}"),
-    *("{a} dozen", "{a}.5", "{a} \\times 10^2", "{a} 000", "{a}{{,}}000", "\\sqrt{{{a}1}}", "\\frac{{{a}}}{{9}}", "{a}-{b}"),
-    *("{a} to {b}", "{a}\u2013{b}", "{a}:{b}", "{a}/{b}7", "{a} \\text{{ million}}", "{a}7_{{8}}", "half of {a}", "{a} squared"),
-    *("-{a}9", "{a}\\frac{{1}}{{2}}", "\\log {a}1", "{a} = 2 \\cdot {a} + 3", "{a}1 \\bmod 3", "{a}.{a}1", "{a}9 {b}", "{a} + 5 = {a}"),
+    *(
+        "{a} dozen",
+        "{a}.5",
+        "{a} \\times 10^2",
+        "{a} 000",
+        "{a}{{,}}000",
+        "\\sqrt{{{a}1}}",
+        "\\frac{{{a}}}{{9}}",
+        "{a}-{b}",
+    ),
+    *(
+        "{a} to {b}",
+        "{a}\u2013{b}",
+        "{a}:{b}",
+        "{a}/{b}7",
+        "{a} \\text{{ million}}",
+        "{a}7_{{8}}",
+        "half of {a}",
+        "{a} squared",
+    ),
+    *(
+        "-{a}9",
+        "{a}\\frac{{1}}{{2}}",
+        "\\log {a}1",
+        "{a} = 2 \\cdot {a} + 3",
+        "{a}1 \\bmod 3",
+        "{a}.{a}1",
+        "{a}9 {b}",
+        "{a} + 5 = {a}",
+    ),
 ]
 
 UNIVERSAL = [
@@ -118,14 +212,26 @@ def references(folder: pathlib.Path | None, count: int, seed: int = 0) -> list[R
     """Return ``count`` references of each set; those of the data sets only if ``folder`` has them."""
     rng, out = random.Random(seed), []
     if folder is not None:
-        rows = [json.loads(s)["answer"] for f in sorted(folder.glob("gsm8k/*.jsonl")) for s in f.read_text().splitlines()]
+        rows = [
+            json.loads(s)["answer"] for f in sorted(folder.glob("gsm8k/*.jsonl")) for s in f.read_text().splitlines()
+        ]
         texts = [row.rpartition("####")[2].strip() for row in rows]
-        out += [Reference("gsm8k", "number", t, Fraction(t.replace(",", ""))) for t in rng.sample(texts, min(count, len(texts)))]
+        out += [
+            Reference("gsm8k", "number", t, Fraction(t.replace(",", "")))
+            for t in rng.sample(texts, min(count, len(texts)))
+        ]
         for f in folder.glob("amc23/*.jsonl"):
             texts = [str(json.loads(s)["answer"]) for s in f.read_text().splitlines()]
             out += [Reference("amc", "number", t, Fraction(t)) for t in texts]
     for _ in range(count):
-        t = rng.choice([f"{rng.randint(1, 2000)}.0", f"{rng.randint(0, 99)}.{rng.randint(1, 9)}5", str(rng.randint(2, 9999)), f"-{rng.randint(2, 99)}"])
+        t = rng.choice(
+            [
+                f"{rng.randint(1, 2000)}.0",
+                f"{rng.randint(0, 99)}.{rng.randint(1, 9)}5",
+                str(rng.randint(2, 9999)),
+                f"-{rng.randint(2, 99)}",
+            ]
+        )
         out.append(Reference("svamp", "number", t, Fraction(t)))
     kinds = list(TEMPLATES)
     return out + [TEMPLATES[kinds[i % len(kinds)]](rng) for i in range(count)]
@@ -177,7 +283,9 @@ def _solutions(r: random.Random) -> Reference:
 
 
 def _word(r: random.Random) -> Reference:
-    return Reference("competition", "word", "\\text{" + r.choice(["Evelyn", "even", "Friday", "ellipse", "neither"]) + "}")
+    return Reference(
+        "competition", "word", "\\text{" + r.choice(["Evelyn", "even", "Friday", "ellipse", "neither"]) + "}"
+    )
 
 
 def _choice(r: random.Random) -> Reference:
@@ -203,9 +311,17 @@ def _special(r: Reference) -> Iterator[tuple[str, str]]:
     if r.kind == "fraction":
         assert isinstance(r.value, Fraction)
         n, d = r.value.numerator, r.value.denominator
-        yield from {"slash": f"{n}/{d}", "dfrac": t.replace("\\frac", "\\dfrac"), "tfrac": t.replace("\\frac", "\\tfrac")}.items()
+        yield from {
+            "slash": f"{n}/{d}",
+            "dfrac": t.replace("\\frac", "\\dfrac"),
+            "tfrac": t.replace("\\frac", "\\tfrac"),
+        }.items()
         yield from {"short": f"{'-' if n < 0 else ''}\\frac{abs(n)}{d}" if abs(n) < 10 and d < 10 else t}.items()
-        yield from {"unreduced": f"\\frac{{{3 * n}}}{{{3 * d}}}", "minus inside": f"\\frac{{{n}}}{{{d}}}", "division": f"{n} \\div {d}"}.items()
+        yield from {
+            "unreduced": f"\\frac{{{3 * n}}}{{{3 * d}}}",
+            "minus inside": f"\\frac{{{n}}}{{{d}}}",
+            "division": f"{n} \\div {d}",
+        }.items()
         yield "ratio in sentence", f"{n}/{d} of the pie"
         if abs(n) > d:
             yield "mixed", f"{'-' if n < 0 else ''}{abs(n) // d}\\frac{{{abs(n) % d}}}{{{d}}}"
@@ -213,52 +329,145 @@ def _special(r: Reference) -> Iterator[tuple[str, str]]:
             yield "decimal", str(n / d)
     elif r.kind == "radical":
         k, n = t.removesuffix("}").split("\\sqrt{")
-        yield from {"one root": f"\\sqrt{{{int(k) ** 2 * int(n)}}}", "dot": f"{k} \\cdot \\sqrt{{{n}}}", "bare": f"{k}\\sqrt {n}"}.items()
-        yield from {"power half": f"{k} \\cdot {n}^{{1/2}}", "after": f"\\sqrt{{{n}}} \\cdot {k}", "unrationalised": f"\\frac{{{int(k) * int(n)}}}{{\\sqrt{{{n}}}}}"}.items()
+        yield from {
+            "one root": f"\\sqrt{{{int(k) ** 2 * int(n)}}}",
+            "dot": f"{k} \\cdot \\sqrt{{{n}}}",
+            "bare": f"{k}\\sqrt {n}",
+        }.items()
+        yield from {
+            "power half": f"{k} \\cdot {n}^{{1/2}}",
+            "after": f"\\sqrt{{{n}}} \\cdot {k}",
+            "unrationalised": f"\\frac{{{int(k) * int(n)}}}{{\\sqrt{{{n}}}}}",
+        }.items()
     elif r.kind == "pi":
         k = t.removesuffix("\\pi")
-        yield from {"dot": f"{k} \\cdot \\pi", "space": f"{k} \\pi", "after": f"\\pi \\cdot {k}", "unicode": f"{k}\u03c0", "word": f"{k}*pi"}.items()
+        yield from {
+            "dot": f"{k} \\cdot \\pi",
+            "space": f"{k} \\pi",
+            "after": f"\\pi \\cdot {k}",
+            "unicode": f"{k}\u03c0",
+            "word": f"{k}*pi",
+        }.items()
         yield from {"unit": f"{k}\\pi \\text{{ cm}}^2", "square units": f"{k}\\pi \\text{{ square units}}"}.items()
     elif r.kind == "power":
         assert isinstance(r.value, Fraction)
         b, e = t.removesuffix("}").split("^{")
-        yield from {"value": str(r.value), "grouped": f"{int(r.value):,}", "bare": f"{b}^{e}" if len(e) == 1 else t}.items()
-        yield from {"stars": f"{b}**{e}", "product": f"{b} \\cdot {b}^{{{int(e) - 1}}}", "chain": f"{t} = {r.value}"}.items()
+        yield from {
+            "value": str(r.value),
+            "grouped": f"{int(r.value):,}",
+            "bare": f"{b}^{e}" if len(e) == 1 else t,
+        }.items()
+        yield from {
+            "stars": f"{b}**{e}",
+            "product": f"{b} \\cdot {b}^{{{int(e) - 1}}}",
+            "chain": f"{t} = {r.value}",
+        }.items()
     elif r.kind == "complex":
         a, b = t.removesuffix("i").split("+")
-        yield from {"spaced": f"{a} + {b}i", "swapped": f"{b}i+{a}", "dot": f"{a} + {b} \\cdot i", "before": f"{a} + i{b}", "z": f"z = {a} + {b}i"}.items()
+        yield from {
+            "spaced": f"{a} + {b}i",
+            "swapped": f"{b}i+{a}",
+            "dot": f"{a} + {b} \\cdot i",
+            "before": f"{a} + i{b}",
+            "z": f"z = {a} + {b}i",
+        }.items()
     elif r.kind == "polynomial":
         p, q = t.removeprefix("x^2+").split("x+")
         a = next(a for a in range(1, 9) if a * (int(p) - a) == int(q))
-        yield from {"factored": f"(x+{a})(x+{int(p) - a})", "spaced": f"x^2 + {p}x + {q}", "reversed": f"{q} + {p}x + x^2"}.items()
-        yield from {"braces": f"x^{{2}}+{p}x+{q}", "function": f"f(x) = {t}", "dots": f"x \\cdot x + {p} \\cdot x + {q}", "p": f"P(x) = {t}"}.items()
+        yield from {
+            "factored": f"(x+{a})(x+{int(p) - a})",
+            "spaced": f"x^2 + {p}x + {q}",
+            "reversed": f"{q} + {p}x + x^2",
+        }.items()
+        yield from {
+            "braces": f"x^{{2}}+{p}x+{q}",
+            "function": f"f(x) = {t}",
+            "dots": f"x \\cdot x + {p} \\cdot x + {q}",
+            "p": f"P(x) = {t}",
+        }.items()
         yield from {"factored dot": f"(x+{a}) \\cdot (x+{int(p) - a})", "horner": f"x(x+{p})+{q}"}.items()
     elif r.kind == "point":
         a, b = t.strip("()").split(", ")
-        yield from {"tight": f"({a},{b})", "left": f"\\left({a}, {b}\\right)", "decimal": f"({a}.0, {b}.0)", "named": f"(x, y) = ({a}, {b})"}.items()
-        yield from {"big": f"\\big({a}, {b}\\big)", "spaces": f"( {a} , {b} )", "thin": f"({a},\\, {b})", "P": f"P = ({a}, {b})"}.items()
+        yield from {
+            "tight": f"({a},{b})",
+            "left": f"\\left({a}, {b}\\right)",
+            "decimal": f"({a}.0, {b}.0)",
+            "named": f"(x, y) = ({a}, {b})",
+        }.items()
+        yield from {
+            "big": f"\\big({a}, {b}\\big)",
+            "spaces": f"( {a} , {b} )",
+            "thin": f"({a},\\, {b})",
+            "P": f"P = ({a}, {b})",
+        }.items()
     elif r.kind == "interval":
-        yield from {"tight": t.replace(" ", ""), "left": f"\\left{t[:-1]}\\right{t[-1]}", "in": f"x \\in {t}", "spaces": f"{t[0]} {t[1:-1]} {t[-1]}"}.items()
+        yield from {
+            "tight": t.replace(" ", ""),
+            "left": f"\\left{t[:-1]}\\right{t[-1]}",
+            "in": f"x \\in {t}",
+            "spaces": f"{t[0]} {t[1:-1]} {t[-1]}",
+        }.items()
         a, b = t[1:-1].split(", ")
-        yield from {"decimal": f"{t[0]}{a}.0, {b}{t[-1]}", "thin": f"{t[0]}{a},\\,{b}{t[-1]}", "plus": t.replace("\\infty", "+\\infty")}.items()
+        yield from {
+            "decimal": f"{t[0]}{a}.0, {b}{t[-1]}",
+            "thin": f"{t[0]}{a},\\,{b}{t[-1]}",
+            "plus": t.replace("\\infty", "+\\infty"),
+        }.items()
     elif r.kind == "solutions":
         parts = t.split(", ")
-        yield from {"tight": ",".join(parts), "reversed": ", ".join(parts[::-1]), "set": f"\\{{{t}\\}}", "and": f"{parts[0]}, {parts[1]}, and {parts[2]}"}.items()
-        yield from {"text and": f"{parts[0]}, {parts[1]} \\text{{ and }} {parts[2]}", "x": f"x = {t}", "left set": f"\\left\\{{{t}\\right\\}}"}.items()
-        yield from {"semicolons": "; ".join(parts), "x in": f"x \\in \\{{{t}\\}}", "decimals": ", ".join(f"{p}.0" for p in parts)}.items()
+        yield from {
+            "tight": ",".join(parts),
+            "reversed": ", ".join(parts[::-1]),
+            "set": f"\\{{{t}\\}}",
+            "and": f"{parts[0]}, {parts[1]}, and {parts[2]}",
+        }.items()
+        yield from {
+            "text and": f"{parts[0]}, {parts[1]} \\text{{ and }} {parts[2]}",
+            "x": f"x = {t}",
+            "left set": f"\\left\\{{{t}\\right\\}}",
+        }.items()
+        yield from {
+            "semicolons": "; ".join(parts),
+            "x in": f"x \\in \\{{{t}\\}}",
+            "decimals": ", ".join(f"{p}.0" for p in parts),
+        }.items()
     elif r.kind in ("word", "choice"):
         word = t.removeprefix("\\text{").removesuffix("}")
-        yield from {"bare": word, "mbox": f"\\mbox{{{word}}}", "rm": f"\\mathrm{{{word}}}", "bf": f"\\textbf{{{word}}}"}.items()
-        yield from {"spaced": f"\\text{{ {word} }}", "stars": f"**{word}**", "quotes": f'"{word}"', "textrm": f"\\textrm{{{word}}}"}.items()
+        yield from {
+            "bare": word,
+            "mbox": f"\\mbox{{{word}}}",
+            "rm": f"\\mathrm{{{word}}}",
+            "bf": f"\\textbf{{{word}}}",
+        }.items()
+        yield from {
+            "spaced": f"\\text{{ {word} }}",
+            "stars": f"**{word}**",
+            "quotes": f'"{word}"',
+            "textrm": f"\\textrm{{{word}}}",
+        }.items()
         if r.kind == "word":
             yield from {"lower": f"\\text{{{word.lower()}}}", "capital": f"\\text{{{word.capitalize()}}}"}.items()
         else:
-            yield from {"letter": word.strip("()"), "text letter": f"\\text{{{word.strip('()')}}}", "paren": f"{word.strip('()')})"}.items()
+            yield from {
+                "letter": word.strip("()"),
+                "text letter": f"\\text{{{word.strip('()')}}}",
+                "paren": f"{word.strip('()')})",
+            }.items()
     elif r.kind == "equation":
         right = t.removeprefix("y = ")
         a, b = right.split("x + ")
-        yield from {"tight": t.replace(" ", ""), "right side": right, "moved": f"{a}x + {b} = y", "zero": f"y - {a}x - {b} = 0", "swapped": f"y = {b} + {a}x"}.items()
-        yield from {"dot": f"y = {a} \\cdot x + {b}", "two": f"2y = {2 * int(a)}x + {2 * int(b)}", "f": f"f(x) = {right}"}.items()
+        yield from {
+            "tight": t.replace(" ", ""),
+            "right side": right,
+            "moved": f"{a}x + {b} = y",
+            "zero": f"y - {a}x - {b} = 0",
+            "swapped": f"y = {b} + {a}x",
+        }.items()
+        yield from {
+            "dot": f"y = {a} \\cdot x + {b}",
+            "two": f"2y = {2 * int(a)}x + {2 * int(b)}",
+            "f": f"f(x) = {right}",
+        }.items()
 
 
 def rewritings(r: Reference) -> Iterator[tuple[str, str]]:
@@ -271,7 +480,14 @@ def rewritings(r: Reference) -> Iterator[tuple[str, str]]:
     if n is not None and abs(n) >= 1000:
         head, tail = divmod(abs(n), 1000)
         for form in GROUPED:
-            yield form, form.format(a=n, b=f"{'-' if n < 0 else ''}{head:,}" if "{a" in form else f"{'-' if n < 0 else ''}{head}", c=f"{tail:03}")
+            yield (
+                form,
+                form.format(
+                    a=n,
+                    b=f"{'-' if n < 0 else ''}{head:,}" if "{a" in form else f"{'-' if n < 0 else ''}{head}",
+                    c=f"{tail:03}",
+                ),
+            )
     for name, text in _special(r):
         yield f"{r.kind}: {name}", text
 
@@ -282,22 +498,35 @@ def corruptions(r: Reference, other: Reference) -> Iterator[tuple[str, str]]:
     for form in WRONG + (WRONG_SCALARS if r.kind in SCALAR else []) + (WRONG_NUMBERS if n is not None else []):
         if n in (0, 1) and form in ("{a}000", "{a} 000", "{a}{{,}}000", "{a}e3", "{a} \\times 10^2", "{a}x"):
             continue
-        if n == 0 and form in WRONG_NUMBERS:
+        if (n == 0 and form in WRONG_NUMBERS) or (n == -1 and form == "2 \\cdot {a} + 1"):  # the same value
             continue
         text, second = (str(n), str(whole(other.text) or 77)) if form in WRONG_NUMBERS else (r.text, other.text)
         yield form, form.format(a=text, b=second)
     if r.kind == "number":
         digits = str(n) if n is not None else r.text
-        for i, wrong in enumerate({digits[:-1], digits[1:], digits[::-1], f"-{digits}", f"1{digits}", f"{digits}%{digits}"} - {digits}):
+        for i, wrong in enumerate(
+            {digits[:-1], digits[1:], digits[::-1], f"-{digits}", f"1{digits}", f"{digits}%{digits}"} - {digits}
+        ):
             if wrong and not _equal(wrong, r.value):
                 yield f"digits {i}", wrong
     if r.kind in ("point", "interval"):
         a, b = r.text[1:-1].split(", ")
         swapped = {"(": "[", "[": "("}[r.text[0]] + r.text[1:]
-        yield from {"swapped": f"{r.text[0]}{b}, {a}{r.text[-1]}", "bracket": swapped, "one": a, "three": f"{r.text[0]}{a}, {b}, 1{r.text[-1]}"}.items()
+        yield from {
+            "swapped": f"{r.text[0]}{b}, {a}{r.text[-1]}",
+            "bracket": swapped,
+            "one": a,
+            "three": f"{r.text[0]}{a}, {b}, 1{r.text[-1]}",
+        }.items()
     if r.kind == "solutions":
         parts = r.text.split(", ")
-        yield from {"fewer": ", ".join(parts[:2]), "more": f"{r.text}, 31", "one": parts[0], "sum": "+".join(parts), "tuple more": f"({r.text}, 0)"}.items()
+        yield from {
+            "fewer": ", ".join(parts[:2]),
+            "more": f"{r.text}, 31",
+            "one": parts[0],
+            "sum": "+".join(parts),
+            "tuple more": f"({r.text}, 0)",
+        }.items()
 
 
 def _equal(text: str, value) -> bool:
@@ -332,12 +561,12 @@ def judge(carrier: str, written: str, reference: str) -> str:
     return str(function(CARRIERS[carrier].format(written), reference)["outcome"])
 
 
-def measure(every: list[Reference]):
+def measure(every: list[Reference], carriers=tuple(CARRIERS)):
     """Yield (half, set, carrier, "right" or "wrong", rule, text, reference, outcome) of every answer of the grammar."""
     for r, other in zip(every, others(every), strict=True):
         for side, rules in (("right", rewritings(r)), ("wrong", corruptions(r, other) if other is not r else ())):
             for rule, text in rules:
-                for carrier in CARRIERS:
+                for carrier in carriers:
                     yield half(rule), r.set, carrier, side, rule, text, r.text, judge(carrier, text, r.text)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rljax import types
 from rljax.environments.verifiers import answers, mathematics, pool, process
-from tests import orphans
+from tests import grammar, orphans
 
 # Workers import this from a file: a test module would bring jax along.
 MODULE = """
@@ -208,9 +208,28 @@ def test_formulas_in_prose():
         assert mathematics.boxed_answer(text, r"\frac{1}{2}")["outcome"] == "unparseable"
 
 
-def test_numeric_answer_refuses_a_reference_it_cannot_read():
-    with pytest.raises(ValueError, match="'plenty'"):
-        mathematics.numeric_answer("#### 72", "plenty")
+@pytest.mark.parametrize("target", ["", "$$", r"\,"])
+def test_a_reference_that_cannot_be_read_is_an_error(target):
+    with pytest.raises(ValueError, match="reference"):
+        mathematics.numeric_answer(r"#### 2\sqrt{2}", target)
+
+
+def test_rewritings_are_paid_and_corruptions_are_not():
+    """The whole grammar on one reference of each kind; ``python -m tests.grammar`` measures it on many."""
+    every = grammar.references(None, len(grammar.TEMPLATES))[-len(grammar.TEMPLATES) - 4 :]
+    assert {r.kind for r in every} == {"number", *grammar.TEMPLATES}
+    failed = [case for case in grammar.measure(every, ("boxed",)) if (case[-1] == "correct") != (case[3] == "right")]
+    assert failed == []
+
+
+@pytest.mark.full
+def test_no_answer_pays_for_every_reference_and_hostile_ones_are_judged_in_time(judge):
+    every = grammar.references(None, 2 * len(grammar.TEMPLATES))
+    assert grammar.universal(every) == []
+    answered = [f"\\boxed{{{text}}}" for text in grammar.HOSTILE for _ in every]
+    with pool.Verifiers(mathematics.boxed_answer, workers=2, timeout=5.0) as verifiers:
+        scored = verifiers.submit(answered, [r.text for r in every] * len(grammar.HOSTILE)).result()
+    assert set(outcomes(scored)) <= {"WRONG", "UNPARSEABLE"} and scored.errors == []
 
 
 def test_workers_code_imports_no_jax():

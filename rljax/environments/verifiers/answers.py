@@ -111,7 +111,7 @@ def _tidy(text: str) -> str:
 
 def _marked(text: str) -> str:
     lines = [rest.strip().partition("\n")[0].strip() for rest in reversed(text.split(MARK)[1:])]
-    values = (line for line in lines if not re.match(r"[a-z]{2}(?![a-z ]*=)", line, re.IGNORECASE))
+    values = (line for line in lines if not re.match(r"(?!USD|EUR)[a-z]{2}(?![a-z ]*=)", line, re.IGNORECASE))
     return next(values, "") or next((line for line in lines if re.fullmatch(r"[a-zA-Z]+\.?", line)), "")
 
 

@@ -1,6 +1,5 @@
 """Reward functions for mathematical answers. Does not import jax: worker processes load this module."""
 
-import functools
 from collections.abc import Mapping, Sequence
 
 from rljax.environments.verifiers import answers, equality
@@ -30,4 +29,8 @@ def numeric_answer(
     return {"reward": float(outcome == "correct"), "format": float(outcome != "unparseable"), "outcome": outcome}
 
 
-boxed_answer = functools.partial(numeric_answer, formats=("boxed",))
+def boxed_answer(
+    completion: str, target: str, formats: Sequence[answers.Format] = ("boxed",)
+) -> Mapping[str, float | str]:
+    r"""Return what ``numeric_answer`` does, of the answer in the last ``\boxed{...}`` by default."""
+    return numeric_answer(completion, target, formats)

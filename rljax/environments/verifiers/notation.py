@@ -7,25 +7,36 @@ import fractions
 import re
 
 _SPACES = re.compile(r"\\[,;:! ]|~|\\(?:q?quad|displaystyle|textstyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\s+")
-_UNICODE = str.maketrans({"\u2212": "-", "\u03c0": "\\pi ", "\u00b0": "^\\circ", "\u00d7": "\\times ", "\u00b7": "\\cdot "})
+_UNICODE = str.maketrans(
+    {"\u2212": "-", "\u03c0": "\\pi ", "\u00b0": "^\\circ", "\u00d7": "\\times ", "\u00b7": "\\cdot "}
+)
 _THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:\{,\}|, ?\\!|,|\s)\d{3})+(?![\d,]|\s\d)", re.ASCII)
 _FONT = r"\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it|sf|normal)|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
 _PAIRS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_")]
 _PAIRS += [("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"), ("{\\bf ", "}"), ("{", "}")]
 
 # Words that change a value, so that they are no unit.
-CHANGES = r"(?:hundred|thousand|[mb]illion|trillion|dozen|score|half|third|quarter|double|twice|squared|cubed|not|no|or|and"
-CHANGES += r"|to|plus|minus|times|over|per ?cent of|mod|between|less|more|than|about|is|are|pi|sqrt|sin|cos|tan|log|ln|exp)"
+CHANGES = (
+    r"(?:hundred|thousand|[mb]illion|trillion|dozen|score|half|third|quarter|double|twice|squared|cubed|not|no|or|and"
+)
+CHANGES += (
+    r"|to|plus|minus|times|over|per ?cent of|mod|between|less|more|than|about|is|are|pi|sqrt|sin|cos|tan|log|ln|exp)"
+)
 _WORDS = rf"(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z]{{2,}}(?:[ /-][a-z]+)*"
-_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*(?:(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*)\}}(?:\^\{{?[23]\}}?)?"
+_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*(?:(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*)\}}"
 _UNIT = re.compile(
-    rf"(?:(?<=[\d}})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))(?:\^\{{?\\circ\}}?|\\?%|{_FONT_UNIT}|\({_WORDS}\)|{_WORDS})(?:\^\{{?[23]\}}?)?[.,;]?$", re.IGNORECASE
+    rf"(?:(?<=[\d}})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))(?:\^\{{?\\circ\}}?|\\?%|{_FONT_UNIT}|\({_WORDS}\)|{_WORDS})(?:\^\{{?[23]\}}?)?[.,;]?$",
+    re.IGNORECASE,
 )
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\?[$\u20ac\u00a3#]|USD|EUR)\s*(?=[-+]?[\d.\\])")
-_LABEL = re.compile(rf"^(?:\\(?:therefore|implies|Rightarrow)\s|{_FONT}\{{[a-z ]+:\s*\}}|[a-z][a-z ]*:)\s*", re.IGNORECASE)
+_LABEL = re.compile(
+    rf"^(?:\\(?:therefore|implies|Rightarrow)\s|{_FONT}\{{[a-z ]+:\s*\}}|[a-z][a-z ]*:)\s*", re.IGNORECASE
+)
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _NUMBER = re.compile(rf"[-+]?{_DECIMAL}", re.ASCII)
-_SCIENTIFIC = re.compile(rf"([-+]?{_DECIMAL})(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*|e)\{{?([-+]?\d{{1,3}})\}}?", re.ASCII)
+_SCIENTIFIC = re.compile(
+    rf"([-+]?{_DECIMAL})(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*|e)\{{?([-+]?\d{{1,3}})\}}?", re.ASCII
+)
 _FRACTION = re.compile(r"([-+]?)(\d*)\s*\\[dtc]?frac(?:\{([^{}]+)\}|\s*(\d))(?:\{([^{}]+)\}|\s*(\d))", re.ASCII)
 _QUOTIENT = re.compile(rf"([-+]?{_DECIMAL})\s*(?:/|\\div)\s*({_DECIMAL})", re.ASCII)
 
@@ -48,19 +59,24 @@ def clean(text: str) -> str:
     only, and no word that changes a value, such as "million".
     """
     text = _SPACES.sub(" ", re.sub(r",\s*\\!\s*", "{,}", text).translate(_UNICODE).replace("\\,", " ")).strip()
-    before = None
-    while text != before:
-        before = text
-        text = _unwrapped(text)
-        if text == before:
-            text = _CURRENCY.sub(r"\1", _LABEL.sub("", text))
-            text = re.sub(r"(?<=[^.])\.$|[,;\\]$", "", text)
-            number = _UNIT.sub("", text)
-            text = number if re.search(r"\d|\\pi", number) else text
-        text = text.strip().removeprefix("+")
+    while (shorter := _shorter(text)) != text:
+        text = shorter.strip().removeprefix("+")
+    text = re.sub(r"(\d)\s*\\(?:cdot|times) ?(?=i\b)", r"\1", text)
     text = re.sub(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])|\*pi\b", r"\\pi ", text)
     text = re.sub(r"\*\*\s*(-?\w+)", r"^{\1}", text)
     return _THOUSANDS.sub(lambda m: re.sub(r"[^\d]", "", m[0]), text)
+
+
+def _shorter(text: str) -> str:
+    """Return an answer without the outermost piece of presentation; delimiters before currencies, which use "$" too."""
+    if (inner := _unwrapped(text)) != text:
+        return inner
+    if (before := re.sub(r"(?<=[^.])\.$|[,;\\]+$", "", text)) != text:
+        return before
+    if (after := _CURRENCY.sub(r"\1", _LABEL.sub("", re.sub(r"^\*\*([^*]+)\*\*(?=\s)", r"\1", text)))) != text:
+        return after
+    number = _UNIT.sub("", text)
+    return number if re.search(r"\d|\\pi", number) else text
 
 
 def _unwrapped(text: str) -> str:
@@ -77,7 +93,7 @@ def _unwrapped(text: str) -> str:
 
 
 def rational(text: str) -> fractions.Fraction | None:
-    r"""Return the value of a number: ``-3.50``, ``3/4``, ``\frac{3}{4}``, ``1\frac12``, ``1.5 \times 10^6``; else None."""
+    r"""Return the value of ``-3.50``, ``3/4``, ``\frac{3}{4}``, ``1\frac12`` or ``1.5 \times 10^6``; others: None."""
     text = text.strip().replace("- ", "-") if len(text) < 1000 else ""
     if _NUMBER.fullmatch(text):
         return fractions.Fraction(text)

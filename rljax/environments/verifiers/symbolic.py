@@ -1,0 +1,57 @@
+"""Comparing expressions by math-verify and SymPy, within limits of size."""
+
+import logging
+import re
+from typing import Any, Literal
+
+Outcome = Literal["correct", "wrong", "unparseable"]
+
+# What takes a computer algebra system long: towers of powers, large powers of sums, factorials, sums, limits.
+_HUGE = re.compile(
+    r"\^\s*(?:\{[^{}]*[\^!]|\S\s*\^|\{?[^{}]*\d{4})|\*\*|\d{3,}\s*!|!\s*\)?\s*!|\\(?:sum|prod|int|lim|binom)"
+    r"|[)\]}]\s*\^\s*\{?\s*(?:[2-9]\d|\d{3})|\^\s*\{?\w+\}?\s*\)\s*\^"
+)
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+
+
+def compare(answer: str, expected: str) -> Outcome:
+    """Return whether two expressions are equal; an answer with a variable that the reference lacks is wrong.
+
+    Raises:
+      ValueError: the reference cannot be read.
+    """
+    variables, known = (set(re.findall(r"[a-zA-Z]", _COMMAND.sub(" ", text))) for text in (answer, expected))
+    if variables - known - set("ei"):
+        return "wrong"
+    if _HUGE.search(answer) and not _HUGE.search(expected):
+        return "unparseable"
+    import math_verify  # here: importing sympy takes a third of a second, and numbers do not need it
+
+    wanted, parsed = _read(expected), _read(answer)
+    if not wanted:
+        raise ValueError(f"reference {expected!r} cannot be read as a number or an expression")
+    if not parsed:
+        return "unparseable"
+    return "correct" if math_verify.verify(wanted, parsed, timeout_seconds=None) else "wrong"
+
+
+def equation(sides: list[str], wanted: list[str]) -> Outcome:
+    """Compare two equations: the differences of their sides have a constant ratio other than 0."""
+    import sympy
+
+    if any(_HUGE.search(side) for side in sides) or not all(sides):
+        return "unparseable"
+    values = [read[0] for side in (*sides, *wanted) if (read := _read(side)) and isinstance(read[0], sympy.Expr)]
+    if len(values) < 4:
+        return "unparseable"
+    ratio = sympy.simplify((values[0] - values[1]) / (values[2] - values[3]))
+    return "correct" if ratio.is_number and ratio.is_finite and ratio != 0 else "wrong"
+
+
+def _read(text: str) -> list[Any]:
+    """Return what math-verify reads: expressions and texts."""
+    import math_verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limit is off
+    # 0 turns off the library's time limit, which uses SIGALRM and works in the main thread only.
+    return math_verify.parse(f"\\boxed{{{text}}}", parsing_timeout=0)
