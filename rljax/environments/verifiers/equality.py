@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from rljax.environments.verifiers import notation, symbolic
 from rljax.environments.verifiers.symbolic import Outcome
 
-_CORRECT: Outcome = "correct"
 _LONGEST = 300  # characters of an answer, unless the reference is longer
 _NAME = r"(?:\\?[a-zA-Z]+|\\(?:angle|overline|vec|widehat)\s*\{?\s*[A-Z]+\}?)(?:_\{?\w+\}?)?"  # x, x_1, \angle ABC
 _PHRASE = rf"(?!(?:[a-z]+ )*{notation.CHANGES}\b)[A-Za-z][a-z ]+"
@@ -62,7 +61,7 @@ def compare(written: str, reference: str) -> Outcome:
 def _words(answer: str, expected: str) -> Outcome:
     """Compare words letter by letter, whatever the case; a choice with or without parentheses."""
     letters, wanted = (re.sub(r"[^\w=<>]", "", text).lower() for text in (answer, expected))
-    return "correct" if letters == wanted else "wrong" if letters else "unparseable"
+    return "correct" if letters == wanted else "wrong"
 
 
 def _squeezed(text: str) -> str:
@@ -89,7 +88,10 @@ def _unnamed(sides: list[str]) -> list[str]:
 
 
 def _all(outcomes: Iterable[Outcome]) -> Outcome:
-    return next((outcome for outcome in outcomes if outcome != "correct"), _CORRECT)
+    for outcome in outcomes:
+        if outcome != "correct":
+            return outcome
+    return "correct"
 
 
 def _parts(answer: str, expected: str) -> Outcome:
@@ -111,11 +113,10 @@ def _parts(answer: str, expected: str) -> Outcome:
 
 def _split(text: str) -> tuple[str, list[str]]:
     r"""Return the brackets of a text, ``{}`` for a set or a list, and its parts."""
-    text = text.replace("\\{", "\x01").replace("\\}", "\x02").replace("\\lbrace", "\x01").replace("\\rbrace", "\x02")
+    text = re.sub(r"\\(?:\}|rbrace)", "\x02", re.sub(r"\\(?:\{|lbrace)", "\x01", text))
     kind = "{}"
     if text[:1] in {*"([\x01"} and text[-1] in ")]\x02" and _encloses(text):
-        kind, text = text[0] + text[-1], text[1:-1]
-        kind = "{}" if kind == "\x01\x02" else kind
+        kind, text = (text[0] + text[-1]).replace("\x01\x02", "{}"), text[1:-1]
     parts, depth, last = [], 0, 0
     for match in re.finditer(rf"[(\[{{\x01]|[)\]}}\x02]|{_AND.pattern}", text):
         depth += (match[0] in "([{\x01") - (match[0] in ")]}\x02")
