@@ -1,7 +1,7 @@
 # ruff: noqa: E501  (a rule is a line)
 r"""A grammar of right and wrong ways to write an answer, to measure the verifiers of mathematics.
 
-    python -m tests.grammar --folder DATA [--count N] [--half shown|held] [--failures]
+    python -m tests.grammar --folder DATA [--count N] [--half shown|held|fresh] [--failures]
 
 References come from GSM8K and AMC (``DATA/gsm8k/*.jsonl``, ``DATA/amc23/test.jsonl``), and from templates in the style
 of SVAMP and of competitions. A rewriting has the value of its reference, a corruption does not. Each is written in
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rljax.environments.verifiers import mathematics
+from tests import grammar_fresh
 
 Fraction = fractions.Fraction
 
@@ -195,7 +196,9 @@ HOSTILE = [
 
 
 def half(name: str) -> str:
-    """Return the half that a rule belongs to."""
+    """Return the half, or group, that a rule belongs to."""
+    if name.startswith("fresh "):
+        return "fresh"
     return "held" if hashlib.sha256(name.encode()).digest()[0] & 1 else "shown"
 
 
@@ -490,6 +493,7 @@ def rewritings(r: Reference) -> Iterator[tuple[str, str]]:
             )
     for name, text in _special(r):
         yield f"{r.kind}: {name}", text
+    yield from grammar_fresh.rewritings(r.kind, r.text, r.value)
 
 
 def corruptions(r: Reference, other: Reference) -> Iterator[tuple[str, str]]:
@@ -527,6 +531,7 @@ def corruptions(r: Reference, other: Reference) -> Iterator[tuple[str, str]]:
             "sum": "+".join(parts),
             "tuple more": f"({r.text}, 0)",
         }.items()
+    yield from grammar_fresh.corruptions(r.kind, r.text, r.value)
 
 
 def _equal(text: str, value) -> bool:
@@ -600,7 +605,7 @@ def main() -> None:
     for key in sorted(total):
         print(f"{' '.join(key):36} {failed[key]:6} of {total[key]:7}  {100 * failed[key] / total[key]:.3f} %")
     for side in ("right", "wrong"):
-        for half_ in ("shown", "held"):
+        for half_ in ("shown", "held", "fresh"):
             keys = [k for k in total if k[:2] == (half_, side)]
             if keys:
                 print(half_, side, sum(failed[k] for k in keys), "of", sum(total[k] for k in keys))
