@@ -37,7 +37,7 @@ RIGHT = {
     """,
     "fraction": r"""
         x = {s}\frac{{{m}}}{{{d}}} | x={s}\dfrac{{{m}}}{{{d}}}. | {t} \text{{ hours}} | {t} = {s}\frac{{{m2}}}{{{d2}}} | ({p}/{d}) | {{{p} \over {d}}} | {s}\cfrac{{{m}}}{{{d}}}
-        {p} \cdot \frac{{1}}{{{d}}} | \frac{{1}}{{{d}}} \cdot {m0} | P(A) = {t} | {t} \approx {three} | {s}\dfrac {m}{{{d}}} | \frac{{{neg}}}{{-{d}}} | \text{{The fraction is }} {t}
+        {p} \cdot \frac{{1}}{{{d}}} | \frac{{1}}{{{d}}} \cdot {m0} | P(A) = {t} | {t} \approx {three} | {s}\dfrac {{{m}}}{{{d}}} | \frac{{{neg}}}{{-{d}}} | \text{{The fraction is }} {t}
         {t} \text{{ or }} {s}{mixed} | {t} = {s}{mixed} | {s}{w} {r}/{d} | {s}{w}\,\tfrac{{{r}}}{{{d}}} | {percent}\% | {p}/{d} = {t} | \frac{{{p}\cdot 2}}{{{d} \cdot 2}} | {p}/{d} cups
         \text{{Probability: }} {t} | m = {p}/{d} | $x = {t}$ | {t}\text{{ cm}}^2 | {s}{{{m}}}/{{{d}}} | {s}\left(\frac{{{m}}}{{{d}}}\right)
     """,
@@ -273,9 +273,8 @@ def rewritings(kind: str, text: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def corruptions(kind: str, text: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the name of each fresh rule and a text that has not the value of the reference."""
-    small = kind == "number" and abs(value) <= 3
     for name, written in _write(WRONG, kind, text, value):
-        if not (small and value in (0, 1)) and not (written == text or _same(written, value)):
+        if not (kind == "number" and value in (-1, 0, 1)) and not (written == text or _same(written, value)):
             yield name, written
 
 

@@ -110,9 +110,11 @@ def _tidy(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    lines = [rest.strip().partition("\n")[0].strip() for rest in reversed(text.split(MARK)[1:])]
-    values = (line for line in lines if not re.match(r"(?!USD|EUR)[a-z]{2}(?![a-z ]*=)", line, re.IGNORECASE))
-    return next(values, "") or next((line for line in lines if re.fullmatch(r"[a-zA-Z]+\.?", line)), "")
+    rests = [rest.strip() for rest in reversed(text.split(MARK)[1:])]
+    lines = [rest.partition("\n")[0].strip() for rest in rests]
+    values = (line for line in lines if not re.match(r"(?!USD|EUR|US\\?\$)[a-z]{2}(?![a-z ]*=)", line, re.IGNORECASE))
+    sentence = lines[0] if lines and lines[0] == rests[0] else ""  # words that a text follows are a heading
+    return next(values, "") or sentence
 
 
 def _in_prose(pattern: re.Pattern[str], text: str) -> str:

@@ -6,20 +6,17 @@ Numbers are compared exactly. What is left, such as ``2\sqrt{3}``, is compared b
 import re
 from collections.abc import Iterable
 
-from rljax.environments.verifiers import notation, symbolic
+from rljax.environments.verifiers import notation, relations, symbolic
 from rljax.environments.verifiers.symbolic import Outcome
 
 _LONGEST = 300  # characters of an answer, unless the reference is longer
-_NAME = r"(?:\\?[a-zA-Z]+|\\(?:angle|overline|vec|widehat)\s*\{?\s*[A-Z]+\}?)(?:_\{?\w+\}?)?"  # x, x_1, \angle ABC
-_PHRASE = rf"(?!(?:[a-z]+ )*{notation.CHANGES}\b)[A-Za-z][a-z ]+"
-_NAMES = rf"\\?text\{{[a-z ]+\}}|{_PHRASE}|\(?{_NAME}(?:\s*,\s*{_NAME})*\)?|{_NAME}\s*\(\s*\w+\s*\)"  # (x, y), f(2)
-_LABEL = re.compile(rf"(?:{_NAMES})", re.IGNORECASE)
 _SIGNS = r"n?[lg]eq?(?:slant)?|[lg]t|neq?|approx|sim|in|to|lor|land|pm|mp|l?dots|cases|infty|emptyset|[bp]?mod"
 _RELATION = re.compile(rf"[<>?:]|\\(?:{_SIGNS})(?![a-z])|cases|!\s*!")
 _WORD = re.compile(r"(?<!\\)(?<![a-zA-Z\\])[a-zA-Z]{2,}")
 _IS_WORD = re.compile(r"\(?[A-Z]\)?|[a-zA-Z][a-zA-Z -]+")
+_DECIMAL = re.compile(r"-?\d+\.?\d*", re.ASCII)
+_CHOICE = re.compile(r"(?:\\[a-z]+\s*\{\s*)?\(?([A-Z])\)\s*\}?(?!.*\b(?:and|or|not|[A-Z])\b)\s*[^\s,;].*")  # (B) 12
 _ADJACENT = re.compile(r"\d\s+[\d.]")  # two numbers
-_AND = re.compile(r"\s*(?:[,;]?\s*(?:\\text\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)|[,;])\s*")
 
 
 def compare(written: str, reference: str) -> Outcome:
@@ -52,14 +49,21 @@ def compare(written: str, reference: str) -> Outcome:
         return "correct"
     if _IS_WORD.fullmatch(expected):
         return _words(answer, expected)
-    answer = re.sub(rf"^{_NAME}\s*\\in(?![a-z])\s*", "", answer)
+    answer, expected = relations.plain(answer), relations.plain(expected)
+    exact, about, decimal = answer.partition("\\approx")
+    if about and exact and _DECIMAL.fullmatch(decimal.strip()):
+        return _sides(exact, expected) if symbolic.rounds(decimal.strip(), expected) else "wrong"
     if set(_RELATION.findall(answer)) != set(_RELATION.findall(expected)) or _ADJACENT.search(answer):
         return "wrong"
     return _sides(answer, expected)
 
 
 def _words(answer: str, expected: str) -> Outcome:
-    """Compare words letter by letter, whatever the case; a choice with or without parentheses."""
+    """Compare words letter by letter, whatever the case; a choice with or without parentheses and its value."""
+    wanted = re.sub(r"\W", "", expected)
+    if len(wanted) == 1 and (choice := _CHOICE.fullmatch(answer)):
+        return "correct" if choice[1] == wanted else "wrong"
+    answer = re.sub(notation.FONT, "", answer)
     letters, wanted = (re.sub(r"[^\w=<>]", "", text).lower() for text in (answer, expected))
     return "correct" if letters == wanted else "wrong"
 
@@ -70,21 +74,12 @@ def _squeezed(text: str) -> str:
 
 def _sides(answer: str, expected: str) -> Outcome:
     """Compare chains of equal sides; the first side may be a name."""
-    sides, wanted = _chain(answer), _chain(expected)
-    if len(values := _unnamed(wanted)) == 1:
-        outcome = _all(_parts(side, values[0]) for side in _unnamed(sides))
+    sides, wanted = relations.sides(answer), relations.sides(expected)
+    if len(values := relations.unnamed(wanted)) == 1:
+        outcome = _all(_parts(side, values[0]) for side in relations.unnamed(sides, answer=True))
         if outcome == "correct" or len(wanted) == 1:
             return outcome
     return symbolic.equation(sides, wanted) if len(sides) == len(wanted) == 2 else "wrong"
-
-
-def _chain(text: str) -> list[str]:
-    return [notation.clean(side) for side in re.split(r"(?<![<>!:])=", text)]
-
-
-def _unnamed(sides: list[str]) -> list[str]:
-    """Return the sides without a name at the beginning: ``x = 5``, ``f(x) = 5``, ``= 5``."""
-    return sides[1:] if len(sides) > 1 and (not sides[0] or _LABEL.fullmatch(sides[0])) else sides
 
 
 def _all(outcomes: Iterable[Outcome]) -> Outcome:
@@ -99,6 +94,8 @@ def _parts(answer: str, expected: str) -> Outcome:
     (kind, parts), (wanted_kind, wanted) = _split(answer), _split(expected)
     if len(wanted) == 1 and len(parts) == 1:
         return _part(parts[0], wanted[0])
+    if len(wanted) == 1 and not re.search(r"[,;]|and", answer):  # one value in several forms: 3/2 or 1.5
+        return _all(_part(part, wanted[0]) for part in parts)
     if len(parts) != len(wanted) or kind != wanted_kind:
         return "wrong"
     if kind != "{}":
@@ -118,7 +115,7 @@ def _split(text: str) -> tuple[str, list[str]]:
     if text[:1] in {*"([\x01"} and text[-1] in ")]\x02" and _encloses(text):
         kind, text = (text[0] + text[-1]).replace("\x01\x02", "{}"), text[1:-1]
     parts, depth, last = [], 0, 0
-    for match in re.finditer(rf"[(\[{{\x01]|[)\]}}\x02]|{_AND.pattern}", text):
+    for match in re.finditer(rf"[(\[{{\x01]|[)\]}}\x02]|{relations.AND.pattern}", text):
         depth += (match[0] in "([{\x01") - (match[0] in ")]}\x02")
         if depth == 0 and match[0] not in ")]}\x02":
             parts, last = [*parts, text[last : match.start()]], match.end()

@@ -9,9 +9,12 @@ import re
 _SPACES = re.compile(r"\\[,;:! ]|~|\\(?:q?quad|displaystyle|textstyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\s+")
 _UNICODE = str.maketrans(
     {"\u2212": "-", "\u03c0": "\\pi ", "\u00b0": "^\\circ", "\u00d7": "\\times ", "\u00b7": "\\cdot "}
+    | {"\u221e": "\\infty ", "\u2208": "\\in ", "\u2264": "\\le ", "\u2265": "\\ge ", "\u2248": "\\approx "}
+    | {power: f"^{{{i}}}" for i, power in enumerate("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")}
 )
-_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:\{,\}|, ?\\!|,|\s)\d{3})+(?![\d,]|\s\d)", re.ASCII)
-_FONT = r"\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it|sf|normal)|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
+_COLOR = re.compile(r"\\(?:text)?color\s*\{[a-z]+\}|</?(?:b|i|em|strong|u)>", re.IGNORECASE)
+_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:\\text\{,\}|\{,\}|, ?\\!|,|\s)\d{3})+(?![\d,]|\s\d)", re.ASCII)
+FONT = r"\\(?:text(?:bf|it|rm|sf|tt|sc|normal)?|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm|emph|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
 _PAIRS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_")]
 _PAIRS += [("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"), ("{\\bf ", "}"), ("{", "}")]
 
@@ -19,18 +22,28 @@ _PAIRS += [("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", 
 CHANGES = (
     r"(?:hundred|thousand|[mb]illion|trillion|dozen|score|half|third|quarter|double|twice|squared|cubed|not|no|or|and"
 )
-CHANGES += (
-    r"|to|plus|minus|times|over|per ?cent of|mod|between|less|more|than|about|is|are|pi|sqrt|sin|cos|tan|log|ln|exp)"
+CHANGES += r"|to|plus|minus|times|over|per ?cent of|mod|between|than|about|is|are|pi|sqrt|sin|cos|tan|log|ln|exp)"
+# Words before a value that leave it as it is: the answer is 5, a total of 5, \text{The point } (1, 2).
+_AVOID = rf"(?:{CHANGES.replace('is|are|', '')}|[a-z]*n[o']t|never|n?either|nor|any[a-z]*|all|except|but|least|most|square|root|cube"
+_AVOID += r"|(?<!total )of|by|from|at|up|more|less|negative|opposite|reciprocal|inverse|maybe|perhaps|prob[a-z]*|poss[a-z]*|if"
+_AVOID += (
+    r"|could|might|may|can|wrong|incorrect|false|under|below|above|around|roughly|nearly|almost|after|before|without)"
 )
+_COPULA = r"(?:is|are|was|were|has|have|had|equals|exactly|approximately|total of)"
+_LEAD = rf"(?!(?:[a-z]+ )*{_AVOID}\b)(?:[a-z]+ )*?{_COPULA}"
+_LEAD = rf"{_LEAD}\s+(?=\S)|{FONT}\s*\{{\s*(?:{_LEAD}|(?!(?:[a-z]+ )*{_AVOID}\b)the [a-z ]+|[a-z] =)\s*\}}\s*(?=\S)"
+_LEAD += rf"|(?:{FONT}\s*\{{)?(?:option|choice)\s+\}}?\s*(?=\(?[a-z]\)?$)|\\approx(?![a-z])\s*"
 _WORDS = rf"(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z]{{2,}}(?:[ /-][a-z]+)*"
-_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*(?:(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*)\}}"
+_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*(?:(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*(?:\^\{{?[23]\}}?)?)\}}"
 _UNIT = re.compile(
-    rf"(?:(?<=[\d}})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))(?:\^\{{?\\circ\}}?|\\?%|{_FONT_UNIT}|\({_WORDS}\)|{_WORDS})(?:\^\{{?[23]\}}?)?[.,;]?$",
+    r"(?:(?<=[\d})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))(?:(?:\^\{?\\circ\}?|\\degree)(?:[CF]\b)?|\\?%|[$\u20ac\u00a3\u20b9\u00a5]"
+    rf"|{_FONT_UNIT}|\({_WORDS}\)|/?{_WORDS}|/{_FONT_UNIT}|(?<=\s)[mghsL])(?:\^\{{?[23]\}}?)?[.,;]?$",
     re.IGNORECASE,
 )
-_CURRENCY = re.compile(r"^([-+]?)\s*(?:\\?[$\u20ac\u00a3#]|USD|EUR)\s*(?=[-+]?[\d.\\])")
+_FIRST = re.compile(r"^(\*\*|`|\$)([^*`$]+)\1(?=\s)")  # **5** apples
+_CURRENCY = re.compile(r"^([-+]?)\s*(?:(?:US)?\\?[$\u20ac\u00a3\u20b9\u00a5#]|USD|EUR)\s*(?=[-+]?[\d.\\])")
 _LABEL = re.compile(
-    rf"^(?:\\(?:therefore|implies|Rightarrow)\s|{_FONT}\{{[a-z ]+:\s*\}}|[a-z][a-z ]*:)\s*", re.IGNORECASE
+    rf"^(?:\\(?:therefore|implies|Rightarrow)\s|{FONT}\{{[a-z ]+:\s*\}}\s*|[a-z][a-z ]*:\s*|{_LEAD})", re.IGNORECASE
 )
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _NUMBER = re.compile(rf"[-+]?{_DECIMAL}", re.ASCII)
@@ -58,12 +71,20 @@ def clean(text: str) -> str:
     with a colon, a currency before it and a unit after it, separators of thousands, a full stop. Units contain letters
     only, and no word that changes a value, such as "million".
     """
-    text = _SPACES.sub(" ", re.sub(r",\s*\\!\s*", "{,}", text).translate(_UNICODE).replace("\\,", " ")).strip()
+    text = re.sub(r",\s*\\!\s*", "{,}", _COLOR.sub("", text)).translate(_UNICODE)
+    text = re.sub(
+        r"\\(?:mathrm|text|mathbf)\s*\{\s*([ie])\s*\}", r"\1", _SPACES.sub(" ", text.replace("\\,", " "))
+    ).strip()
+    if re.search(r"\\(?:times|cdot)", text):  # else a unit
+        text = re.sub(r"(\d)\s*\\?%", r"\1/100", text)
     while (shorter := _shorter(text)) != text:
         text = shorter.strip().removeprefix("+")
     text = re.sub(r"(\d)\s*\\(?:cdot|times) ?(?=i\b)", r"\1", text)
     text = re.sub(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])|\*pi\b", r"\\pi ", text)
     text = re.sub(r"\*\*\s*(-?\w+)", r"^{\1}", text)
+    text = re.sub(r"(?<![a-zA-Z\\])sqrt\s*\(([^()]*)\)|\u221a\s*(\d+)", r"\\sqrt{\1\2}", text)
+    text = re.sub(r"\\pi ?\(", r"\\pi \\cdot (", text)
+    text = re.sub(r"^(-?\d+) (\d{1,3})/(\d{1,3})$", r"\1\\frac{\2}{\3}", text, flags=re.ASCII)
     return _THOUSANDS.sub(lambda m: re.sub(r"[^\d]", "", m[0]), text)
 
 
@@ -73,14 +94,14 @@ def _shorter(text: str) -> str:
         return inner
     if (before := re.sub(r"(?<=[^.])\.$|[,;\\]+$", "", text)) != text:
         return before
-    if (after := _CURRENCY.sub(r"\1", _LABEL.sub("", re.sub(r"^\*\*([^*]+)\*\*(?=\s)", r"\1", text)))) != text:
+    if (after := _CURRENCY.sub(r"\1", _LABEL.sub("", _FIRST.sub(r"\2", text)))) != text:
         return after
     number = _UNIT.sub("", text)
     return number if re.search(r"\d|\\pi", number) else text
 
 
 def _unwrapped(text: str) -> str:
-    font = re.match(rf"{_FONT}\s*(?=\{{)", text)
+    font = re.match(rf"{FONT}\s*(?=\{{)", text)
     if font and closed_at(text, font.end()) == len(text):
         return text[font.end() + 1 : -1]
     for left, right in _PAIRS:

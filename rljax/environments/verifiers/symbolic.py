@@ -32,7 +32,8 @@ def compare(answer: str, expected: str) -> Outcome:
         raise ValueError(f"reference {expected!r} cannot be read as a number or an expression")
     if not parsed:
         return "unparseable"
-    return "correct" if math_verify.verify(wanted, parsed, timeout_seconds=None) else "wrong"
+    equal = math_verify.verify(wanted, parsed, timeout_seconds=None) or _close(wanted[0], parsed[0])
+    return "correct" if equal else "wrong"
 
 
 def equation(sides: list[str], wanted: list[str]) -> Outcome:
@@ -46,6 +47,27 @@ def equation(sides: list[str], wanted: list[str]) -> Outcome:
         return "unparseable"
     ratio = sympy.simplify((values[0] - values[1]) / (values[2] - values[3]))
     return "correct" if ratio.is_number and ratio.is_finite and ratio != 0 else "wrong"
+
+
+def _close(expected: Any, answer: Any) -> bool:
+    """Return whether two complex numbers agree to 12 digits, such as 3 ** 0.5 and sqrt(3)."""
+    import sympy
+
+    if not isinstance(expected, sympy.Expr) or not isinstance(answer, sympy.Expr):
+        return False
+    values = [each.subs(sympy.Symbol("i"), sympy.I).evalf(20) for each in (expected, answer)]
+    if not all(value.is_number and value.is_finite for value in values):
+        return False
+    return bool(abs(values[0] - values[1]) < 1e-12 * max(1, abs(values[0])))
+
+
+def rounds(decimal: str, expected: str) -> bool:
+    """Return whether a decimal number is the value of the reference, up to one unit of its last digit."""
+    value = _read(expected)
+    try:
+        return bool(value) and abs(float(value[0]) - float(decimal)) <= 10.0 ** -len(decimal.partition(".")[2])
+    except (TypeError, ValueError):  # not a real number
+        return False
 
 
 def _read(text: str) -> list[Any]:
