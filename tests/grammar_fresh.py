@@ -64,7 +64,7 @@ RIGHT = {
         {p}x + {q} + x^2 | (x+{r})\times(x+{s}) | \frac{{2x^2+{p2}x+{q2}}}{{2}} | Q(x) = x^{{2}} + {p}x + {q}
     """,
     "point": r"""
-        ({a},-{b}) | \left({a},-{b}\right) | (x,y)=({a},-{b}) | x = {a}, y = -{b} | A = ({a},-{b}) | A({a}, -{b}) | ({a}, −{b}) | \text{{({a}, -{b})}} | ({a},\ -{b}) | (\,{a},\,-{b}\,) | (\frac{{{a2}}}{{2}}, -{b})
+        ({a},-{b}) | \left({a},-{b}\right) | (x,y)=({a},-{b}) | x = {a}, y = -{b} | A = ({a},-{b}) | A({a}, -{b}) | ({a}, {minus}{b}) | \text{{({a}, -{b})}} | ({a},\ -{b}) | (\,{a},\,-{b}\,) | (\frac{{{a2}}}{{2}}, -{b})
         (x, y) = \left({a}, -{b}\right) | \bigl({a},-{b}\bigr) | \text{{The point }} ({a}, -{b}) | x = {a} \text{{ and }} y = -{b} | the vertex is ({a}, -{b}) | \left( {a}, \, -{b} \right) | ({a}.00, -{b}.00) | ({a}, -\frac{{{b2}}}{{2}})
     """,
     "interval": r"""
@@ -212,7 +212,7 @@ def _fields(kind: str, t: str, value: Any) -> dict[str, Any]:
         out |= {"r": (p - root) // 2, "s": (p + root) // 2, "disc": p * p - 4 * q}
     elif kind == "point":
         a, b = ints
-        out |= {"a": a, "b": b, "a2": 2 * a, "b2": 2 * b, "a1": a + 1, "b1": b + 1}
+        out |= {"a": a, "b": b, "a2": 2 * a, "b2": 2 * b, "a1": a + 1, "b1": b + 1, "minus": "\u2212"}
     elif kind == "interval":
         a, c = t[1:-1].split(", ")
         left, less = {"(": ("<", ">"), "[": (r"\le", r"\ge")}[t[0]], {")": ("<", ">"), "]": (r"\le", r"\ge")}[t[-1]]

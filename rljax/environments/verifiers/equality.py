@@ -76,7 +76,7 @@ def _sides(answer: str, expected: str) -> Outcome:
     """Compare chains of equal sides; the first side may be a name."""
     sides, wanted = relations.sides(answer), relations.sides(expected)
     if len(values := relations.unnamed(wanted)) == 1:
-        outcome = _all(_parts(side, values[0]) for side in relations.unnamed(sides, answer=True))
+        outcome = _all(_parts(side, values[0]) for side in relations.unnamed(sides, bare=len(wanted) == 1))
         if outcome == "correct" or len(wanted) == 1:
             return outcome
     return symbolic.equation(sides, wanted) if len(sides) == len(wanted) == 2 else "wrong"

@@ -14,7 +14,8 @@ _UNICODE = str.maketrans(
 )
 _COLOR = re.compile(r"\\(?:text)?color\s*\{[a-z]+\}|</?(?:b|i|em|strong|u)>", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:\\text\{,\}|\{,\}|, ?\\!|,|\s)\d{3})+(?![\d,]|\s\d)", re.ASCII)
-FONT = r"\\(?:text(?:bf|it|rm|sf|tt|sc|normal)?|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm|emph|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
+FONT = r"\\(?:text(?:bf|it|rm|sf|tt|sc|normal)?|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm"
+FONT += r"|emph|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
 _PAIRS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_")]
 _PAIRS += [("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"), ("{\\bf ", "}"), ("{", "}")]
 
@@ -24,19 +25,20 @@ CHANGES = (
 )
 CHANGES += r"|to|plus|minus|times|over|per ?cent of|mod|between|than|about|is|are|pi|sqrt|sin|cos|tan|log|ln|exp)"
 # Words before a value that leave it as it is: the answer is 5, a total of 5, \text{The point } (1, 2).
-_AVOID = rf"(?:{CHANGES.replace('is|are|', '')}|[a-z]*n[o']t|never|n?either|nor|any[a-z]*|all|except|but|least|most|square|root|cube"
-_AVOID += r"|(?<!total )of|by|from|at|up|more|less|negative|opposite|reciprocal|inverse|maybe|perhaps|prob[a-z]*|poss[a-z]*|if"
-_AVOID += (
-    r"|could|might|may|can|wrong|incorrect|false|under|below|above|around|roughly|nearly|almost|after|before|without)"
-)
+_AVOID = rf"(?:{CHANGES.replace('is|are|', '')}|[a-z]*n[o']t|never|n?either|nor|any[a-z]*|all|except|but|least|most"
+_AVOID += r"|square|root|cube|(?<!total )of|by|from|at|up|more|less|negative|opposite|reciprocal|inverse|maybe|perhaps"
+_AVOID += r"|prob[a-z]*|poss[a-z]*|if|could|might|may|can|wrong|incorrect|false|under|below|above|around|roughly|nearly"
+_AVOID += r"|no(?:ne|thing)|others?|who|almost|after|before|without)"
 _COPULA = r"(?:is|are|was|were|has|have|had|equals|exactly|approximately|total of)"
 _LEAD = rf"(?!(?:[a-z]+ )*{_AVOID}\b)(?:[a-z]+ )*?{_COPULA}"
 _LEAD = rf"{_LEAD}\s+(?=\S)|{FONT}\s*\{{\s*(?:{_LEAD}|(?!(?:[a-z]+ )*{_AVOID}\b)the [a-z ]+|[a-z] =)\s*\}}\s*(?=\S)"
 _LEAD += rf"|(?:{FONT}\s*\{{)?(?:option|choice)\s+\}}?\s*(?=\(?[a-z]\)?$)|\\approx(?![a-z])\s*"
 _WORDS = rf"(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z]{{2,}}(?:[ /-][a-z]+)*"
-_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*(?:(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*(?:\^\{{?[23]\}}?)?)\}}"
+_LETTERS = rf"(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z][a-z/. -]*"
+_FONT_UNIT = rf"\\(?:text(?:rm|bf|it)?|mathrm|mbox)\s*\{{\s*{_LETTERS}(?:\^\{{?[23]\}}?)?\}}"
 _UNIT = re.compile(
-    r"(?:(?<=[\d})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))(?:(?:\^\{?\\circ\}?|\\degree)(?:[CF]\b)?|\\?%|[$\u20ac\u00a3\u20b9\u00a5]"
+    r"(?:(?<=[\d})\]])\s*|(?<=\w)\s+|(?<=\w)(?=[\\^]))"
+    r"(?:(?:\^\{?\\circ\}?|\\degree)(?:[CF]\b)?|\\?%|[$\u20ac\u00a3\u20b9\u00a5]"
     rf"|{_FONT_UNIT}|\({_WORDS}\)|/?{_WORDS}|/{_FONT_UNIT}|(?<=\s)[mghsL])(?:\^\{{?[23]\}}?)?[.,;]?$",
     re.IGNORECASE,
 )

@@ -24,11 +24,19 @@ def sides(text: str) -> list[str]:
     return [notation.clean(side) for side in re.split(r"(?<![<>!:])=", text)]
 
 
-def unnamed(sides: list[str], answer: bool = False) -> list[str]:
-    """Return the sides without a name: ``x = 5``, ``f(x) = 5``, ``= 5``; in an answer also ``m + n = 5`` and ``5 = x``."""
-    if len(sides) > 1 and (not sides[0] or _LABEL.fullmatch(sides[0]) or (answer and _SUM.fullmatch(sides[0]))):
+def unnamed(sides: list[str], bare: bool = False) -> list[str]:
+    """Return the sides without a name.
+
+    Args:
+      sides: of ``x = 5``, ``f(x) = 5`` or ``= 5``.
+      bare: whether the reference has no name: then ``m + n = 5`` and ``5 = x`` count too.
+
+    Returns:
+      The other sides.
+    """
+    if len(sides) > 1 and (not sides[0] or _LABEL.fullmatch(sides[0]) or (bare and _SUM.fullmatch(sides[0]))):
         return sides[1:]
-    return sides[:-1] if answer and len(sides) == 2 and re.fullmatch(r"[a-zA-Z]", sides[1]) else sides
+    return sides[:-1] if bare and len(sides) == 2 and re.fullmatch(r"[a-zA-Z]", sides[1]) else sides
 
 
 def plain(text: str) -> str:

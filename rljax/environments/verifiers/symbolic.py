@@ -55,17 +55,18 @@ def _close(expected: Any, answer: Any) -> bool:
 
     if not isinstance(expected, sympy.Expr) or not isinstance(answer, sympy.Expr):
         return False
-    values = [each.subs(sympy.Symbol("i"), sympy.I).evalf(20) for each in (expected, answer)]
+    units = {symbol: sympy.I for each in (expected, answer) for symbol in each.free_symbols if str(symbol) == "i"}
+    values = [each.subs(units).evalf(20) for each in (expected, answer)]
     if not all(value.is_number and value.is_finite for value in values):
         return False
     return bool(abs(values[0] - values[1]) < 1e-12 * max(1, abs(values[0])))
 
 
 def rounds(decimal: str, expected: str) -> bool:
-    """Return whether a decimal number is the value of the reference, up to one unit of its last digit."""
+    """Return whether a decimal number is the value of the reference, rounded to its last digit."""
     value = _read(expected)
     try:
-        return bool(value) and abs(float(value[0]) - float(decimal)) <= 10.0 ** -len(decimal.partition(".")[2])
+        return bool(value) and abs(float(value[0]) - float(decimal)) <= 0.501 * 10.0 ** -len(decimal.partition(".")[2])
     except (TypeError, ValueError):  # not a real number
         return False
 
