@@ -108,7 +108,7 @@ def learning_curve(
     grid = fig.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax, panel in zip(grid, chosen, strict=False):
         _draw(ax, history, panel, list(phases) or phases_of(history))
-        mark_phases(ax, list(phases) or phases_of(history), 0, history[-1]["step"])  # the panels share their axis
+        mark_phases(ax, list(phases) or phases_of(history), 1, history[-1]["step"])  # the panels share their axis
     for ax in grid[len(chosen) :]:
         ax.remove()
     return _finish(fig, path)

@@ -42,7 +42,7 @@ def _dots(
     name = result.main[0]
     scale = 100 if quantities.in_unit(name) else 1
     fig = plots.small()
-    fig.set_figheight(1.0 + 0.34 * len(rows))
+    fig.set_figheight(max(1.0 + 0.34 * len(rows), 2.0))
     ax = fig.subplots()
     for i, (arm, row) in enumerate(rows.items()):
         if runs:

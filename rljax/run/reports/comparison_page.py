@@ -72,11 +72,20 @@ def _main(result: comparison.Comparison) -> html.Html:
             gaps = [result.difference(arm.name, name) for name in result.main]
             label = html.tag("span", f"minus {result.arms[0].name}", class_="quiet minus")
             rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
-    first = next((row for row in result.differences if row["quantity"] == result.main[0]), None)
-    over = writing.basis(result.estimate(result.arms[0].name, result.main[0]))
-    gap = f"; of differences over {writing.basis(first)}; bold: the interval does not contain 0" if first else ""
+    over = _bases(result.table, result.main)
+    gap = (
+        f"; of differences over {_bases(result.differences, result.main)}; bold: without 0"
+        if result.differences
+        else ""
+    )
     caption = f"Means with 95 % intervals over {over}{gap}."
     return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption)
+
+
+def _bases(rows: Sequence[comparison.Row], names: Sequence[str]) -> str:
+    """Return what the intervals of some quantities are over."""
+    bases = dict.fromkeys(writing.basis(row) for row in rows if row["quantity"] in names and row["over"])
+    return " or ".join(bases) or "nothing: one run has none"
 
 
 def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
@@ -132,8 +141,14 @@ def _settings(result: comparison.Comparison) -> html.Html:
 
 def _runs(result: comparison.Comparison) -> html.Html:
     names = [*result.main, *quantities.COST]
+    every = _every(result)
     rows = [
-        [run["path"], run["arm"], run[result.over], *(writing.number(n, run[n]) if n in run else None for n in names)]
-        for run in result.runs
+        [
+            arms.short(loaded, every),
+            run["arm"],
+            run[result.over],
+            *(writing.number(n, run[n]) if n in run else None for n in names),
+        ]
+        for loaded, run in zip(every, result.runs, strict=True)
     ]
     return html.table(["run", "arm", result.over, *map(writing.heading, names)], rows, text=(1,))
