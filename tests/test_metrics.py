@@ -418,8 +418,8 @@ def test_the_panels_fit_what_was_trained():
         "Gradient norm": ("gradient_norm",),
     }
     both = panels(["loss"], ["reward", "accuracy", "loss", "value/loss", "margin", "reward/format", "reward/length"])
-    assert list(both) == ["Reward and accuracy", "Loss", "Preferences", "Values", "Parts of the reward"]
-    assert both["Parts of the reward"] == ("reward/format", "reward/length") and both["Values"] == ("value/loss",)
+    assert list(both) == ["Reward and accuracy", "Loss", "Preferences", "Critics", "Parts of the reward"]
+    assert both["Parts of the reward"] == ("reward/format", "reward/length") and both["Critics"] == ("value/loss",)
     assert "Loss" not in panels(["reward", "loss"])  # a policy gradient's loss is no measure of progress
     # the loss of the first phase alone, and constants only where nothing varies
     history = [
