@@ -59,6 +59,9 @@ def test_an_interval_over_runs_is_students():
     np.testing.assert_allclose([found.mean, found.low, found.high], [np.mean(values), low, high], rtol=1e-9)
     assert (found.count, found.over) == (4, "seed")
     assert intervals.mean([0.99, 0.9], unit=True).high == 1.0  # of a fraction
+    equal = intervals.mean([0.1, 0.1, 0.1])  # no interval: one of width 0 would claim certainty
+    assert np.isnan(equal.high) and equal.over == "equal seed"
+    assert np.isnan(intervals.difference({0: 0.1, 1: 0.2}, {0: 0.2, 1: 0.3}).low)
     single = intervals.mean([0.3])
     assert np.isnan(single.low) and not single.over
 

@@ -74,7 +74,7 @@ def _main(result: comparison.Comparison) -> html.Html:
             rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
     over = _bases(result.table, result.main)
     gap = (
-        f"; of differences over {_bases(result.differences, result.main)}; bold: without 0"
+        f"; of differences over {_bases(result.differences, result.main)}; bold: the interval excludes 0"
         if result.differences
         else ""
     )
@@ -84,7 +84,7 @@ def _main(result: comparison.Comparison) -> html.Html:
 
 def _bases(rows: Sequence[comparison.Row], names: Sequence[str]) -> str:
     """Return what the intervals of some quantities are over."""
-    bases = dict.fromkeys(writing.basis(row) for row in rows if row["quantity"] in names and row["over"])
+    bases = dict.fromkeys(writing.basis(row) for row in rows if row["quantity"] in names and writing.interval(row))
     return " or ".join(bases) or "nothing: one run has none"
 
 
@@ -92,8 +92,9 @@ def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
     if row is None:
         return None
     mean = writing.mean(row, signed)
+    interval = writing.interval(row, signed) or writing.basis(row)
     mean = html.tag("strong", mean) if signed and writing.certain(row) else mean
-    return html.join([mean, html.tag("div", writing.interval(row, signed), class_="quiet", title=writing.basis(row))])
+    return html.join([mean, html.tag("div", interval, class_="quiet", title=writing.basis(row))])
 
 
 def _arm(result: comparison.Comparison, arm: arms.Arm) -> html.Html:
