@@ -1,5 +1,7 @@
 """A comparison as tables on a terminal, or as plain text where the output is none."""
 
+from collections.abc import Sequence
+
 import rich.console
 import rich.markup
 import rich.table
@@ -17,7 +19,12 @@ def show(result: comparison.Comparison, console: rich.console.Console | None = N
     main = _main(result, stacked=False)
     if console.measure(main, options=console.options.update(width=_WIDTH)).maximum > console.width:
         main = _main(result, stacked=True)
-    for table in (main, _passk(result), _cost(result), _fields(result)):
+    for table in (
+        main,
+        _means(result, "pass@k, %", result.tries),
+        _means(result, "Cost of a run, means", quantities.COST),
+        _fields(result),
+    ):
         if table.row_count:
             console.print(table.title, style="bold", highlight=False)
             table.title, below, table.caption = None, table.caption, None  # they would be as narrow as the table
@@ -64,16 +71,7 @@ def _main(result: comparison.Comparison, stacked: bool) -> rich.table.Table:
     return table
 
 
-def _passk(result: comparison.Comparison) -> rich.table.Table:
-    names = list(dict.fromkeys(row["quantity"] for row in result.table if row["quantity"].startswith("pass@")))
-    return _means(result, "pass@k, %", names)
-
-
-def _cost(result: comparison.Comparison) -> rich.table.Table:
-    return _means(result, "Cost of a run, means", [*quantities.COST])
-
-
-def _means(result: comparison.Comparison, title: str, names: list[str]) -> rich.table.Table:
+def _means(result: comparison.Comparison, title: str, names: Sequence[str]) -> rich.table.Table:
     table = _table(title, "arm", "runs", *names)
     for arm in result.arms if names else ():
         rows = [result.estimate(arm.name, name) for name in names]
