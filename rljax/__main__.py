@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
     "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
+    "compare": ("rljax.run.reports.compare", "Compare runs: intervals over seeds, curves, differing settings."),
     "metrics": ("rljax.run.metrics", "Show the rollouts that a run has logged."),
     "sweep": ("rljax.run.sweep", "Print the commands of many runs, from a file of fields and values."),
     "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
