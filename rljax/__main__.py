@@ -38,6 +38,9 @@ def overview() -> str:
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run a command. A mistake of the user is reported in one line on stderr, with exit code 2.
 
+    Such a mistake is an error that a statement of rljax raises; an error inside a piece or a task has notes with the
+    traceback, and any other exception is not caught.
+
     Args:
       name: a key of ``COMMANDS``.
       arguments: the command-line arguments after the command's name.
@@ -47,8 +50,10 @@ def run(name: str, arguments: Sequence[str]) -> None:
     try:
         _run(name, arguments)
     except Exception as error:
+        from rljax.language import errors
+
         ours = type(error).__module__.startswith("rljax.")
-        if not ours and not isinstance(error, ValueError | OSError | flags.Error):
+        if not ours and not isinstance(error, OSError | flags.Error) and not errors.is_message(error):
             raise
         fail(error, getattr(error, "__notes__", ()) if ours else ())  # JAX adds notes to errors of others
 
@@ -59,7 +64,9 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
 
     print(f"error: {messages.printable(error)}", file=sys.stderr)
     for note in notes:
-        print("\n".join(map(messages.printable, note.splitlines())), file=sys.stderr)
+        for line in note.splitlines():
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            print(indent + messages.printable(line), file=sys.stderr)
     sys.exit(2)
 
 

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rljax.language import dotted, foreign, hints, messages
+from rljax.language import dotted, errors, foreign, hints, messages
 
 _LONGEST = 10_000  # characters of a text
 _DEEPEST = 50  # levels of its syntax tree, so that no recursion below exceeds Python's limit
@@ -126,7 +126,10 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
         message, unknown, valid = error.args
         raise ValueError(f"{field}: {message}{nearest(unknown, valid)}") from None
     except dotted.NotMarked as error:
-        raise ValueError(f"{field}: {error}") from error.__cause__
+        cause = error.__cause__  # what the import of the module raised
+        if cause is None:
+            raise ValueError(f"{field}: {error}") from None
+        raise errors.CodeError(f"{field}: {error}", [errors.trace(cause)]) from cause
 
 
 def _value(node: ast.expr, registry: Registry, field: str) -> Any:
@@ -206,9 +209,10 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     try:
         return function(*bound.args, **bound.kwargs)
     except Exception as error:  # a function may raise anything for arguments that it does not check
-        expected = isinstance(error, TypeError | ValueError | OSError)
-        reason = f"{error}" if expected else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{field}: {name}(): {messages.printable(reason)}") from error
+        if errors.is_refusal(error):
+            raise ValueError(f"{field}: {name}(): {messages.printable(error)}") from error
+        with errors.within(field), errors.inside(f"{name}()"):
+            raise
 
 
 def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:

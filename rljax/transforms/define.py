@@ -44,7 +44,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.language import dotted
-from rljax.transforms import ops
+from rljax.transforms import ops, shapes
 
 T = TypeVar("T", bound=types.Transform)
 Function = Callable[..., Any]
@@ -196,7 +196,15 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     def build(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return lift(lambda *records: function(*records, **bound.arguments), bound.arguments)
+
+        def call(*records: Any) -> Any:
+            out = function(*records, **bound.arguments)
+            rollout = next((r for r in records if isinstance(r, types.Rollout)), None)
+            if rollout is not None:
+                shapes.check_returned(seam, function, out, rollout.mask)
+            return out
+
+        return lift(call, bound.arguments)
 
     build.__signature__ = signature  # type: ignore[attr-defined]
     return _recorded(build, seam)

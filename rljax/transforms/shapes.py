@@ -1,0 +1,151 @@
+"""Shapes and types of the records, and of what the function of a piece returns; checked also while tracing."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.language import errors
+
+PER_TOKEN = (
+    *("behaviour_logp", "raw_logp", "entropy", "square_prob", "version", "turn", "token_reward", "advantage"),
+    *("value", "returns", "ref_logp", "proximal_logp"),
+)
+PER_ROW = ("outcome", "valid", "episode", "agent", "domain", "on_policy", "finish", "index")
+IDS = ("group", "episode", "agent", "domain")  # only their equality matters, so they may be anything that can be sorted
+WHOLE = ("version", "turn", "outcome", "finish", "index")  # numbers with a meaning
+
+_ROW, _TOKEN, _ROW_OF_TOKENS = ("B",), ("B", "T"), ("B", 1)
+
+# By seam: the shapes of what its function returns, or of the first item of a pair, and all that it may return
+RETURNS: dict[str, tuple[tuple[tuple[Any, ...], ...], str]] = {
+    "reward": ((_ROW, _TOKEN), "the rows' reward [B], token rewards [B, T], or a rollout"),
+    "advantage": (
+        (_ROW, _TOKEN, _ROW_OF_TOKENS),
+        "the advantage [B], [B, 1] or [B, T]; a pair of it and the critic's target; or a rollout",
+    ),
+    "prepare": ((_TOKEN, _ROW_OF_TOKENS), "where the mask stays, bool [B, T] or [B, 1]; a rollout; or a pair of both"),
+    "ratio": ((_TOKEN, _ROW_OF_TOKENS), "log rho [B, T] or [B, 1]; or a pair of it and the proximal log-probs [B, T]"),
+    "surrogate": ((_TOKEN,), "the term [B, T]; or a pair of it and a dict of metrics [B, T]"),
+    "weight": ((_TOKEN, _ROW_OF_TOKENS), "the weight [B, T] or [B, 1]"),
+    "penalty": ((_TOKEN,), "the term [B, T]; or a pair of it and its metric [B, T]"),
+    "reduce": ((_TOKEN,), "the coefficient of every token [B, T]"),
+}
+
+
+def array(name: str, x: Any, allowed: tuple[tuple[Any, ...], ...], mask: Any, kind: Any = None) -> None:
+    """Check shape and dtype of an array of a batch.
+
+    Args:
+      name: of the array, for the error.
+      x: the array.
+      allowed: shapes of "B", "T", numbers, and ... for any further dimensions.
+      mask: ``[B, T]``, the mask of the batch.
+      kind: int or float; None: a float of at least the mask's width; bool: any.
+
+    Raises:
+      ValueError: another shape or dtype, by name.
+    """
+    rows, columns = jnp.shape(mask)
+    if not hasattr(x, "dtype"):
+        raise ValueError(f"{name} is {x!r:.50}: expected an array {_written(allowed[0], rows, columns)}")
+    sizes = [tuple({"B": rows, "T": columns}.get(n, n) for n in shape) for shape in allowed]
+    if not any(jnp.shape(x) == s or (s[-1] is ... and jnp.shape(x)[: len(s) - 1] == s[:-1]) for s in sizes):
+        expected = " or ".join(_written(shape, rows, columns) for shape in allowed)
+        raise ValueError(f"{name} has shape {jnp.shape(x)}: expected {expected}")
+    group = jnp.integer if kind is int else jnp.floating
+    if kind is not bool and not jnp.issubdtype(x.dtype, group):
+        raise ValueError(f"{name} has type {x.dtype}: expected {'whole numbers' if kind is int else 'floats'}")
+    if kind is None and x.dtype.itemsize < mask.dtype.itemsize:
+        raise ValueError(f"{name} has type {x.dtype}: expected {mask.dtype}")
+
+
+def _written(shape: tuple[Any, ...], rows: int, columns: int) -> str:
+    letters = ", ".join("..." if n is ... else str(n) for n in shape)
+    numbers = ", ".join("..." if n is ... else str({"B": rows, "T": columns}.get(n, n)) for n in shape)
+    return f"({numbers}{',' if len(shape) == 1 else ''}), [{letters}]"
+
+
+def check_rollout(rollout: types.Rollout) -> None:
+    """Check the shape and the type of every field that is present.
+
+    Raises:
+      ValueError: a field of another shape or type, by name.
+    """
+    if jnp.ndim(rollout.mask) != 2:
+        raise ValueError(f"mask has shape {jnp.shape(rollout.mask)}: expected [B, T]")
+    arrays = {name: getattr(rollout, name) for name in ("mask", "reward", "group", *PER_TOKEN, *PER_ROW)}
+    arrays["token"] = getattr(rollout.action, "token", None)
+    for name, x in arrays.items():
+        if x is not None:
+            shape = _ROW if name in ("reward", "group", *PER_ROW) else _TOKEN
+            array(name, x, (shape,), rollout.mask, int if name in ("token", *IDS, *WHOLE) else float)
+    for name, x in rollout.parts.items():
+        array(f"parts[{name!r}]", x, (_ROW,), rollout.mask, float)
+    for name, x in rollout.extra.items():
+        array(f"extra[{name!r}]", x, (("B", ...),), rollout.mask, bool)
+    for name, x in rollout.coefficient.items():
+        array(f"coefficient[{name!r}]", x, (_TOKEN,), rollout.mask)
+
+
+def check_scores(scores: types.Scores, rollout: types.Rollout) -> None:
+    """Check that the scores are those of the rollout's rows and tokens.
+
+    Raises:
+      ValueError: a score of another shape or type, by name.
+    """
+    names = ("logp", "raw_logp", "entropy", "square_prob", "log_normaliser", "value", "reward")
+    arrays = {name: getattr(scores, name) for name in names}
+    arrays |= {f"divergence[{name!r}]": x for name, x in scores.divergence.items()}
+    for name, x in arrays.items():
+        if x is not None:
+            array(f"scores.{name}", x, (_ROW if name == "reward" else _TOKEN,), rollout.mask, float)
+
+
+def check_loss(loss: types.Loss, mask: types.Array) -> None:
+    """Check terms, metrics and ratio of a loss chain.
+
+    Raises:
+      ValueError: an array of another shape or type, by name.
+    """
+    arrays = {f"the term {name!r}": x for name, x in loss.terms.items()}
+    arrays |= {f"the metric {name!r}": x for name, x in loss.metrics.items()}
+    arrays |= {"log_ratio": loss.log_ratio, "proximal_logp": loss.proximal_logp}
+    for name, x in arrays.items():
+        if x is not None:
+            array(name, x, (_TOKEN,), mask)
+
+
+def check_same(name: str, one: types.Tree, two: types.Tree) -> None:
+    """Check that a tree keeps its structure, shapes and dtypes.
+
+    Raises:
+      ValueError: they differ.
+    """
+    before, after = (jax.tree.map(lambda x: f"{jnp.result_type(x)}{[*jnp.shape(x)]}", tree) for tree in (one, two))
+    if jax.tree.structure(before) != jax.tree.structure(after) or before != after:
+        raise ValueError(
+            f"{name} was {before!s:.200} and became {after!s:.200}: structure, shapes and dtypes must stay"
+        )
+
+
+def check_returned(seam: str, function: Callable[..., Any], out: Any, mask: types.Array) -> None:
+    """Check what the function of a piece returned, before it is broadcast: one of ``RETURNS[seam]``.
+
+    Raises:
+      ValueError: another type, shape or dtype, with the file and line of the function.
+    """
+    first, second = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if isinstance(first, types.Rollout):  # of a pair, where the mask stays is the second item
+        first, second = second, None
+    if seam not in RETURNS or (first is None and out is not None):
+        return
+    function = inspect.unwrap(function)
+    place = f"{function.__name__} ({errors.place(function)}) returned a result that"
+    array(place, first, RETURNS[seam][0], mask, bool if seam == "prepare" else None)
+    metrics = second if isinstance(second, Mapping) else {} if second is None else {"": second}
+    for name, x in metrics.items():
+        array(place.replace("a result", f"a second item {name!r}" if name else "a second item"), x, (_TOKEN,), mask)
