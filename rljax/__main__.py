@@ -24,6 +24,10 @@ COMMANDS = {
     "sweep": ("rljax.run.sweep", "Print the commands of many runs, from a file of fields and values."),
     "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
     "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
+    "check": (
+        "rljax.algorithms.battery.command",
+        "Check a recipe or a piece on arrays: gradients, masks, splits, extremes.",
+    ),
     "sharding": ("rljax.run.sharding", "Print the sharding of a config's train state over a mesh."),
     "convert": ("rljax.run.convert", "Convert a run's policy to a public checkpoint, or the reverse."),
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),

@@ -90,6 +90,7 @@ def _recorded(function: Function, seam: str) -> Function:
         spec = transforms.call(function.__name__, arguments)
         return dataclasses.replace(built, spec=spec, **({"seam": seam} if seam else {}))
 
+    build.seam = seam  # type: ignore[attr-defined]
     return dotted.mark(build, "piece")
 
 

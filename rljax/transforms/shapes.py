@@ -44,7 +44,7 @@ def array(name: str, x: Any, allowed: tuple[tuple[Any, ...], ...], mask: Any, ki
       x: the array.
       allowed: shapes of "B", "T", numbers, and ... for any further dimensions.
       mask: ``[B, T]``, the mask of the batch.
-      kind: int or float; None: a float of at least the mask's width; bool: any.
+      kind: int or float; None: a float of at least 32 bits; bool: any.
 
     Raises:
       ValueError: another shape or dtype, by name.
@@ -59,8 +59,8 @@ def array(name: str, x: Any, allowed: tuple[tuple[Any, ...], ...], mask: Any, ki
     group = jnp.integer if kind is int else jnp.floating
     if kind is not bool and not jnp.issubdtype(x.dtype, group):
         raise ValueError(f"{name} has type {x.dtype}: expected {'whole numbers' if kind is int else 'floats'}")
-    if kind is None and x.dtype.itemsize < mask.dtype.itemsize:
-        raise ValueError(f"{name} has type {x.dtype}: expected {mask.dtype}")
+    if kind is None and x.dtype.itemsize < 4:
+        raise ValueError(f"{name} has type {x.dtype}: expected float32")
 
 
 def _written(shape: tuple[Any, ...], rows: int, columns: int) -> str:
