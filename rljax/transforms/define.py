@@ -197,14 +197,7 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     def build(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-
-        def call(*records: Any) -> Any:
-            out = function(*records, **bound.arguments)
-            rollout = next((r for r in records if isinstance(r, types.Rollout)), None)
-            if rollout is not None:
-                shapes.check_returned(seam, function, out, rollout.mask)
-            return out
-
+        call = lambda *records: shapes.returned(seam, function, function(*records, **bound.arguments), records)  # noqa: E731
         return lift(call, bound.arguments)
 
     build.__signature__ = signature  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Shapes and types of the records, and of what the function of a piece returns; checked also while tracing."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -132,20 +132,20 @@ def check_same(name: str, one: types.Tree, two: types.Tree) -> None:
         )
 
 
-def check_returned(seam: str, function: Callable[..., Any], out: Any, mask: types.Array) -> None:
-    """Check what the function of a piece returned, before it is broadcast: one of ``RETURNS[seam]``.
+def returned(seam: str, function: Callable[..., Any], out: Any, records: Sequence[Any]) -> Any:
+    """Return what the function of a piece returned, after a check: it is one of ``RETURNS[seam]``.
 
     Raises:
       ValueError: another type, shape or dtype, with the file and line of the function.
     """
+    mask = next((r.mask for r in records if isinstance(r, types.Rollout)), None)
     first, second = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if isinstance(first, types.Rollout):  # of a pair, where the mask stays is the second item
         first, second = second, None
-    if seam not in RETURNS or (first is None and out is not None):
-        return
-    function = inspect.unwrap(function)
-    place = f"{function.__name__} ({errors.place(function)}) returned a result that"
-    array(place, first, RETURNS[seam][0], mask, bool if seam == "prepare" else None)
-    metrics = second if isinstance(second, Mapping) else {} if second is None else {"": second}
-    for name, x in metrics.items():
-        array(place.replace("a result", f"a second item {name!r}" if name else "a second item"), x, (_TOKEN,), mask)
+    if mask is not None and seam in RETURNS and (first is not None or out is None):
+        function = inspect.unwrap(function)
+        place = f"{function.__name__} ({errors.place(function)}) returned a result that"
+        array(place, first, RETURNS[seam][0], mask, bool if seam == "prepare" else None)
+        for name, x in (second if isinstance(second, Mapping) else {} if second is None else {"": second}).items():
+            array(place.replace("a result", f"a second item {name!r}"), x, (_TOKEN,), mask)
+    return out

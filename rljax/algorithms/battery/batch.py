@@ -21,10 +21,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     Three groups of unequal size (5, 4, 3), gaps in the masks, row 8 invalid, row 4 empty; groups 7 and 2 have
     mixed rewards, group 9 is all wrong.
 
-    Args:
-      seed: of the arrays.
-      token_rewards: whether tokens are paid too.
-      episodes: whether the rows of an episode all have its reward.
+    With ``token_rewards`` tokens are paid too; with ``episodes`` all rows of an episode have its reward.
     """
     r = np.random.default_rng(seed)
     mask = (r.random((B, T)) < 0.75).astype(np.float64)
@@ -59,7 +56,17 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["outcome"] = np.where(d["reward"] == 1, 1, np.array([0, 0, 2] * 4))  # 0 wrong, 1 correct, 2 unparseable
     if token_rewards:
         d["token_reward"] = (r.random((B, T)) - 0.3) * 0.5 * mask
-    d["parts"] = {
+    d["parts"] = _parts(r)
+    d["extra"] = _extra(r, d)
+    d["parts"]["rate"] = r.random(B) + 0.5
+    d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
+    if episodes:
+        d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
+    return d
+
+
+def _parts(r: np.random.Generator) -> Arrays:
+    return {
         "greedy_reward": r.random(B),
         "optimal_value": r.random(B),
         "prompt_value": r.random(B),
@@ -83,7 +90,10 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
         "flow": (r.random(B) < 0.5).astype(np.float64),
         "unclosed": (r.random(B) < 0.5).astype(np.float64),
     }
-    d["extra"] = {
+
+
+def _extra(r: np.random.Generator, d: Arrays) -> Arrays:
+    return {
         "node": np.array([[0, 0, 1, 1, 3, 3], [0, 0, 1, 1, 4, 4], [0, 0, 2, 2, 2, 2]] * 4)
         + 10 * d["group"][:, None],  # rows of a group with the same prefix share a node
         "segment": np.array([[0, 0, 1, 1, 2, 2]] * B),
@@ -97,11 +107,6 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
         "tag": np.array([[0, 0, 1, 1, 2, 2]] * B),
         "token_score": r.normal(size=(B, T)),
     }
-    d["parts"]["rate"] = r.random(B) + 0.5
-    d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
-    if episodes:
-        d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
-    return d
 
 
 def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.Scores]:
