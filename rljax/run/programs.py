@@ -150,6 +150,7 @@ def build(
       The program.
 
     Raises:
+      CodeError: an exception inside a task or a piece of any phase, or a result of another shape (``training.checks``).
       ValueError: the errors of ``resolve.phases``, a task that does not fit its tokenizer, a mesh that does not fit
         the devices, or weights whose shapes differ from those of their config.json.
     """

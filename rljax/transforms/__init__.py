@@ -18,8 +18,8 @@ The loss is the sum over terms and tokens of term * coefficient, where the coeff
 on the whole minibatch before it was split: micro-batches and devices only add.
 
 ``define`` has one decorator for each seam, with which pieces are written. ``chain`` runs pieces of one kind in order,
-``where`` branches. A ``Controller`` (a schedule, an adaptive coefficient) may be used wherever a piece takes a
-number.
+``where`` branches. Whenever a chain runs or is traced, ``contracts`` checks shapes and types of what its pieces return.
+A ``Controller`` (a schedule, an adaptive coefficient) may be used wherever a piece takes a number.
 """
 
 import dataclasses

@@ -197,7 +197,7 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     def build(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        call = lambda *records: shapes.returned(seam, function, function(*records, **bound.arguments), records)  # noqa: E731
+        call = functools.partial(shapes.returned, seam, function, bound.arguments)
         return lift(call, bound.arguments)
 
     build.__signature__ = signature  # type: ignore[attr-defined]

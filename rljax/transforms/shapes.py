@@ -1,7 +1,7 @@
 """Shapes and types of the records, and of what the function of a piece returns; checked also while tracing."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -49,24 +49,19 @@ def array(name: str, x: Any, allowed: tuple[tuple[Any, ...], ...], mask: Any, ki
     Raises:
       ValueError: another shape or dtype, by name.
     """
-    rows, columns = jnp.shape(mask)
+    letters = dict(zip(("B", "T"), jnp.shape(mask), strict=True))
+    sizes = [tuple(letters.get(n, n) for n in shape) for shape in allowed]
+    written = (f"{size}, [{', '.join(map(str, shape))}]" for size, shape in zip(sizes, allowed, strict=True))
+    expected = " or ".join(written).replace("Ellipsis", "...")
     if not hasattr(x, "dtype"):
-        raise ValueError(f"{name} is {x!r:.50}: expected an array {_written(allowed[0], rows, columns)}")
-    sizes = [tuple({"B": rows, "T": columns}.get(n, n) for n in shape) for shape in allowed]
+        raise ValueError(f"{name} is {x!r:.50}: expected an array {expected}")
     if not any(jnp.shape(x) == s or (s[-1] is ... and jnp.shape(x)[: len(s) - 1] == s[:-1]) for s in sizes):
-        expected = " or ".join(_written(shape, rows, columns) for shape in allowed)
         raise ValueError(f"{name} has shape {jnp.shape(x)}: expected {expected}")
     group = jnp.integer if kind is int else jnp.floating
     if kind is not bool and not jnp.issubdtype(x.dtype, group):
         raise ValueError(f"{name} has type {x.dtype}: expected {'whole numbers' if kind is int else 'floats'}")
     if kind is None and x.dtype.itemsize < 4:
         raise ValueError(f"{name} has type {x.dtype}: expected float32")
-
-
-def _written(shape: tuple[Any, ...], rows: int, columns: int) -> str:
-    letters = ", ".join("..." if n is ... else str(n) for n in shape)
-    numbers = ", ".join("..." if n is ... else str({"B": rows, "T": columns}.get(n, n)) for n in shape)
-    return f"({numbers}{',' if len(shape) == 1 else ''}), [{letters}]"
 
 
 def check_rollout(rollout: types.Rollout) -> None:
@@ -126,18 +121,19 @@ def check_same(name: str, one: types.Tree, two: types.Tree) -> None:
       ValueError: they differ.
     """
     before, after = (jax.tree.map(lambda x: f"{jnp.result_type(x)}{[*jnp.shape(x)]}", tree) for tree in (one, two))
-    if jax.tree.structure(before) != jax.tree.structure(after) or before != after:
+    if before != after:
         raise ValueError(
             f"{name} was {before!s:.200} and became {after!s:.200}: structure, shapes and dtypes must stay"
         )
 
 
-def returned(seam: str, function: Callable[..., Any], out: Any, records: Sequence[Any]) -> Any:
-    """Return what the function of a piece returned, after a check: it is one of ``RETURNS[seam]``.
+def returned(seam: str, function: Callable[..., Any], arguments: Mapping[str, Any], *records: Any) -> Any:
+    """Return ``function(*records, **arguments)``, after a check that it is one of ``RETURNS[seam]``.
 
     Raises:
       ValueError: another type, shape or dtype, with the file and line of the function.
     """
+    out = function(*records, **arguments)
     mask = next((r.mask for r in records if isinstance(r, types.Rollout)), None)
     first, second = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if isinstance(first, types.Rollout):  # of a pair, where the mask stays is the second item

@@ -27,7 +27,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     mask = (r.random((B, T)) < 0.75).astype(np.float64)
     mask[:, 0] = 1
     mask[4] = 0
-    d = {"mask": mask}
+    d: Arrays = {"mask": mask}
     # per token, log-probs: live, at the start of the update, of the sampler (filtered, raw), of the reference
     d["logp"] = -r.random((B, T)) * 2 - 0.05
     d["proximal"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.15, -0.01)

@@ -84,7 +84,7 @@ def extremes(program: programs.Program) -> Finding:
     """Losses, metrics and gradients are finite on legal batches at the edge."""
     bad = []
     for choice in (*edges.WORST, {"groups": "of one row"}):
-        arguments = {name: x for name, x in choice.items() if name != "groups"}
+        arguments: dict[str, Any] = {name: x for name, x in choice.items() if name != "groups"}
         d = program.completed(edges.extreme(**arguments, paid=program.needs.token_reward))
         if "groups" in choice:
             d["group"] = np.arange(B)
