@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from rljax.config import schema
-from rljax.language import foreign, messages, parse, settings
+from rljax.language import errors, foreign, messages, parse, settings
 
 
 def find(name: str) -> str:
@@ -34,8 +34,9 @@ def load(name: str, argument: str = "") -> schema.ConfigDict:
     if spec is None or spec.loader is None:
         raise ValueError(f"config {name!r}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(argument)
+    with errors.called(f"config {name!r}"):
+        spec.loader.exec_module(module)
+        return module.get_config(argument)
 
 
 def override(config: schema.ConfigDict, field: str, value: Any) -> None:

@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from rljax.language import messages
+
 # Modules whose frames say nothing about the mistake: they only call the code in which it was made
 _CALLERS = (
     *("contextlib", "functools", "flax", "jax", "jaxlib", __name__, "rljax.algorithms.interpreter"),
@@ -96,6 +98,23 @@ def inside(what: str, notes: Callable[[Exception], Iterable[str]] = lambda error
     except Exception as error:
         named = f"{error}" if is_message(error) else f"{type(error).__name__}: {error}"
         raise CodeError(f"{what}: {named}", (trace(error), *notes(error))) from None
+
+
+@contextlib.contextmanager
+def called(what: str) -> Iterator[None]:
+    """Within the block, name the function of a user that is called with the arguments of a user.
+
+    Raises:
+      ValueError: the function refuses its arguments (``is_refusal``), in one line.
+      CodeError: any other exception of the block, with its traceback.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, CodeError) and is_refusal(error):
+            raise ValueError(f"{what}: {messages.printable(error)}") from error
+        with within(what) if isinstance(error, CodeError) else inside(what):
+            raise
 
 
 @contextlib.contextmanager

@@ -216,13 +216,8 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
             if problem:
                 shown = messages.shown(item)
                 raise ValueError(f"{field}: {name}({argument}={shown}): {argument} must be {problem}.")
-    try:
+    with errors.called(f"{field}: {name}()"):
         return function(*bound.args, **bound.kwargs)
-    except Exception as error:  # a function may raise anything for arguments that it does not check
-        if errors.is_refusal(error):
-            raise ValueError(f"{field}: {name}(): {messages.printable(error)}") from error
-        with errors.within(field), errors.inside(f"{name}()"):
-            raise
 
 
 def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:
