@@ -2,12 +2,14 @@
 
 ``read`` is the entry point. Every row knows its file and line, which messages name.
 
-==============  ====================================================================================
-``files.py``    which files a path, a pattern or a folder means, and their format
-``text.py``     jsonl, JSON lists, both also compressed by gzip; array_record files of JSON objects
-``arrow.py``    parquet files, Arrow files, folders written by ``save_to_disk`` (Hugging Face)
-``prepared.py`` data sets that tfds has prepared
-==============  ====================================================================================
+================  ====================================================================================
+``files.py``      which files a path, a pattern or a folder means, and their format
+``text.py``       jsonl, JSON lists, both also compressed by gzip; array_record files of JSON objects
+``arrow.py``      parquet files, Arrow files, folders written by ``save_to_disk`` (Hugging Face)
+``prepared.py``   data sets that tfds has prepared
+``prepare.py``    rows of any source as one array_record file
+``exchanges.py``  shapes of rows: demonstrations, preference pairs
+================  ====================================================================================
 """
 
 import itertools
