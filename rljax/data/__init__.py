@@ -13,7 +13,6 @@ and writes files by the same functions on local disks and on gs://. ``cache_fold
 ``characters.py``      tokens that are one character, for tasks inside the compiled program
 ``documents.py``       files that others wrote: limits of size, strict JSON
 ``storage.py``         files here and objects on gs://, with retries
-``gsm8k_builder.py``   jsonl files of questions and answers as array_record files
 ``shuffle.py``         a keyed permutation of [0, size) without a table
 =====================  ==================================================================================
 
