@@ -16,7 +16,6 @@ and writes files by the same functions on local disks and on gs://. ``cache_fold
 ``stored.py``          demonstrations and preference pairs of files as tokens
 ``overlap.py``         duplicates and n-gram overlap of texts
 ``storage.py``         files here and objects on gs://, with retries
-``gsm8k_builder.py``   jsonl files of questions and answers as array_record files
 ``shuffle.py``         a keyed permutation of [0, size) without a table
 =====================  ==================================================================================
 

@@ -232,7 +232,9 @@ class HuggingFace:
             named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
             template = named[-1].get("template") if named else None
         if template is None:
-            raise ValueError("tokenizer: its files have no chat template; use an instruct model's, or set chat=False")
+            raise chat.NoTemplate(
+                "tokenizer: its files have no chat template; use an instruct model's, or set chat=False"
+            )
         if not isinstance(template, str):
             raise ValueError(f"chat template: {messages.shown(template)}, expected a text")
         return template

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rljax.data import characters
+from rljax.data import characters, chat
 
 SERIALIZED = b'{"rljax": "bytes"}'
 _FIRST = 3  # ids of the bytes follow pad, bos, eos
@@ -49,4 +49,6 @@ class Bytes:
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """Raise ValueError: bytes have no template."""
-        raise ValueError("tokenizer: bytes have no chat template; set chat=False, or use a folder with tokenizer.json")
+        raise chat.NoTemplate(
+            "tokenizer: bytes have no chat template; set chat=False, or use a folder with tokenizer.json"
+        )

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 
-from rljax.data import characters
+from rljax.data import characters, chat
 
 ModelType = Literal["char", "bpe", "unigram"]
 MODEL_TYPES: tuple[ModelType, ...] = ("char", "bpe", "unigram")
@@ -107,7 +107,7 @@ class SentencePiece:
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """Raise ValueError: a SentencePiece model has no template."""
-        raise ValueError("tokenizer: a SentencePiece model has no chat template; use a folder with tokenizer.json")
+        raise chat.NoTemplate("tokenizer: a SentencePiece model has no chat template; use a folder with tokenizer.json")
 
 
 def load(serialized: bytes, shown: str) -> SentencePiece:
