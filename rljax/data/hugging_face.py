@@ -207,7 +207,7 @@ class HuggingFace:
 
     def special(self) -> dict[int, str]:
         """Return the texts of the special tokens."""
-        return {i: self._backend.id_to_token(i) for i in self._special}
+        return {i: self._backend.id_to_token(i) or "" for i in self._special}
 
     def characters(self) -> np.ndarray:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""

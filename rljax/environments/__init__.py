@@ -9,8 +9,8 @@ differ in where completions are judged:
 ===============  ==============================================================================================
 
 Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``columns``,
-``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted path
-a function or class under ``@task``; modules are imported when needed.
+``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted
+path a function or class under ``@task``; modules are imported when needed.
 
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
@@ -154,6 +154,10 @@ TASKS: Mapping[str, str] = {
     "countdown": "rljax.environments.countdown:countdown",
     "gsm8k": "rljax.environments.gsm8k:gsm8k",
     "math": "rljax.environments.gsm8k:math",
+    "amc": "rljax.environments.questions.published:amc",
+    "aime": "rljax.environments.questions.published:aime",
+    "dapo_math": "rljax.environments.questions.published:dapo_math",
+    "deepscaler": "rljax.environments.questions.published:deepscaler",
     "jsonl": "rljax.environments.questions.own:jsonl",
     "parquet": "rljax.environments.questions.own:parquet",
     "hugging_face": "rljax.environments.questions.own:hugging_face",

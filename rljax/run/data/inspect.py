@@ -1,57 +1,70 @@
 """Inspect data: columns, lengths in tokens, duplicates, overlap of the training split with evaluation sets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import rich.console
 from absl import flags
 
+from rljax import environments
 from rljax.data import overlap, rows
 from rljax.language import messages, parse
 from rljax.run.data import subjects
 
-_QUANTILES = (0, 50, 95, 99, 100)
+_QUANTILES = {"shortest": 0, "median": 50, "95 %": 95, "99 %": 99, "longest": 100}
 _PROMPTS = ("prompt", "question", "problem", "Question", "Problem")  # usual names of the column of the prompts
+
+
+class Texts(NamedTuple):
+    """Prompts with their places."""
+
+    text: Sequence[str]
+    where: Callable[[int], str]
 
 
 def main(subject: str) -> None:
     """Print the tables of a config, a task or a file."""
     f, console = flags.FLAGS, subjects.console()
-    if subjects.is_task(subject) or f.config or subject.partition(":")[0].endswith(".py"):
+    if f.config or subjects.names_config(subject):
         loaded = subjects.load(subject, f.set)
-        sizes = {split: loaded.task.size(split) for split in ("train", "heldout")}
-        console.print(f"{loaded.name}: " + ", ".join(f"{size:,} {split} prompts" for split, size in sizes.items()))
-        _lengths(console, loaded, sizes)
-        sets = {split: _texts(loaded, split) for split in sizes}
+        console.print(loaded.name)
+        _lengths(console, loaded)
+        sets = {split: _prompts(loaded.task, split) for split in subjects.splits(loaded.task)}
     else:
         source = rows.read(subject, f.format)
         _columns(console, subject, source)
         sets = {subject: _column(subject, source)}
     sets.update((other, _other(other)) for other in f.against)
-    _duplicates(console, sets)
+    for name, texts in sets.items():
+        _duplicates(console, name, texts)
     first, *others = sets
     for other in others:
         _overlap(console, first, sets[first], other, sets[other])
 
 
-def _texts(subject: subjects.Subject, split: str) -> list[str]:
-    return [subject.task.text(index, split) for index in range(min(subject.task.size(split), flags.FLAGS.most))]
+def _prompts(task: Any, split: str) -> Texts:
+    """Return the first prompts of a split of a task."""
+    texts = [task.text(index, split) for index in range(min(task.size(split), flags.FLAGS.most))]
+    questions = getattr(task, "sources", None)  # a task over rows knows where each is
+    return Texts(texts, (lambda i: f"{split} {i}") if questions is None else (lambda i: questions[split][i].where))
 
 
-def _other(name: str) -> list[str]:
+def _other(name: str) -> Texts:
     """Return the prompts of an evaluation set: those of a file, or of the held-out split of a task."""
     if subjects.is_task(name):
-        return _texts(subjects.load(name, []), "heldout")
+        task = parse.one(name, parse.Registry("task", environments.TASKS), "--against")
+        return _prompts(task, "heldout")
     return _column(name, rows.read(name))
 
 
-def _column(name: str, source: rows.Rows) -> list[str]:
+def _column(name: str, source: rows.Rows) -> Texts:
     """Return the column of the prompts as texts."""
     columns = source.columns()
     column = flags.FLAGS.column or next((c for c in _PROMPTS if c in columns), "")
     if column not in columns:
         raise ValueError(f"{name}: --column={column!r} is not a column.{parse.nearest(column, columns)}")
-    return [_text(row.get(column)) for row in source]
+    return Texts([_text(row.get(column)) for row in source], source.where)
 
 
 def _text(value: object) -> str:
@@ -69,31 +82,31 @@ def _columns(console: rich.console.Console, name: str, source: rows.Rows) -> Non
             if value is not None:
                 kinds.setdefault(column, set()).add(type(value).__name__)
                 lengths.setdefault(column, []).append(len(_text(value)))
-    table = subjects.table(console, f"{name}: {len(source):,} rows", "column", "rows with a value", "type", *_HEAD)
+    console.print(f"{name}: {len(source):,} rows; lengths in characters")
+    table = subjects.table(console, "column", "rows with a value", "type", *_QUANTILES)
     for column, count in source.columns().items():
         quantiles = _quantiles(lengths.get(column, [0]))
         table.add_row(column, f"{count:,}", " ".join(sorted(kinds.get(column, ()))), *quantiles)
-    console.print("lengths in characters", table, sep="\n")
-
-
-_HEAD = ("shortest", "median", "95 %", "99 %", "longest")
+    console.print(table)
 
 
 def _quantiles(lengths: Sequence[int]) -> list[str]:
-    return [f"{value:,.0f}" for value in np.percentile(lengths, _QUANTILES)]
+    return [f"{value:,.0f}" for value in np.percentile(lengths, list(_QUANTILES.values()))]
 
 
-def _lengths(console: rich.console.Console, subject: subjects.Subject, sizes: Mapping[str, int]) -> None:
+def _lengths(console: rich.console.Console, subject: subjects.Subject) -> None:
     """Print the lengths of prompts and demonstrations in tokens, and how many do not fit."""
     task = subject.task
-    table = subjects.table(console, "tokens", "", *_HEAD, "limit", "do not fit")
-    for split in sizes:
-        lengths = task.lengths(subject.tokenizer, split, flags.FLAGS.most)
+    table = subjects.table(console, "tokens", "number", *_QUANTILES, "limit", "do not fit")
+    for split in subjects.splits(task):
         limits = (task.prompt_length, task.completion_length)
-        for name, listed, limit in zip(("prompts", "demonstrations"), lengths, limits, strict=True):
-            if len(listed):
-                over = int(np.sum(np.asarray(listed) > limit))
-                table.add_row(f"{split} {name}", *_quantiles(listed), f"{limit:,}", _part(over, len(listed)))
+        for name, counts, limit in zip(
+            ("prompts", "demonstrations"), subjects.lengths(subject, split, flags.FLAGS.most), limits, strict=True
+        ):
+            if counts:
+                over = sum(count > limit for count in counts) if limit else 0
+                shown = [f"{len(counts):,}", *_quantiles(counts), f"{limit:,}" if limit else "none"]
+                table.add_row(f"{split} {name}", *shown, _part(over, len(counts)))
     console.print(table)
 
 
@@ -101,27 +114,23 @@ def _part(count: int, total: int) -> str:
     return f"{count:,} ({count / max(total, 1):.1%})"
 
 
-def _duplicates(console: rich.console.Console, sets: Mapping[str, Sequence[str]]) -> None:
-    for name, texts in sets.items():
-        pairs = overlap.duplicates(texts)
-        console.print(f"duplicates within {name}: {_part(len(pairs), len(texts))} prompts are equal to an earlier one")
-        for first, later in pairs[: flags.FLAGS.count]:
-            console.print(f"  {first} and {later}: {messages.shown(texts[first])}")
+def _duplicates(console: rich.console.Console, name: str, texts: Texts) -> None:
+    pairs = overlap.duplicates(texts.text)
+    console.print(f"{name}: {_part(len(pairs), len(texts.text))} prompts are equal to an earlier one")
+    for first, later in pairs[: flags.FLAGS.count]:
+        console.print(f"  {texts.where(first)} and {texts.where(later)}: {messages.shown(texts.text[first])}")
 
 
-def _overlap(
-    console: rich.console.Console, first: str, train: Sequence[str], other: str, evaluation: Sequence[str]
-) -> None:
-    n = flags.FLAGS.ngram
-    result = overlap.overlap(train, evaluation, n)
+def _overlap(console: rich.console.Console, first: str, train: Texts, other: str, evaluation: Texts) -> None:
+    n, count = flags.FLAGS.ngram, len(evaluation.text)
+    result = overlap.overlap(train.text, evaluation.text, n)
     console.print(
-        f"overlap of {other} with {first}: {_part(result.equal, len(evaluation))} prompts are equal,"
-        f" {_part(len(result.matches), len(evaluation))} share {n} words in a row"
+        f"{other} in {first}: {_part(result.equal, count)} prompts are equal to one in {first},"
+        f" {_part(len(result.matches), count)} share {n} words in a row with one"
     )
     if result.common:
-        console.print(f"  not counted: {result.common} n-grams that more than 1 % of the training prompts have")
+        console.print(f"  not counted: {result.common} sequences that more than 1 % of {first} have")
     for match in result.matches[: flags.FLAGS.count]:
-        console.print(
-            f"  {match.share:.0%} of {other} {match.evaluation}: {messages.shown(evaluation[match.evaluation])}"
-        )
-        console.print(f"      in {first} {match.train}: {messages.shown(train[match.train])}")
+        text, place = evaluation.text[match.evaluation], evaluation.where(match.evaluation)
+        console.print(f"  {match.share:.0%} of {place}: {messages.shown(text)}")
+        console.print(f"    in {train.where(match.train)}: {messages.shown(train.text[match.train])}")

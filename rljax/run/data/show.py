@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import rich.console
 import rich.text
@@ -10,6 +11,7 @@ from absl import flags
 
 from rljax import environments
 from rljax.data import tokenizers
+from rljax.environments.verifiers import worker
 from rljax.language import messages
 from rljax.run.data import subjects
 
@@ -18,7 +20,7 @@ def main(subject: str) -> None:
     """Print examples of a config or a task."""
     f, console = flags.FLAGS, subjects.console()
     loaded = subjects.load(subject, f.set)
-    task = loaded.task.bind(loaded.tokenizer)
+    task: Any = loaded.task.bind(loaded.tokenizer)
     size = task.size(f.split)
     if f.index >= size:
         raise ValueError(f"--index={f.index}: the {f.split} split has {size:,} prompts, counted from 0")
@@ -29,27 +31,25 @@ def main(subject: str) -> None:
         _show(console, task, loaded.tokenizer, index, f.split)
 
 
-def _show(
-    console: rich.console.Console,
-    task: environments.Task,
-    tokenizer: tokenizers.Tokenizer,
-    index: int,
-    split: environments.Split,
-) -> None:
+def _show(console: rich.console.Console, task: Any, tokenizer: tokenizers.Tokenizer, index: int, split: Any) -> None:
     place = np.array([index], np.int32)
     prompts = jax.device_get(task.prompts(place, split))
-    token, mask = jax.device_get(task.demonstrations(place, split, jax.random.key(0)))
-    prompt, reply = prompts.token[0][prompts.mask[0] > 0].tolist(), token[0][mask[0] > 0].tolist()
-    console.print()
-    console.print(f"--- {split} {index} ---")
+    prompt, reply = prompts.token[0][prompts.mask[0] > 0].tolist(), []
+    try:
+        token, mask = jax.device_get(task.demonstrations(place, split, jax.random.key(0)))
+        reply = token[0][mask[0] > 0].tolist()
+    except ValueError as error:  # not every task over rows has them
+        console.print(messages.printable(error), style="yellow")
+    console.print(f"\n--- {split} {index} ---")
     console.print(_text(console, tokenizer, prompt, "cyan") + _text(console, tokenizer, reply, "bold"))
     facts = [f"prompt: {len(prompt):,} of {task.prompt_length:,} tokens"]
-    if reply:
-        facts.append(f"demonstration: {len(reply):,} of {task.completion_length:,} tokens")
     if environments.scored_on_host(task):
         facts.append(f"reference: {messages.shown(task.target(index, split))}")
+        if columns := environments.columns(task, index, split):
+            facts.append(f"columns of the reward function: {messages.shown(dict(columns))}")
     if reply:
-        facts.append(f"reward of the demonstration: {_reward(task, tokenizer, index, split, token, mask)}")
+        facts.append(f"demonstration: {len(reply):,} of {task.completion_length:,} tokens")
+        facts.append(f"reward of the demonstration: {_reward(task, tokenizer, index, split, reply)}")
     console.print("\n".join(facts), style="yellow")
 
 
@@ -63,21 +63,12 @@ def _text(console: rich.console.Console, tokenizer: tokenizers.Tokenizer, ids: l
     return text
 
 
-def _reward(
-    task: environments.Task,
-    tokenizer: tokenizers.Tokenizer,
-    index: int,
-    split: environments.Split,
-    token: Any,
-    mask: Any,
-) -> str:
+def _reward(task: Any, tokenizer: tokenizers.Tokenizer, index: int, split: Any, reply: list[int]) -> str:
     """Return what the verifier says of a demonstration."""
     if environments.scored_on_device(task):
-        verdict = jax.device_get(task.verify(np.array([index], np.int32), split, token, mask))
-        return f"{float(verdict.reward[0]):g}"
-    assert environments.scored_on_host(task)
-    try:
-        result = task.reward(tokenizer.decode(token[0][mask[0] > 0].tolist()), task.target(index, split))
-    except Exception as error:  # the user's function
-        return f"{type(error).__name__}: {messages.printable(error)}"
-    return messages.shown(dict(result) if hasattr(result, "items") else result)
+        token, mask = map(jnp.asarray, tokenizers.padded([reply], task.completion_length, tokenizer.pad))
+        return f"{float(task.verify(jnp.array([index]), split, token, mask).reward[0]):g}"
+    columns = environments.columns(task, index, split)
+    (answer,) = worker.score(task.reward, [tokenizer.decode(reply)], task.target(index, split), columns)
+    parts = [f"{name} {value:g}" for name, value in answer.parts.items()]
+    return ", ".join(filter(None, [f"{answer.reward:g}", answer.outcome, *parts])) + f"\n{answer.error}".rstrip()
