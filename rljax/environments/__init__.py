@@ -9,8 +9,8 @@ differ in where completions are judged:
 ===============  ==============================================================================================
 
 Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``columns``,
-``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted path
-a function or class under ``@task``; modules are imported when needed.
+``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted
+path a function or class under ``@task``; modules are imported when needed.
 
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
