@@ -8,6 +8,7 @@ from rljax.environments.questions import recipe
 from rljax.environments.questions.task import Overlong, Questions
 from rljax.environments.verifiers import answers
 
+_FRAME = "Question: {}\nAnswer:"  # without a conversation
 _MARKED_CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
@@ -59,10 +60,11 @@ def gsm8k(
         formats=answer,
         instruction=instruction if chat else instruction or "",
         edit=str if calculator else functools.partial(_MARKED_CALCULATION.sub, ""),
-        **_plain(chat),
+        frame="{}" if chat else _FRAME,
+        lead="" if chat else " ",
     )
-    files = (os.path.join(path, name) for name in ("train.jsonl", heldout))
-    return recipe.build(how, *files, chat, prompt_length, completion_length, overlong)
+    train, test = os.path.join(path, "train.jsonl"), os.path.join(path, heldout)
+    return recipe.build(how, train, test, chat, prompt_length, completion_length, overlong)
 
 
 def math(
@@ -106,12 +108,8 @@ def math(
         final="boxed",
         formats=answer,
         instruction=instruction,
-        **_plain(chat),
+        frame="{}" if chat else _FRAME,
+        lead="" if chat else " ",
     )
-    files = (os.path.join(path, name) for name in ("train.jsonl", heldout))
-    return recipe.build(how, *files, chat, prompt_length, completion_length, overlong)
-
-
-def _plain(chat: recipe.Chat) -> dict[str, str]:
-    """Return how a question is written without a conversation."""
-    return {} if chat else {"frame": "Question: {}\nAnswer:", "lead": " "}
+    train, test = os.path.join(path, "train.jsonl"), os.path.join(path, heldout)
+    return recipe.build(how, train, test, chat, prompt_length, completion_length, overlong)

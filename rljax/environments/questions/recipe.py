@@ -122,8 +122,8 @@ def build(
     if heldout == path:
         raise ValueError(f"heldout={str(heldout)!r} is the file of the training split; choose another one")
     before = messages_before(chat)
-    names = list(recipe.reward) if isinstance(recipe.reward, Mapping) else [recipe.reward]
-    native = next((rewards.FORMATS[name] for name in names if name in rewards.FORMATS), None)
+    names = list(recipe.reward) if isinstance(recipe.reward, Mapping) else [str(recipe.reward)]
+    native = next((style for name, style in rewards.FORMATS.items() if name in names), None)
     if recipe.formats is not None and native is None:
         raise ValueError(f"formats: only the reward functions {' and '.join(rewards.FORMATS)} read a final answer")
     styles = () if native is None else answers.formats(recipe.formats, native, several=before is not None)

@@ -273,16 +273,18 @@ class Verifiers:
         for row in range(len(texts)):
             together.setdefault(groups[row] if self.grouped and groups is not None else row, []).append(row)
         pending = Pending(len(texts), self._parts, self)
-        arguments = [
-            (rows, [texts[row] for row in rows], targets[rows[0]], columns[rows[0]]) for rows in together.values()
-        ]
         if not self._workers:
             with self.waiting():
-                for rows, *rest in arguments:
+                for first, rows in ((rows[0], rows) for rows in together.values()):
                     self.check()
-                    _Item(pending, rows, b"").put(worker.score(self._reward, *rest))
+                    judged = [texts[row] for row in rows]
+                    answers = worker.score(self._reward, judged, targets[first], columns[first])
+                    _Item(pending, rows, b"").put(answers)
             return pending
-        items = [_Item(pending, rows, _pickle_item(rows[0], *rest)) for rows, *rest in arguments]
+        items = []
+        for rows in together.values():
+            arguments = [texts[row] for row in rows], targets[rows[0]], columns[rows[0]]
+            items.append(_Item(pending, rows, _pickle_item(rows[0], *arguments)))
         self._outstanding = [p for p in self._outstanding if not p.done()] + [pending]
         size = min(_CHUNK, max(1, len(items) // (4 * self._workers)))  # small enough to balance the workers
         for start in range(0, len(items), size):
