@@ -205,6 +205,10 @@ class HuggingFace:
         texts = [None if i in self._special else self._backend.id_to_token(i) for i in range(self.vocabulary)]
         return [None if text is None else write(text) for text in texts]
 
+    def special(self) -> dict[int, str]:
+        """Return the texts of the special tokens."""
+        return {i: self._backend.id_to_token(i) or "" for i in self._special}
+
     def characters(self) -> np.ndarray:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())

@@ -39,6 +39,10 @@ class Bytes:
         """Return the byte of each id, None for special tokens."""
         return [None] * _FIRST + [bytes([b]) for b in range(256)]
 
+    def special(self) -> dict[int, str]:
+        """Return the names of the special tokens."""
+        return {self.pad: "<pad>", self.bos: "<bos>", self.eos: "<eos>"}
+
     def characters(self) -> np.ndarray:
         """Return the ASCII code of each id, 0 for bytes of multi-byte characters: int32 [V]."""
         return characters.of(self.pieces())

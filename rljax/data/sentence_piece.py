@@ -97,6 +97,10 @@ class SentencePiece:
             return bytes([int(text[3:5], 16)])
         return text.replace(_SPACE, " ").encode()
 
+    def special(self) -> dict[int, str]:
+        """Return the texts of the special tokens."""
+        return {i: self._processor.id_to_piece(i) for i in self._special}
+
     def characters(self) -> np.ndarray:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())

@@ -2,15 +2,18 @@
 
 ``read`` is the entry point. Every row knows its file and line, which messages name.
 
-==============  ====================================================================================
-``files.py``    which files a path, a pattern or a folder means, and their format
-``text.py``     jsonl, JSON lists, both also compressed by gzip; array_record files of JSON objects
-``arrow.py``    parquet files, Arrow files, folders written by ``save_to_disk`` (Hugging Face)
-``prepared.py`` data sets that tfds has prepared
-==============  ====================================================================================
+================  ====================================================================================
+``files.py``      which files a path, a pattern or a folder means, and their format
+``text.py``       jsonl, JSON lists, both also compressed by gzip; array_record files of JSON objects
+``arrow.py``      parquet files, Arrow files, folders written by ``save_to_disk`` (Hugging Face)
+``prepared.py``   data sets that tfds has prepared
+``prepare.py``    rows of any source as one array_record file
+``exchanges.py``  shapes of rows: demonstrations, preference pairs
+================  ====================================================================================
 """
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -120,11 +123,11 @@ def read(path: storage.Path | Sequence[storage.Path], format: str = "") -> Rows:
       FileNotFoundError: there is no such file.
       ValueError: a file is damaged or has no rows, a row is not an object; names the file and the line.
     """
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
     parts = [part for file in files.expand(path, format) for part in _open(*file)]
-    read = Rows(parts)
-    if not len(read):
-        raise ValueError(f"{messages.shown(path)}: no rows")
-    return read
+    if not sum(map(len, parts)):
+        raise ValueError(f"{path if isinstance(path, str) else messages.shown(path)}: no rows")
+    return Rows(parts)
 
 
 def _open(file: str, format: str) -> Sequence[Part]:

@@ -1,5 +1,6 @@
 """Which files a path, a pattern or a folder means, and the format of each."""
 
+import difflib
 import fnmatch
 import glob
 import re
@@ -14,7 +15,14 @@ TFDS = "tfds:"
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
 _RECORDS = re.compile(r"\.array_?record(-\d+-of-\d+)?$")
 _SHARD = re.compile(r"([-_.]?\d+(-of-\d+)?)?(\.\w+)?(\.gz)?(-\d+-of-\d+)?$")  # what the files of one set differ in
-_SETTINGS = ("dataset_info.json", "dataset_infos.json", "state.json", "features.json", "dataset_dict.json")
+_SETTINGS = (
+    "manifest.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "state.json",
+    "features.json",
+    "dataset_dict.json",
+)
 
 
 def expand(paths: storage.Path | Sequence[storage.Path], format: str = "") -> Iterator[tuple[str, str]]:
@@ -60,9 +68,13 @@ def _one(name: str, format: str) -> Iterator[tuple[str, str]]:
         yield from _folder(name, format)
         return
     if not storage.exists(storage.path(name)):
-        folder, _, last = name.rpartition("/")
-        names = [n for n in storage.names(storage.path(folder or ".")) if of(n)]
-        raise FileNotFoundError(f"{name}: no such file or folder.{parse.nearest(last, names) if names else ''}")
+        folder, _, last = name.rstrip("/").rpartition("/")
+        names = storage.names(storage.path(folder or "."))
+        if "features.json" in names:  # a split of a data set of tfds
+            yield name, "tfds"
+            return
+        close = difflib.get_close_matches(last, names, n=1)
+        raise FileNotFoundError(f"{name}: no such file or folder" + (f"; did you mean {close[0]!r}?" if close else ""))
     if not (format or of(name)):
         raise ValueError(f"{name}: the format is not known by this name; set format to one of {', '.join(FORMATS)}")
     yield name, format or of(name)
@@ -90,8 +102,16 @@ def _folder(name: str, format: str) -> Iterator[tuple[str, str]]:
         raise ValueError(f"{name}: files of several data sets; name one of them: {_examples(name, patterns)}")
     if not files:
         raise ValueError(f"{name}: no file of a known format ({', '.join(FORMATS)}) among {messages.shown(names)}")
+    if missing := _missing(files):
+        raise FileNotFoundError(f"{name}: {missing} of the shards {sets[0]}* missing")
     for file in files:
         yield f"{name.rstrip('/')}/{file}", format or of(file)
+
+
+def _missing(files: Sequence[str]) -> int:
+    """Return how many files are missing of those that names such as "train-00001-of-00004.parquet" count."""
+    counts = [int(match[1]) for name in files if (match := re.search(r"-of-(\d+)", name))]
+    return max(counts, default=0) - len(files) if counts else 0
 
 
 def _examples(folder: str, names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Rows of a data set that tfds has prepared in array_record files; nothing is downloaded."""
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,7 +38,7 @@ class Prepared:
 
 
 def read(name: str) -> Prepared:
-    """Return the rows of "tfds:NAME/SPLIT", or of a folder that tfds has prepared, with or without "/SPLIT".
+    """Return the rows of "tfds:NAME/SPLIT", or of a folder that tfds has prepared, or "FOLDER/SPLIT".
 
     Raises:
       ValueError: the data set is not prepared on this machine, has no such split, or is not in array_record.
@@ -48,11 +49,14 @@ def read(name: str) -> Prepared:
             raise ValueError(f"{name}: expected {files.TFDS}NAME/SPLIT")
         try:
             builder: Any = tfds.builder(named)
-        except Exception as error:  # tfds has many kinds of errors for a name that it does not know
-            raise ValueError(f"{name}: not a data set of tfds: {messages.shown(str(error))}") from error
+        except (tfds.core.DatasetNotFoundError, ValueError, TypeError) as error:
+            home = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+            text = f"tfds has no data set of this name, and none is prepared in {home} ($TFDS_DATA_DIR)"
+            raise ValueError(f"{name}: {text}") from error
     else:
-        local = storage.stage(name, data.cache_folder()) if storage.remote(name) else storage.path(name)
-        builder, split = tfds.builder_from_directory(str(local)), ""
+        folder, split = (name, "") if storage.is_dir(storage.path(name)) else name.rsplit("/", 1)
+        local = storage.stage(folder, data.cache_folder()) if storage.remote(folder) else storage.path(folder)
+        builder = tfds.builder_from_directory(str(local))
     splits = list(builder.info.splits)
     if not splits:
         raise ValueError(f"{name}: not prepared; run tfds build {builder.name} --file_format=array_record first")

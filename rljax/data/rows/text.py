@@ -108,7 +108,7 @@ def read(file: str, format: str) -> Lines | Listed:
 
 
 def _records(file: str) -> Lines:
-    from array_record.python import array_record_module
+    from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
     local = storage.stage(file, data.cache_folder()) if storage.remote(file) else file
     try:

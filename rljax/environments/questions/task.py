@@ -153,6 +153,13 @@ class Questions:
         index = np.asarray(index, np.int32) % len(rows.row)
         return rows.solution[index], rows.solution_mask[index]
 
+    def lengths(self, tokenizer: tokenizers.Tokenizer, split: str) -> tuple[list[int], list[int]]:
+        """Return the tokens of each prompt of a split, and of each demonstration, before any is left out or cut."""
+        task = dataclasses.replace(self, chat=self._messages(tokenizer))
+        pairs = [(task._encode(tokenizer, question), question) for question in self._source(split)]
+        prompts = [len(prompt) for (prompt, _), _ in pairs]
+        return prompts, [len(ids) for (_, ids), question in pairs if question.solution is not None]
+
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` as text; in a conversation, the content of the user's message."""
         return self._question(index, split).text
