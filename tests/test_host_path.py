@@ -65,7 +65,7 @@ JUDGES = """
 
 
 # some demonstrations are longer than the completions
-pytestmark = pytest.mark.filterwarnings("ignore::rljax.environments.gsm8k.LengthWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::rljax.environments.questions.task.LengthWarning")
 
 
 def lucky(text):
@@ -74,7 +74,7 @@ def lucky(text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with the problems, the module of the judges and a cache."""
+    """Return a folder with the problems, and the module of the judges."""
     folder = tmp_path_factory.mktemp("host_path")
     (folder / "judges_of_test_host_path.py").write_text(textwrap.dedent(JUDGES))
     names, things = ("Ann", "Ben", "Carla", "Dmitri", "Ewa", "Farid", "Grace"), ("pens", "marbles", "oranges", "books")
@@ -86,7 +86,6 @@ def folder(tmp_path_factory):
                 working = f"{name} has {a} + {b} = {a + b} {thing} now.\n" if i % 4 == 0 else ""
                 lines.write(json.dumps({"question": question, "answer": f"{working}#### {a + b}"}) + "\n")
     patch = pytest.MonkeyPatch()
-    patch.setenv("RLJAX_CACHE", str(folder / "cache"))
     patch.syspath_prepend(folder)
     yield folder
     patch.undo()

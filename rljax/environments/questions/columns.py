@@ -1,6 +1,7 @@
 """Columns of a row: found by name or path, checked with the place of the row, and put into formats."""
 
 import dataclasses
+import functools
 import string
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from rljax.language import messages, parse
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """What a row says somewhere: the value of a column, or a text with ``{column}`` in it.
+    """A column, whose value may be anything, or a text with columns in braces.
 
     A column may be a path: ``reward_model.ground_truth`` is a member of an object, ``prompt.0.content`` of a list.
     """
@@ -18,7 +19,14 @@ class Template:
     argument: str  # the argument of the task, for messages
     text: str
 
-    @property
+    @functools.cached_property
+    def column(self) -> str:
+        """The column, if there is nothing else; else ""."""
+        if "{" not in self.text and "}" not in self.text:
+            return self.text
+        return self.pieces[0][1] or "" if len(self.pieces) == 1 and not self.pieces[0][0] else ""
+
+    @functools.cached_property
     def pieces(self) -> list[tuple[str, str | None]]:
         """Texts, each with the column after it. ``{{`` and ``}}`` are braces.
 
@@ -39,24 +47,32 @@ class Template:
         """Return the value of the column, or the text.
 
         Raises:
-          ValueError: the row has no such column, or its value in a format is not a text or a number.
+          ValueError: the row has no such column, or its value in a text is not a text or a number.
         """
-        if "{" not in self.text and "}" not in self.text:
-            return find(row, self.text, where, self.argument)
+        if self.column:
+            return find(row, self.column, where, self.argument)
         written = []
         for text, name in self.pieces:
             written += [text, "" if name is None else as_text(find(row, name, where, self.argument), name, where)]
         return "".join(written)
 
-    def read(self, row: Mapping[str, Any], where: str) -> str:
+    def read(self, row: Mapping[str, Any], where: str, number: bool = True) -> str:
         """Return the value as a text.
+
+        Args:
+          row: a row.
+          where: its place.
+          number: whether a column alone may hold a number.
 
         Raises:
           ValueError: as ``value``, or it is not a text or a number, or it is empty.
         """
-        text = as_text(self.value(row, where), self.text, where)
+        value, name = self.value(row, where), self.column or self.text
+        if not (number or isinstance(value, str)):
+            raise ValueError(f"{where}: {name!r} ({self.argument}) is {messages.shown(value)}, expected a text")
+        text = as_text(value, name, where)
         if not text.strip():
-            raise ValueError(f"{where}: {self.text!r} ({self.argument}) is {text!r}, expected a text that is not empty")
+            raise ValueError(f"{where}: {name!r} ({self.argument}) is {text!r}, expected a text that is not empty")
         return text
 
 

@@ -54,13 +54,15 @@ class Recipe:
         questions = []
         for number, row in enumerate(read):
             where = read.where(number)
-            asked = prompt.read(row, where)
+            asked = prompt.read(row, where, number=False)
             text = self.frame.format("\n".join(filter(None, (asked.strip(), after))))
             given = answer.value(row, where) if self.answer else ""
             if self.final or any(part.name in rewards.BUILT_IN for part in judge.parts):
                 given = answer.read(row, where)
             reference = _final(given, self.final, where, self.answer) if self.final else given
-            solution = self._solution(shown.read(row, where) if self.demonstration else "", reference, styles)
+            solution = self._solution(
+                shown.read(row, where, number=False) if self.demonstration else "", reference, styles
+            )
             taken = {k: v for k, v in row.items() if judge.every or k in judge.columns}
             if judge.every or "prompt" in judge.columns:
                 taken["prompt"] = text
@@ -123,7 +125,7 @@ def build(
         raise ValueError(f"heldout={str(heldout)!r} is the file of the training split; choose another one")
     before = messages_before(chat)
     names = list(recipe.reward) if isinstance(recipe.reward, Mapping) else [str(recipe.reward)]
-    native = next((style for name, style in rewards.FORMATS.items() if name in names), None)
+    native: answers.Format | None = next((style for name, style in rewards.FORMATS.items() if name in names), None)
     if recipe.formats is not None and native is None:
         raise ValueError(f"formats: only the reward functions {' and '.join(rewards.FORMATS)} read a final answer")
     styles = () if native is None else answers.formats(recipe.formats, native, several=before is not None)
