@@ -12,7 +12,7 @@ Hardware:  two CPU cores, no accelerator, for the small model of this file.
 Time:      TIME
 Score:     SCORE
 
-``:quick`` needs no files: it writes 1,000 rows, "sort 738:" with the answer "378", and rewards the exact answer.
+``:quick`` needs no files: it writes 1,000 rows, "largest of 738:" with the answer "8", and rewards the exact answer.
 """
 
 import json
@@ -33,7 +33,7 @@ def get_config(arg: str = ""):
     config.phases = ("warm", "main")
     config.phase.warm = rljax.phase(
         algorithm="sft()",
-        steps=100,
+        steps=50,
         batch={"prompts": 64},
         optimizer="adamw(learning_rate=3e-3, weight_decay=0.0)",
         warmup=10,
@@ -46,7 +46,8 @@ def get_config(arg: str = ""):
     if arg == "quick":
         config.task = f"jsonl({generated()!r}, completion_length=4)"
         config.model.update({"layers": 1, "width": 64, "hidden": 128})
-        config.phase.warm.steps, config.phase.main.steps = 60, 20
+        config.phase.warm.update({"steps": 7, "optimizer": "adamw(learning_rate=1e-2, weight_decay=0.0)", "warmup": 1})
+        config.phase.main.update({"steps": 3, "optimizer": "adamw(learning_rate=3e-3, weight_decay=0.0)", "warmup": 0})
         config.evaluation.update({"final_prompts": 32, "final_samples": 4})
     elif arg:
         raise ValueError(f"own_data:{arg}: the only variant is 'quick'.")
@@ -57,7 +58,7 @@ def generated() -> str:
     """Write 1,000 rows to the cache folder and return the path of the file."""
     file = data.cache_folder() / "own_data.jsonl"
     digits = [f"{number:03d}" for number in range(1000)]
-    rows = [{"question": f"sort {text}:", "answer": "".join(sorted(text))} for text in digits]
+    rows = [{"question": f"largest of {text}:", "answer": max(text)} for text in digits]
     content = "".join(json.dumps(row) + "\n" for row in rows)
     if not file.exists() or file.read_text() != content:
         file.parent.mkdir(parents=True, exist_ok=True)
