@@ -157,6 +157,8 @@ def _judge(
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
     """Print pass@k and greedy accuracy of evaluations side by side, then example completions of the last."""
+    if not evaluations:
+        return
     console = console or rich.console.Console()
     ks = sorted({int(k) for e in evaluations for k in e["pass_at_k"]})
     out = rich.table.Table(title="held-out accuracy, % [95 % interval]")
@@ -172,7 +174,7 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
     out.add_row("greedy", *(percent(e["greedy"]) for e in evaluations))
     out.add_row("prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations))
     if any(e.get("unjudged") for e in evaluations):
-        out.add_row("unjudged", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations))
+        out.add_row("unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations))
     if len({e.get("task") for e in evaluations}) > 1:
         out.add_row("task", *(e.get("task", "") for e in evaluations))
     console.print(out)

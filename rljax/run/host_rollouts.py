@@ -25,8 +25,8 @@ from rljax.training import rollouts, sharding, steps
 
 UNJUDGED = (
     "some completions are neither correct nor wrong: the reward function returned a number other than 0 and 1 and no "
-    "outcome. Accuracy and pass@k do not count them as correct. To fix: set verifier.threshold to the smallest reward "
-    "of a correct completion, or return {'reward': ..., 'outcome': 'correct'} (or 'wrong')."
+    "outcome. Accuracy and pass@k do not count them as correct. To fix: set config.verifier.threshold to the smallest "
+    "reward of a correct completion, or return {'reward': ..., 'outcome': 'correct'} (or 'wrong')."
 )
 
 
@@ -246,7 +246,7 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
         )
         warnings.warn(message, VerifierWarning, stacklevel=2)
     if np.any(outcome == types.Outcome.UNJUDGED):
-        warnings.warn(UNJUDGED, VerifierWarning, stacklevel=2)
+        warnings.warn(UNJUDGED, VerifierWarning, stacklevel=1)  # one place, so that it is shown once
     names = sorted({name for s in scored for name in s.parts})
     return types.Verdict(
         reward=np.concatenate([s.reward for s in scored])[order],  # pyright: ignore[reportArgumentType]  NumPy for jax
