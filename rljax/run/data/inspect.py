@@ -1,7 +1,6 @@
 """Inspect data: columns, lengths in tokens, duplicates, overlap of the training split with evaluation sets."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import rich.console
@@ -9,17 +8,9 @@ import rich.console
 from rljax import environments
 from rljax.data import overlap, rows
 from rljax.language import messages, parse
-from rljax.run.data import subjects
+from rljax.run.data import subjects, texts
 
 _QUANTILES = {"shortest": 0, "median": 50, "95 %": 95, "99 %": 99, "longest": 100}
-_PROMPTS = ("prompt", "question", "problem", "Question", "Problem")  # usual names of the column of the prompts
-
-
-class Texts(NamedTuple):
-    """Prompts with their places."""
-
-    text: Sequence[str]
-    where: Callable[[int], str]
 
 
 def report(
@@ -51,45 +42,22 @@ def report(
         loaded = subjects.load(subject, changes)
         console.print(loaded.name)
         _lengths(console, loaded, most)
-        sets = {split: _prompts(loaded.task, split, most) for split in subjects.splits(loaded.task)}
+        sets = {split: texts.of_task(loaded.task, split, most) for split in subjects.splits(loaded.task)}
     else:
         source = rows.read(subject, format)
         _columns(console, subject, source)
-        sets = {subject: _column(subject, source, column)}
+        sets = {subject: texts.of_rows(subject, source, column)}
     for other in against:
         if subjects.is_task(other):
             task = parse.one(other, parse.Registry("task", environments.TASKS), "--against")
-            sets[other] = _prompts(task, "heldout", most)
+            sets[other] = texts.of_task(task, "heldout", most)
         else:
-            sets[other] = _column(other, rows.read(other), column)
-    for name, texts in sets.items():
-        _duplicates(console, name, texts, count)
+            sets[other] = texts.of_rows(other, rows.read(other), column)
+    for name, prompts in sets.items():
+        _duplicates(console, name, prompts, count)
     first, *others = sets
     for other in others:
         _overlap(console, first, sets[first], other, sets[other], ngram, count)
-
-
-def _prompts(task: Any, split: str, most: int) -> Texts:
-    """Return the first prompts of a split of a task."""
-    texts = [task.text(index, split) for index in range(min(task.size(split), most))]
-    questions = getattr(task, "sources", None)  # a task over rows knows where each is
-    return Texts(texts, (lambda i: f"{split} {i}") if questions is None else (lambda i: questions[split][i].where))
-
-
-def _column(name: str, source: rows.Rows, column: str) -> Texts:
-    """Return the column of the prompts as texts."""
-    columns = source.columns()
-    column = column or next((c for c in _PROMPTS if c in columns), "")
-    if column not in columns:
-        raise ValueError(f"{name}: --column={column!r} is not a column.{parse.nearest(column, columns)}")
-    return Texts([_text(row.get(column)) for row in source], source.where)
-
-
-def _text(value: object) -> str:
-    """Return a value as text; of messages, their contents."""
-    if isinstance(value, list):
-        return "\n".join(str(m.get("content", m)) if isinstance(m, dict) else str(m) for m in value)
-    return "" if value is None else str(value)
 
 
 def _columns(console: rich.console.Console, name: str, source: rows.Rows) -> None:
@@ -99,7 +67,7 @@ def _columns(console: rich.console.Console, name: str, source: rows.Rows) -> Non
         for column, value in row.items():
             if value is not None:
                 kinds.setdefault(column, set()).add(type(value).__name__)
-                lengths.setdefault(column, []).append(len(_text(value)))
+                lengths.setdefault(column, []).append(len(texts.as_text(value)))
     console.print(f"{name}: {len(source):,} rows; lengths in characters")
     table = subjects.table(console, "column", "rows with a value", "type", *_QUANTILES)
     for column, count in source.columns().items():
@@ -132,15 +100,21 @@ def _part(count: int, total: int) -> str:
     return f"{count:,} ({count / max(total, 1):.1%})"
 
 
-def _duplicates(console: rich.console.Console, name: str, texts: Texts, count: int) -> None:
-    pairs = overlap.duplicates(texts.text)
-    console.print(f"{name}: {_part(len(pairs), len(texts.text))} prompts are equal to an earlier one")
+def _duplicates(console: rich.console.Console, name: str, prompts: texts.Texts, count: int) -> None:
+    pairs = overlap.duplicates(prompts.text)
+    console.print(f"{name}: {_part(len(pairs), len(prompts.text))} prompts are equal to an earlier one")
     for first, later in pairs[:count]:
-        console.print(f"  {texts.where(first)} and {texts.where(later)}: {messages.shown(texts.text[first])}")
+        console.print(f"  {prompts.where(first)} and {prompts.where(later)}: {messages.shown(prompts.text[first])}")
 
 
 def _overlap(
-    console: rich.console.Console, first: str, train: Texts, other: str, evaluation: Texts, n: int, count: int
+    console: rich.console.Console,
+    first: str,
+    train: texts.Texts,
+    other: str,
+    evaluation: texts.Texts,
+    n: int,
+    count: int,
 ) -> None:
     total, result = len(evaluation.text), overlap.overlap(train.text, evaluation.text, n)
     console.print(
