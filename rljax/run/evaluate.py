@@ -71,8 +71,8 @@ def evaluate(
       A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
       with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
-      correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the number
-      of correct completions of each prompt; and ``examples``, a few completions.
+      correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
+      number of correct completions of each prompt; and ``examples``, a few completions.
 
     Raises:
       ValueError: a k is greater than the number of samples.
