@@ -6,6 +6,7 @@ import sys
 import textwrap
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -19,6 +20,7 @@ from rljax.environments.questions import task as questions
 from rljax.environments.verifiers import pool, rewards
 from rljax.language import dotted, parse
 from rljax.run import evaluate, host_rollouts
+from rljax.transforms import ops
 from tests import test_public_tokenizer as public
 
 ROWS = [
@@ -365,3 +367,10 @@ def test_a_process_without_all_completions_of_a_group_is_refused(folder):
     )
     with pool.Verifiers(made.reward, workers=0) as verifiers, pytest.raises(ValueError, match="not whole groups of 2"):
         host_rollouts.judge(made, tokenizers.make("bytes", ()), verifiers, rows, "train", 2)
+
+
+def test_pieces_split_unjudged_rows_by_the_sign_of_their_reward():
+    zero, values = jnp.zeros(4), jnp.asarray([0.3, -0.3, 0.0, 0.3])
+    outcome = jnp.asarray([*[types.Outcome.UNJUDGED] * 3, types.Outcome.WRONG], jnp.int32)
+    rows = types.Rollout(mask=jnp.ones((4, 1)), reward=values, group=zero.astype(jnp.int32), outcome=outcome)
+    np.testing.assert_array_equal(ops.correct(rows), np.array([True, False, False, False]))
