@@ -6,6 +6,7 @@ import sys
 import textwrap
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -19,6 +20,7 @@ from rljax.environments.questions import task as questions
 from rljax.environments.verifiers import pool, rewards
 from rljax.language import dotted, parse
 from rljax.run import evaluate, host_rollouts
+from rljax.transforms import ops
 from tests import test_public_tokenizer as public
 
 ROWS = [
@@ -294,9 +296,9 @@ def test_the_worker_runs_what_the_file_defines_with_its_columns(folder):
         columns = [made.columns(i, "train") for i in index]
         scored = verifiers.submit(texts, [made.target(i, "train") for i in index], columns).result()
     assert scored.errors == [] and [types.Outcome(code).name for code in scored.outcome] == ["CORRECT", "WRONG"] * 4
-    np.testing.assert_array_equal(scored.parts["right"], np.float32([1, 0] * 4))
+    np.testing.assert_array_equal(scored.parts["right"], np.array([1, 0] * 4))
     np.testing.assert_array_equal(
-        scored.parts["picky/level"], np.float32([made.columns(i, "train")["level"] for i in index])
+        scored.parts["picky/level"], np.array([made.columns(i, "train")["level"] for i in index])
     )
 
 
@@ -309,7 +311,7 @@ def test_a_reward_of_groups_sees_the_completions_of_a_prompt(folder, workers):
         scored = verifiers.submit(texts, [""] * 12, [{"prompt": "p"}] * 12, groups).result()
     names = [types.Outcome(code).name for code in scored.outcome]
     assert names == ["WRONG", *["UNJUDGED"] * 2, *["CRASHED"] * 6, "UNJUDGED", "WRONG", "WRONG"]
-    np.testing.assert_allclose(scored.reward, np.float32([0, 1 / 3, 2 / 3, *[0] * 6, 2 / 3, 0, 0]))
+    np.testing.assert_allclose(scored.reward, np.array([0, 1 / 3, 2 / 3, *[0] * 6, 2 / 3, 0, 0]))
     errors = dict(scored.errors)
     assert "no luck" in errors[3] and "returned [1.0]; for 3 completions it must return a list of 3" in errors[6]
 
@@ -324,7 +326,7 @@ def test_a_group_is_scored_again_if_its_worker_is_killed_and_fails_whole(folder)
     names = [types.Outcome(code).name for code in scored.outcome]
     assert names == [*["UNJUDGED"] * 2, *["CRASHED"] * 2, *["TIMED_OUT"] * 2, *["UNJUDGED"] * 2]
     assert "SIGKILL" in dict(scored.errors)[2] and (folder / "mark").exists()
-    np.testing.assert_allclose(scored.parts["ranked"], np.float32([0, 0.5, 0, 0, 0, 0, 0, 0.5]))
+    np.testing.assert_allclose(scored.parts["ranked"], np.array([0, 0.5, 0, 0, 0, 0, 0, 0.5]))
 
 
 # --- what counts as correct ----------------------------------------------------------------------
@@ -365,3 +367,10 @@ def test_a_process_without_all_completions_of_a_group_is_refused(folder):
     )
     with pool.Verifiers(made.reward, workers=0) as verifiers, pytest.raises(ValueError, match="not whole groups of 2"):
         host_rollouts.judge(made, tokenizers.make("bytes", ()), verifiers, rows, "train", 2)
+
+
+def test_pieces_split_unjudged_rows_by_the_sign_of_their_reward():
+    zero, values = jnp.zeros(4), jnp.asarray([0.3, -0.3, 0.0, 0.3])
+    outcome = jnp.asarray([*[types.Outcome.UNJUDGED] * 3, types.Outcome.WRONG], jnp.int32)
+    rows = types.Rollout(mask=jnp.ones((4, 1)), reward=values, group=zero.astype(jnp.int32), outcome=outcome)
+    np.testing.assert_array_equal(ops.correct(rows), np.array([True, False, False, False]))
