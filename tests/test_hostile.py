@@ -310,9 +310,9 @@ def test_a_config_that_is_none_is_one_line(config, tmp_path):
 def test_every_command_on_a_run_reports_its_code_in_one_line(trace, tmp_path):
     run = foreign(tmp_path, task=f"{STUDY_NAME}.task()")
     lines = (
-        ["sample", "--workdir", run, "--prompt", "1"],
-        ["evaluate", "--workdir", run],
-        ["convert", "--source", run],
+        ["sample", run, "--prompt", "1"],
+        ["evaluate", run],
+        ["convert", run],
     )
     done = commands(tmp_path, *lines)
     assert [code for code, _ in done] == [2, 2, 2] and not trace.exists()

@@ -267,13 +267,13 @@ def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, 
 
 def test_evaluate_and_sample_from_the_command_line(finished):
     _, whole, _ = finished
-    done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
+    done = run(str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
     assert done.returncode == 0, done.stdout
     record = json.loads(done.stdout.strip().splitlines()[-1])
     assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 100
-    done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
+    done = run(str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
-    done = run("--workdir", str(whole), "--prompt", "3+x=", module="sample")
+    done = run(str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
     done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
     assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout

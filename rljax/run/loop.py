@@ -14,7 +14,7 @@ from rljax import types
 from rljax.config import files, resolve, schema
 from rljax.data import documents, tokenizers
 from rljax.environments.verifiers import pool
-from rljax.host import processes, profiles, workdirs
+from rljax.host import backends, processes, profiles, workdirs
 from rljax.run import evaluate, host_rollouts, plots, programs, session
 from rljax.training import steps
 
@@ -176,7 +176,7 @@ def train(
       profiles.OutOfMemory: a device ran out of memory.
     """
     config = resolve.complete(config)
-    programs.start_devices(resolve.check(config).cpu_devices)
+    backends.start(resolve.check(config).cpu_devices)
     _check_same(config)
     directory = None if workdir is None else workdirs.WorkDirectory(workdir)
     with contextlib.ExitStack() as stack:

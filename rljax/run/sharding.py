@@ -1,4 +1,7 @@
-"""Print the sharding of a config's train state: ``python -m rljax sharding --config quickstart --devices 8``.
+"""Print the sharding of a config's train state over a mesh.
+
+    python -m rljax sharding CONFIG [--devices N] [--set FIELD=VALUE]
+    python -m rljax sharding quickstart --devices 8 --set mesh.fsdp=8
 
 For each array: its shape with the mesh axes that split each dimension, its bytes per device, and the mesh axes over
 which it is replicated. Then the memory of rollout weights, and the reasons for each replication. Nothing is computed or
@@ -15,7 +18,7 @@ from absl import flags
 
 from rljax import types
 from rljax.config import files
-from rljax.language import parse
+from rljax.language import messages, parse
 from rljax.models import layouts
 from rljax.run import programs
 from rljax.training import sharding
@@ -135,19 +138,15 @@ def _size(count: int) -> str:
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string(
-        "config", None, "Path of a config file or name of a shipped config, and :argument.", required=True
-    )
     flags.DEFINE_integer("devices", 0, "Number of devices to assume; 0: those of this machine.", lower_bound=0)
     flags.DEFINE_multi_string("set", [], "field=value, such as mesh.tensor=4.")
 
 
 def main(argv: Sequence[str]) -> None:
     """Print the report on a config."""
-    if len(argv) > 1:
-        raise ValueError(f"unexpected argument {argv[1]!r}")
     f = flags.FLAGS
-    config = files.load(*f.config.split(":", 1))
+    meaning = "the path of a config file or the name of a shipped config, and :argument"
+    config = files.load(*messages.argument(argv, meaning).split(":", 1))
     for edit in f.set:
         files.override(config, *parse.setting(edit))
     if f.devices:

@@ -18,7 +18,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from rljax import data
@@ -98,7 +98,6 @@ def main(argv: Sequence[str]) -> None:
     """Train and print the results and the work directory."""
     if len(argv) > 1:
         raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)  # Orbax logs every file at level INFO
     config = flags.FLAGS.config
     for edit in flags.FLAGS.set:
         files.override(config, *parse.setting(edit))
@@ -108,14 +107,14 @@ def main(argv: Sequence[str]) -> None:
 
     import jax
 
-    from rljax.host import processes
+    from rljax.host import backends, processes
 
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import checkpoints, loop, programs
+    from rljax.run import checkpoints, loop
 
     checkpoints.hide_tracebacks()
     try:
-        programs.start_devices(settings.cpu_devices)
+        backends.start(settings.cpu_devices)
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )
