@@ -21,7 +21,7 @@ import pytest
 import rljax
 from rljax.config import files, schema
 from rljax.host import workdirs
-from rljax.run import checkpoints, evaluate, loop, sample
+from rljax.run import checkpoints, evaluate, loop, preview, programs, sample
 from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
@@ -287,6 +287,31 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
     assert record["prompts"] == 8 and set(record["pass_at_k"]) == {"1", "2", "4"}
     with pytest.raises(ValueError, match=r"lacks|missing|character"):
         evaluate.load(str(whole), "countdown()")
+
+
+def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
+    config = tiny.config(mesh__data=8)
+    lines = preview.lines(config, tmp_path / "run")
+    text = "\n".join(lines)
+    assert f"{tmp_path / 'run'}: new, 4 steps" in text and "8 assumed (data 8)" in text
+    assert "phase warm: steps 1 to 2, sft()" in text and "phase main: steps 3 to 4, grpo(" in text
+    assert "8 prompts x 4 samples = 32 rows of up to 4 + " in text
+    shape = programs.build(config).steps[-1].shape
+    assert f"policy {sum(x.size for x in jax.tree.leaves(shape.params)):,}" in text
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(files.dumps(tiny.config("rloo()")))
+    with pytest.raises(ValueError, match=r"run of another config.*\n.*algorithm"):
+        preview.lines(config, tmp_path / "run")
+
+
+@pytest.mark.full
+def test_the_command_checks_a_run_that_exists_without_touching_it(finished):
+    config, whole, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    done = run("--config", str(config), "--workdir", str(whole), "--check")
+    assert done.returncode == 0 and "finished at step 100 of 100; nothing would be run" in done.stdout, done.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
 
 def test_mistakes_on_the_command_line_end_with_one_clear_line():

@@ -75,6 +75,12 @@ def _open_directory(
     if directory is None:
         return None
     directory.owner.acquire()
+    check_config(config, directory, allow_config_change)
+    return directory.read("tokenizer.model")
+
+
+def check_config(config: schema.ConfigDict, directory: workdirs.WorkDirectory, allow_config_change: bool) -> None:
+    """Raise ValueError, with the fields that differ, if a work directory has a run of another config."""
     stored = directory.read("config.json")
     if stored is not None:
         where = str(directory.path / "config.json")
@@ -84,7 +90,6 @@ def _open_directory(
                 f"{directory.path} contains a run of another config. Choose another --workdir, or continue this run "
                 "with the changed config by --allow_config_change. Differences:\n  " + "\n  ".join(lines)
             )
-    return directory.read("tokenizer.model")
 
 
 def _check_same(config: schema.ConfigDict) -> None:

@@ -82,6 +82,10 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
     )
+    flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
+    flags.DEFINE_integer(
+        "devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0
+    )
     flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config.")
     flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
@@ -104,6 +108,11 @@ def main(argv: Sequence[str]) -> None:
     settings = resolve.check(config)
     resolve.phases(config)
     workdir = flags.FLAGS.workdir or default_workdir(config)
+    if flags.FLAGS.check:
+        from rljax.run import preview
+
+        print("\n".join(preview.lines(config, workdir, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+        return
 
     import jax
 
