@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from rljax.config import files, schema
+from rljax.config import schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
 from rljax.run import checkpoints, loop, programs, sharding
@@ -88,7 +88,8 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
     return [
         "",
         f"phase {phase.name}: steps {phase.first + 1} to {phase.last}, {phase.algorithm.spec}",
-        f"  task          {settings.task}: {setup.task.size('train'):,} problems, {setup.task.size('heldout'):,} held out",
+        f"  task          {settings.task}: {setup.task.size('train'):,} problems, and "
+        f"{setup.task.size('heldout'):,} held out",
         f"  a step        {setup.prompts} prompts x {setup.samples} samples = {setup.rows} rows of up to "
         f"{setup.task.prompt_length} + {setup.task.completion_length} tokens",
         *(f"  {line}" for line in programs.work(setup)),

@@ -138,6 +138,7 @@ def page(program: programs.Program) -> str:
 
 
 def size(count: int) -> str:
+    """Format a number of bytes."""
     for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= limit:
             return f"{count / limit:.2f} {unit}"
