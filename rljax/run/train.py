@@ -2,6 +2,8 @@
 
     python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
     python -m rljax --config quickstart --set algorithm.kl=0.01
+    python -m rljax --config quickstart --seeds 0:4     # one run for each seed, and a table of all
+    python -m rljax --config quickstart --check         # print what would run; no device is used
 
 A shipped config can be named without its path. The default work directory is runs/<name>-<digest of the config>. To
 resume a run, run the same command again. On SIGTERM a run saves its state and exits with code 75, which means that it
@@ -82,6 +84,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
     )
+    flags.DEFINE_string("seeds", "", "Seeds to run one after another, such as 0:4 (0 to 3) or 0,3,5.")
     flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
     flags.DEFINE_integer(
         "devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0
@@ -108,6 +111,13 @@ def main(argv: Sequence[str]) -> None:
     settings = resolve.check(config)
     resolve.phases(config)
     workdir = flags.FLAGS.workdir or default_workdir(config)
+    if flags.FLAGS.seeds:
+        from rljax.run import seeds
+
+        folder = flags.FLAGS.workdir or f"{workdir}-seeds"
+        words = seeds.without(sys.argv[1:], "seeds", "workdir")
+        seeds.run(seeds.read(flags.FLAGS.seeds), config, folder, words, flags.FLAGS.check)
+        return
     if flags.FLAGS.check:
         from rljax.run import preview
 
