@@ -37,6 +37,7 @@ setuptools.setup(
         "orbax-checkpoint>=0.12",
         "rich",
         "safetensors",
+        "scipy",
         "sentencepiece",
         "tensorboardX",
         "tensorflow-datasets",

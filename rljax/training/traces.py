@@ -59,7 +59,7 @@ def rows(step: steps.Step) -> types.Rollout:
         if hasattr(step.sample, "trace"):
             rollout = step.sample(params, number, position, prompts, key)
         else:  # a host task's demonstrations are read on the host, which needs the indices
-            index = np.arange(position.size, dtype=np.int32) % setup.task.size("train")
+            index: Any = np.arange(position.size, dtype=np.int32) % setup.task.size("train")
             rollout = rollouts.demonstrate(setup, number, position, setup.task.prompts(index, "train"), key)
         if not setup.task.host or setup.algorithm.source.origin != "policy":
             return rollout
