@@ -382,6 +382,20 @@ def commands(folder, *lines):
     return [(code, (folder / f"{number}.stderr").read_text()) for number, code in enumerate(codes)]
 
 
+def test_mistakes_on_the_command_line_end_with_one_clear_line(tmp_path):
+    cases = (
+        (("--config", "quickstrat"), "quickstart"),
+        (("--config", "quickstart", "--config.phase.main.seed=1"), "a phase cannot set seed, which"),
+        (("--config", "quickstart:quik"), "the only variant is 'quick'"),
+        (("--config", "quickstart", "--config.batch.promts=3"), "batch.promts: unknown field. Did you mean 'prompts'"),
+        (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
+        (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
+    )
+    done = commands(tmp_path, *(list(arguments) for arguments, _ in cases))
+    for (_, words), (code, text) in zip(cases, done, strict=True):
+        assert code == 2 and words in text and text.startswith("error: ") and text.count("\n") == 1, text
+
+
 @pytest.mark.full
 def test_fuzzed_command_lines_end_in_one_line_and_exit_code_2(tmp_path):
     cases = [(f, t) for f, t in fuzz.strings(seed=9, count=80) if not {*"\0\ud800\udfff"} & {*t} and len(t) < 50_000]
