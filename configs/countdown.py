@@ -16,7 +16,7 @@ import rljax
 
 
 def get_config(arg: str = ""):
-    """Return the config; ``arg`` "quick" makes it small enough for a test and too short to learn."""
+    """Return the config; ``arg`` "quick" runs every part of it and is too short to learn (see quickstart:quick)."""
     config = rljax.default_config()
     config.name = "countdown"
     config.task = "countdown(numbers=3, highest=15, operators='+-', slip=0.3)"

@@ -34,6 +34,7 @@ COMMANDS = {
     "data": ("rljax.run.data", "Inspect, show and prepare data."),
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
 }
+_HELP = {"--help", "--helpshort", "--helpfull"}
 
 
 def overview() -> str:
@@ -77,10 +78,14 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
 
 
 def _run(name: str, arguments: Sequence[str]) -> None:
-    from absl import app, flags
+    from absl import app, flags, logging
+
+    def main(argv: Sequence[str]) -> None:
+        logging.set_verbosity(logging.WARNING)  # libraries log much at level INFO
+        module.main(argv)
 
     module = importlib.import_module(COMMANDS[name][0])
-    argv = [f"python -m rljax {name}", *arguments]
+    argv = [f"python -m rljax {name}", *("--help" if word in ("-h", "-help") else word for word in arguments)]
     if not hasattr(module, "define_flags"):
         module.main(argv)
         return
@@ -88,11 +93,13 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     flags.adopt_module_key_flags(module)  # --help lists the flags of the main module
     sys.modules["__main__"].__doc__ = module.__doc__  # and begins with its docstring
     try:
-        app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
+        app.run(main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
     except SystemExit:
-        if "--help" in arguments and hasattr(module, "after_help"):
+        if not _HELP & {*argv}:
+            raise
+        if "--help" in argv and hasattr(module, "after_help"):
             module.after_help()
-        raise
+        sys.exit(0)  # absl exits with 1
 
 
 def main(arguments: Sequence[str]) -> None:

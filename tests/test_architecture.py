@@ -35,7 +35,7 @@ FLOORS = {
         "run.config": (),  # settings of the loop, which the schema collects
         "config": ("host", "run.config"),
         "run": ("config", "host"),
-        "bench": ("__main__", "config", "run"),
+        "bench": ("__main__", "config", "host", "run"),
         "aot": ("bench", "config", "run"),
         "__main__": (),  # imports the command's module by name
     },

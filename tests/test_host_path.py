@@ -369,7 +369,6 @@ def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moo
         "rljax",
         "evaluate",
         "--allow_code=judges_of_test_host_path",
-        "--workdir",
         str(whole[0]),
         "--prompts",
         "4",

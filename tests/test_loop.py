@@ -21,7 +21,7 @@ import pytest
 import rljax
 from rljax.config import files, schema
 from rljax.host import workdirs
-from rljax.run import checkpoints, evaluate, loop, sample
+from rljax.run import checkpoints, evaluate, loop, preview, sample
 from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
@@ -267,13 +267,13 @@ def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, 
 
 def test_evaluate_and_sample_from_the_command_line(finished):
     _, whole, _ = finished
-    done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
+    done = run(str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
     assert done.returncode == 0, done.stdout
     record = json.loads(done.stdout.strip().splitlines()[-1])
     assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 100
-    done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
+    done = run(str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
-    done = run("--workdir", str(whole), "--prompt", "3+x=", module="sample")
+    done = run(str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
     done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
     assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout
@@ -291,18 +291,29 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
         evaluate.load(str(whole), "countdown()")
 
 
-def test_mistakes_on_the_command_line_end_with_one_clear_line():
-    for arguments, words in (
-        (("--config", "quickstrat"), "quickstart"),
-        (("--config", "quickstart", "--config.phase.main.seed=1"), "a phase cannot set seed, which"),
-        (("--config", "quickstart:quik"), "the only variant is 'quick'"),
-        (("--config", "quickstart", "--config.batch.promts=3"), "batch.promts: unknown field. Did you mean 'prompts'"),
-        (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
-        (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
-    ):
-        done = run(*arguments)
-        assert done.returncode == 2, done.stdout
-        assert words in done.stdout and "Traceback" not in done.stdout
+def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
+    config = tiny.config(mesh__data=8)
+    lines = preview.lines(config, tmp_path / "run")
+    text = "\n".join(lines)
+    assert f"{tmp_path / 'run'}: new, 4 steps" in text and "8 assumed (data 8)" in text
+    assert "phase warm: steps 1 to 2, sft()" in text and "phase main: steps 3 to 4, grpo(" in text
+    assert "8 prompts x 4 samples = 32 rows of up to 4 + " in text
+    size = int(re.search(r"policy ([\d,]+)", text)[1].replace(",", ""))
+    assert f"params {4 * size / 1024:.2f} KiB" in text  # float32
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(files.dumps(tiny.config("rloo()")))
+    with pytest.raises(ValueError, match=r"run of another config.*\n.*algorithm"):
+        preview.lines(config, tmp_path / "run")
+
+
+@pytest.mark.full
+def test_the_command_checks_a_run_that_exists_without_touching_it(finished):
+    config, whole, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    done = run("--config", str(config), "--workdir", str(whole), "--check")
+    assert done.returncode == 0 and "finished at step 100 of 100; nothing would be run" in done.stdout, done.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
 
 # --- from Python --------------------------------------------------------------------------------

@@ -869,7 +869,7 @@ def test_a_command_ends_with_one_line_and_code_2(case, tmp_path):
     folder = sound(tmp_path / "model")
     if case == "convert":
         FOLDERS["num_hidden_layers=10000000"](folder)
-        command = ["convert", f"--source={folder}"]
+        command = ["convert", str(folder)]
     elif case == "train":
         FOLDERS["config deep"](folder)
         command = ["--config=quickstart", f"--config.model.weights={folder}", f"--workdir={tmp_path / 'run'}"]

@@ -566,7 +566,7 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command("sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
+        command("sample", place, "--prompt", "3+4=", "--samples", "2"),
         command("metrics", place, "--count", "1"),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]

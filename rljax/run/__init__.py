@@ -20,6 +20,8 @@ Commands on runs
 ``passk``          Unbiased estimators of pass@k and their intervals: ``pass_at_k``, ``bootstrap``, ``wilson``.
 ``sample``         Completions of a prompt: ``complete``.
 ``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
+``seeds``          One config with several seeds, and a table of the results.
+``preview``        What a run would do, without devices: ``--check``.
 ``sharding``       How a config's train state is laid out over a mesh.
 ``convert``        A policy as a public checkpoint, and the reverse.
 """

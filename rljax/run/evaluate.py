@@ -1,6 +1,7 @@
 """Evaluation: unbiased pass@k and greedy accuracy on held-out prompts.
 
-python -m rljax evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+python -m rljax evaluate WORKDIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+python -m rljax evaluate runs/first --samples 64
 """
 
 import base64
@@ -17,14 +18,14 @@ import numpy as np
 import rich.console
 import rich.table
 import rich.text
-from absl import flags, logging
+from absl import flags
 
 from rljax import environments, sampling, types
 from rljax.config import files
 from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
-from rljax.host import processes
-from rljax.language import dotted
+from rljax.host import backends, processes
+from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, passk, programs
 from rljax.training import steps
 
@@ -211,6 +212,7 @@ def load(
       FileNotFoundError: there is no such checkpoint.
       ValueError: an unknown task, one that the tokenizer cannot encode, or code that ``allow_code`` does not allow.
     """
+    backends.start()
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
         if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("tokenizer"), str):
@@ -231,7 +233,6 @@ def load(
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; default: the run's.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
     flags.DEFINE_list("allow_code", [], ALLOW_CODE)
@@ -243,11 +244,8 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Evaluate a checkpoint; print a table and one line of JSON."""
-    if len(argv) > 1:
-        raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
-    program, params, step = load(f.workdir, f.task, f.step, f.allow_code)
+    program, params, step = load(messages.argument(argv, "the work directory of a run"), f.task, f.step, f.allow_code)
     number = program.number(step - 1)
     with host_rollouts.verifiers(program.setups[number]) as workers:
         record = evaluate(

@@ -14,7 +14,7 @@ from rljax import types
 from rljax.config import files, resolve, schema
 from rljax.data import documents, tokenizers
 from rljax.environments.verifiers import pool
-from rljax.host import processes, profiles, workdirs
+from rljax.host import backends, processes, profiles, workdirs
 from rljax.run import evaluate, host_rollouts, plots, programs, session
 from rljax.training import steps
 
@@ -75,6 +75,12 @@ def _open_directory(
     if directory is None:
         return None
     directory.owner.acquire()
+    check_config(config, directory, allow_config_change)
+    return directory.read("tokenizer.model")
+
+
+def check_config(config: schema.ConfigDict, directory: workdirs.WorkDirectory, allow_config_change: bool) -> None:
+    """Raise ValueError, with the fields that differ, if a work directory has a run of another config."""
     stored = directory.read("config.json")
     if stored is not None:
         where = str(directory.path / "config.json")
@@ -84,7 +90,6 @@ def _open_directory(
                 f"{directory.path} contains a run of another config. Choose another --workdir, or continue this run "
                 "with the changed config by --allow_config_change. Differences:\n  " + "\n  ".join(lines)
             )
-    return directory.read("tokenizer.model")
 
 
 def _check_same(config: schema.ConfigDict) -> None:
@@ -176,7 +181,7 @@ def train(
       profiles.OutOfMemory: a device ran out of memory.
     """
     config = resolve.complete(config)
-    programs.start_devices(resolve.check(config).cpu_devices)
+    backends.start(resolve.check(config).cpu_devices)
     _check_same(config)
     directory = None if workdir is None else workdirs.WorkDirectory(workdir)
     with contextlib.ExitStack() as stack:

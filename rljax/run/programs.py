@@ -17,6 +17,7 @@ from rljax.algorithms import interpreter
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.data.config import TokenizerConfig
+from rljax.host import backends
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, optimizers, phases, sharding, steps
@@ -156,7 +157,7 @@ def build(
     """
     config = resolve.complete(config)  # a copy, which later changes of the argument do not affect
     settings, resolved = resolve.check(config), resolve.phases(config)
-    start_devices(settings.cpu_devices)
+    backends.start(settings.cpu_devices)
     mesh = sharding.make_mesh(dataclasses.asdict(settings.mesh), devices)
     for phase in resolved:
         if phase.settings.learner.offload:
@@ -179,23 +180,6 @@ def build(
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program
-
-
-def start_devices(count: int) -> None:
-    """Set the number of CPU devices that JAX creates; 0 keeps the default.
-
-    Raises:
-      ValueError: JAX is already initialized with another number.
-    """
-    if count:
-        try:
-            jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:
-            if jax.local_device_count() != count:
-                raise ValueError(
-                    f"config.cpu_devices={count}: JAX has already started with {jax.local_device_count()} devices. Set "
-                    "it before the first use of JAX."
-                ) from None
 
 
 def work(setup: phases.Setup) -> list[str]:

@@ -2,6 +2,8 @@
 
     python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
     python -m rljax --config quickstart --set algorithm.kl=0.01
+    python -m rljax --config quickstart --seeds 0:4     # one run for each seed, and a table of all
+    python -m rljax --config quickstart --check         # print what would run; no device is used
 
 A shipped config can be named without its path. The default work directory is runs/<name>-<digest of the config>. To
 resume a run, run the same command again. On SIGTERM a run saves its state and exits with code 75, which means that it
@@ -18,7 +20,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from rljax import data
@@ -82,6 +84,11 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
     )
+    flags.DEFINE_string("seeds", "", "Seeds to run one after another, such as 0:4 (0 to 3) or 0,3,5.")
+    flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
+    flags.DEFINE_integer(
+        "devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0
+    )
     flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config.")
     flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
@@ -98,24 +105,35 @@ def main(argv: Sequence[str]) -> None:
     """Train and print the results and the work directory."""
     if len(argv) > 1:
         raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)  # Orbax logs every file at level INFO
     config = flags.FLAGS.config
     for edit in flags.FLAGS.set:
         files.override(config, *parse.setting(edit))
     settings = resolve.check(config)
     resolve.phases(config)
     workdir = flags.FLAGS.workdir or default_workdir(config)
+    if flags.FLAGS.seeds:
+        from rljax.run import seeds
+
+        folder = flags.FLAGS.workdir or f"{workdir}-seeds"
+        words = seeds.without(sys.argv[1:], "seeds", "workdir")
+        seeds.run(seeds.read(flags.FLAGS.seeds), config, folder, words, flags.FLAGS.check)
+        return
+    if flags.FLAGS.check:
+        from rljax.run import preview
+
+        print("\n".join(preview.lines(config, workdir, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+        return
 
     import jax
 
-    from rljax.host import processes
+    from rljax.host import backends, processes
 
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import checkpoints, loop, programs
+    from rljax.run import checkpoints, loop
 
     checkpoints.hide_tracebacks()
     try:
-        programs.start_devices(settings.cpu_devices)
+        backends.start(settings.cpu_devices)
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )

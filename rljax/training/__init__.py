@@ -1,6 +1,7 @@
 """The training step, which depends on interfaces and on no algorithm. README.md explains meshes, memory and the step.
 
 ``steps``       Compiles the functions of a step, rollout, update and both fused: ``make_step``, ``Step``.
+``traces``      The programs of a step with abstract arguments, without compiling them: ``trace``, ``names``.
 ``rollouts``    Rollouts: the choice of prompts, sampled or demonstrated completions, and their verdicts.
 ``updates``     The update: scores, advantages, objectives, epochs, minibatches and micro-batches.
 ``states``      The train state: its value at the start of a phase, and its sharding over a mesh.
