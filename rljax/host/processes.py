@@ -322,34 +322,43 @@ def global_rows(read: Callable[[np.ndarray], types.Tree], count: int, sharding: 
 # --- shutdown -----------------------------------------------------------------------------------
 
 
-_terminate = threading.Event()  # SIGTERM was received within ``notice``
+_received: list[int] = []  # the signals that were received within ``notice``
 
 
 @contextlib.contextmanager
 def notice() -> Iterator[Callable[[int], bool]]:
-    """Yield a function from a step number to whether the run must stop after that step (SIGTERM was received).
+    """Yield a function from a step number to whether the run must stop after that step, for SIGTERM or Ctrl-C.
 
     Call the function once at every step. With several processes, jax watches for SIGTERM, and a handler installed
-    here would disable that; jax then reports the same step to all processes. With one process, a signal handler is
-    installed if this is the main thread.
+    here would disable that; jax then reports the same step to all processes, and Ctrl-C is passed on as SIGTERM. With
+    one process, signal handlers are installed if this is the main thread. A second Ctrl-C has its earlier effect.
     """
-    if jax.distributed.is_initialized():
-        yield multihost_utils.reached_preemption_sync_point
-        return
     if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False
+        several = jax.distributed.is_initialized()
+        yield multihost_utils.reached_preemption_sync_point if several else lambda step: False
         return
-    previous = signal.signal(signal.SIGTERM, lambda *_: _terminate.set())
-    try:
-        yield lambda step: _terminate.is_set()
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-        _terminate.clear()
+    interrupt = signal.getsignal(signal.SIGINT)
+
+    def receive(number: int, frame: Any) -> None:
+        if number == signal.SIGINT and number not in _received:
+            print("\nCtrl-C: stopping after this step. Press it again to stop at once.", file=sys.stderr, flush=True)
+        elif number == signal.SIGINT and callable(interrupt):
+            interrupt(number, frame)
+        _received.append(number)
+        if number == signal.SIGINT and jax.distributed.is_initialized():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(_received.clear)
+        for number in (signal.SIGINT,) if jax.distributed.is_initialized() else (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, number, signal.signal(number, receive))
+        several = jax.distributed.is_initialized()
+        yield multihost_utils.reached_preemption_sync_point if several else lambda step: bool(_received)
 
 
-def terminating() -> bool:
-    """Return whether SIGTERM was received within ``notice``; False if several processes decide together."""
-    return _terminate.is_set()
+def received() -> str:
+    """Return the signal received within ``notice``, "SIGTERM" or "Ctrl-C"; "" if none was."""
+    return "Ctrl-C" if signal.SIGINT in _received else "SIGTERM" if _received else ""
 
 
 def lost(error: BaseException | None) -> bool:

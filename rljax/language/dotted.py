@@ -14,13 +14,11 @@ import ast
 import contextlib
 import contextvars
 import importlib
-import importlib.util
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rljax.language import messages
+from rljax.language import messages, sources
 
 T = TypeVar("T", bound=Callable)
 
@@ -34,6 +32,9 @@ KINDS = {
 
 _MARK = "__rljax_kind__"
 _ALLOWED: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar("allowed", default=None)  # None: all
+_REACHED: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
+    "reached", default=None
+)  # None: not recorded
 
 
 class NotMarked(ValueError):
@@ -63,6 +64,16 @@ def only(packages: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         _ALLOWED.reset(token)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[set[str]]:
+    """Yield a set that receives the module of every path that is resolved within the block."""
+    token = _REACHED.set(reached := set())
+    try:
+        yield reached
+    finally:
+        _REACHED.reset(token)
 
 
 def load(path: str, kind: str) -> Callable:
@@ -99,6 +110,8 @@ def load(path: str, kind: str) -> Callable:
     function = getattr(imported, name, None)
     if not callable(function) or not marked(function, kind):
         raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
+    if (reached := _REACHED.get()) is not None:
+        reached.add(module)
     return function
 
 
@@ -106,7 +119,7 @@ def _check_source(path: str, module: str, name: str, kind: str) -> None:
     """Check, without importing it, that a module can have a marked object of this name."""
     shown = messages.shown(path)
     try:
-        source = _source(module) or ""
+        source = sources.read(module) or ""
         tree = ast.parse(source if "rljax" in source else "")
     except (ImportError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NotMarked(f"{shown} cannot be imported ({error}).") from None
@@ -121,28 +134,3 @@ def _check_source(path: str, module: str, name: str, kind: str) -> None:
         raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
     if not defined[name].decorator_list:
         raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
-
-
-def _source(module: str) -> str | None:
-    """Return the source of a module, found as the import system does, but without importing its packages.
-
-    Raises:
-      ImportError: there is no such module.
-    """
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)  # imports nothing, as the name has no package
-    locations = [] if spec is None else list(spec.submodule_search_locations or [])
-    loader, name = spec and spec.loader, top
-    for part in rest:
-        name, portions, loader = f"{name}.{part}", [], None
-        for location in locations:
-            finder = pkgutil.get_importer(location)
-            spec = finder.find_spec(name) if finder else None
-            if spec is not None and spec.loader is not None:
-                loader, portions = spec.loader, list(spec.submodule_search_locations or [])
-                break
-            portions += [] if spec is None else list(spec.submodule_search_locations or [])  # a namespace package
-        locations = portions
-    if loader is None:
-        raise ImportError(f"no module named {messages.shown(module)}")
-    return getattr(loader, "get_source", lambda name: None)(name)  # compiled modules have none

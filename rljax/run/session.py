@@ -32,14 +32,19 @@ class Session(contextlib.AbstractContextManager):
     """
 
     def __init__(
-        self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool, allow_log_gap: bool
+        self,
+        program: programs.Program,
+        code: dict[str, str],
+        directory: workdirs.WorkDirectory | None,
+        progress: bool,
+        allow_log_gap: bool,
     ):
         """Restore the newest checkpoint, if any, and truncate the logs to its step.
 
         Raises:
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
-        self.program, self.directory = program, directory
+        self.program, self.code, self.directory = program, code, directory
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -57,6 +62,9 @@ class Session(contextlib.AbstractContextManager):
         folder = written and written.logs
         self.logger = processes.together(lambda: metrics.Logger(folder, resume_step=self.step, written=logs))
         if written is not None:
+            written.write(
+                "code.json", json.dumps(code, indent=2)
+            )  # before the config, which the next run compares first
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
@@ -152,6 +160,7 @@ class Session(contextlib.AbstractContextManager):
                 "step": step,
                 "logs": processes.together(self._store_logs),
                 "config": json.loads(files.dumps(self.program.config)),
+                "code": self.code,
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
             with self.clock.spent("checkpoint"):

@@ -3,16 +3,16 @@
     python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
     python -m rljax --config quickstart --set algorithm.kl=0.01
 
-A shipped config can be named without its path. The default work directory is runs/<name>-<digest of the config>. To
-resume a run, run the same command again. On SIGTERM a run saves its state and exits with code 75, which means that it
-is unfinished and should be started again.
+A shipped config can be named without its path. The default work directory is runs/NAME-CHANGES-DIGEST, with the fields
+that differ from the file, and a digest of the config and of the code outside rljax that it names. To resume a run, run
+the same command again; to start it anew, add --fresh. On SIGTERM a run saves its state and exits with code 75, which
+means that it is unfinished and should be started again; on Ctrl-C it saves its state and exits with code 130.
 
 On several hosts, run the same command on each, in a shared folder. On TPU slices and in SLURM steps the processes find
 each other; elsewhere set --coordinator HOST:PORT --num_processes N --process_id I, or RLJAX_COORDINATOR,
 RLJAX_NUM_PROCESSES and RLJAX_PROCESS_ID. If one process dies, the others exit with code 75 or are aborted by JAX.
 """
 
-import hashlib
 import itertools
 import pathlib
 import sys
@@ -65,11 +65,6 @@ def _explain(argv: Sequence[str]) -> None:
         files.check(config, field)
 
 
-def default_workdir(config: schema.ConfigDict) -> pathlib.Path:
-    """Return runs/<name>-<digest>, a different folder for each config."""
-    return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(files.dumps(config).encode()).hexdigest()[:8]}"
-
-
 def after_help() -> None:
     """Print what follows the flags of ``--help``: the fields of ``--config.FIELD``."""
     print("\nFields of --config.FIELD=VALUE; more in configs/README.md:")
@@ -79,10 +74,9 @@ def after_help() -> None:
 def define_flags() -> None:
     """Define the flags of this command."""
     config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped config.")
-    flags.DEFINE_string(
-        "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
-    )
-    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config.")
+    flags.DEFINE_string("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
+    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config or code.")
+    flags.DEFINE_bool("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
     flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
     flags.DEFINE_string("coordinator", None, "With several processes: HOST:PORT of process 0.")
@@ -103,16 +97,17 @@ def main(argv: Sequence[str]) -> None:
     for edit in flags.FLAGS.set:
         files.override(config, *parse.setting(edit))
     settings = resolve.check(config)
-    resolve.phases(config)
-    workdir = flags.FLAGS.workdir or default_workdir(config)
+    code = resolve.code(config)
 
     import jax
 
     from rljax.host import processes
 
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import checkpoints, loop, programs
+    from rljax.run import checkpoints, identity, loop, programs
 
+    base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
+    workdir = flags.FLAGS.workdir or identity.default_workdir(config, code, base)
     checkpoints.hide_tracebacks()
     try:
         programs.start_devices(settings.cpu_devices)
@@ -147,10 +142,10 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     log = print if processes.leader() else lambda *_: None
     log(f"work directory: {workdir}")
     try:
-        changed, gap = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap
-        result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap)
+        changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
+        result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
     except (loop.Interrupted, storage.Unavailable) as stopped:
-        command = " ".join(["python -m rljax", *sys.argv[1:]])
+        command = " ".join(["python -m rljax", *(word for word in sys.argv[1:] if word.lstrip("-") != "fresh")])
         log(f"{stopped} To resume, run the same command again:\n  {command}")
         sys.exit(loop.RESUMABLE)
     if processes.leader():
