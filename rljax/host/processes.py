@@ -333,31 +333,35 @@ def notice() -> Iterator[Callable[[int], bool]]:
     here would disable that; jax then reports the same step to all processes, and Ctrl-C is passed on as SIGTERM. With
     one process, signal handlers are installed if this is the main thread. A second Ctrl-C has its earlier effect.
     """
+    several = jax.distributed.is_initialized()
+    asked = multihost_utils.reached_preemption_sync_point if several else lambda step: bool(_received)
     if threading.current_thread() is not threading.main_thread():
-        several = jax.distributed.is_initialized()
-        yield multihost_utils.reached_preemption_sync_point if several else lambda step: False
+        yield asked
         return
-    interrupt = signal.getsignal(signal.SIGINT)
+    numbers = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.getsignal(number) for number in numbers}
 
     def receive(number: int, frame: Any) -> None:
-        if number == signal.SIGINT and number not in _received:
-            print("\nCtrl-C: stopping after this step. Press it again to stop at once.", file=sys.stderr, flush=True)
-        elif number == signal.SIGINT and callable(interrupt):
-            interrupt(number, frame)
+        if number == signal.SIGINT:
+            signal.signal(number, previous[number])
+            os.write(2, b"\nCtrl-C: stopping after this step; press it again to stop at once.\n")
+            if several:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
         _received.append(number)
-        if number == signal.SIGINT and jax.distributed.is_initialized():
-            os.kill(os.getpid(), signal.SIGTERM)
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(_received.clear)
-        for number in (signal.SIGINT,) if jax.distributed.is_initialized() else (signal.SIGINT, signal.SIGTERM):
-            stack.callback(signal.signal, number, signal.signal(number, receive))
-        several = jax.distributed.is_initialized()
-        yield multihost_utils.reached_preemption_sync_point if several else lambda step: bool(_received)
+    try:
+        for number in numbers:
+            signal.signal(number, receive)
+        yield asked
+    finally:
+        for number in numbers:
+            signal.signal(number, previous[number])
+        _received.clear()
 
 
 def received() -> str:
-    """Return the signal received within ``notice``, "SIGTERM" or "Ctrl-C"; "" if none was."""
+    """Return "SIGTERM" or "Ctrl-C", received within ``notice``, else ""; always "" if several processes decide."""
     return "Ctrl-C" if signal.SIGINT in _received else "SIGTERM" if _received else ""
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,9 @@ from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
 """Exit code 75 after SIGTERM: the run is unfinished and can be resumed."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: the run is unfinished and can be resumed."""
 
 
 class Recompiled(RuntimeError):
@@ -108,6 +111,18 @@ def _evaluation(
     return record
 
 
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[int], bool]]:
+    """As ``processes.notice``; ``Interrupted`` becomes a KeyboardInterrupt after Ctrl-C, and names the signal."""
+    with processes.notice() as stopping:
+        try:
+            yield stopping
+        except Interrupted as stopped:
+            keyboard = processes.received() == "Ctrl-C"
+            message = f"{processes.received() or 'SIGTERM'}: {stopped}"
+            raise (KeyboardInterrupt if keyboard else Interrupted)(message) from stopped.__cause__
+
+
 def train(
     config: schema.ConfigDict,
     workdir: str | os.PathLike[str] | None = None,
@@ -138,6 +153,7 @@ def train(
         explains.
       OSError: a file cannot be written, or was deleted during the run.
       Interrupted: the process received SIGTERM; the state is saved, except during an evaluation.
+      KeyboardInterrupt: Ctrl-C, which saves like SIGTERM; the second one stops at once.
       VerifierError: the workers of a host task cannot be started, or every score of a step crashed.
       NonFinite: too many consecutive updates were not finite.
       Recompiled: a function of the step was compiled more than once.
@@ -160,7 +176,7 @@ def train(
         tokenizer = None if saved is None else tokenizers.load(saved)
         program = processes.together(lambda: programs.build(config, tokenizer, devices))
         workers = _workers(program, stack)
-        stopping = stack.enter_context(processes.notice())
+        stopping = stack.enter_context(_signals())
         run = stack.enter_context(session.Session(program, code, directory, progress, allow_log_gap))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
@@ -236,5 +252,5 @@ def _phase(
         run.step = current
         if stop and current < run.program.updates:
             saved = "saved" if run.saver is not None else "not saved (no work directory)"
-            raise Interrupted(f"SIGTERM: stopped after step {current} of {run.program.updates}, {saved}.")
+            raise Interrupted(f"stopped after step {current} of {run.program.updates}, {saved}.")
     return state

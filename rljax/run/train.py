@@ -144,10 +144,10 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     try:
         changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
         result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
-    except (loop.Interrupted, storage.Unavailable) as stopped:
+    except (loop.Interrupted, storage.Unavailable, KeyboardInterrupt) as stopped:
         command = " ".join(["python -m rljax", *(word for word in sys.argv[1:] if word.lstrip("-") != "fresh")])
         log(f"{stopped} To resume, run the same command again:\n  {command}")
-        sys.exit(loop.RESUMABLE)
+        sys.exit(loop.INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else loop.RESUMABLE)
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
