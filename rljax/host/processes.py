@@ -339,7 +339,7 @@ def notice() -> Iterator[Callable[[int], bool]]:
         yield asked
         return
     numbers = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.getsignal(number) for number in numbers}
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def receive(number: int, frame: Any) -> None:
         if number == signal.SIGINT:

@@ -14,7 +14,7 @@ from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes, profiles, workdirs
-from rljax.run import evaluate, host_rollouts, identity, plots, programs, session
+from rljax.run import evaluate, forks, host_rollouts, identity, plots, programs, session
 from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
@@ -159,7 +159,7 @@ def train(
       Recompiled: a function of the step was compiled more than once.
       profiles.OutOfMemory: a device ran out of memory.
     """
-    config = resolve.complete(config)
+    config = forks.complete(resolve.complete(config))
     programs.start_devices(resolve.check(config).cpu_devices)
     code = resolve.code(config)
     identity.check_same(config, code)
@@ -170,6 +170,8 @@ def train(
         saved = directory and processes.from_leader(
             lambda: identity.claim(directory, config, code, allow_change=allow_config_change, fresh=fresh)
         )
+        if saved is None and config.checkpoint.init:
+            saved = processes.from_leader(lambda: forks.tokenizer(config))
         if saved is None and processes.several():  # created by one process, so that all have the same
             settings, resolved = resolve.check(config), resolve.phases(config)
             saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
@@ -182,17 +184,14 @@ def train(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )
         state = run.state
-        if run.step >= program.updates and progress and processes.leader():
-            print(
-                f"already finished at step {run.step} of {program.updates}: nothing was run (--fresh starts anew)",
-                flush=True,
-            )
+        if progress and processes.leader():
+            run.greet()
         for number, (phase, step) in enumerate(zip(program.phases, program.steps, strict=True)):
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
                 run.announce(step)
-                state = step.begin(state, program.key, program.initial() if state is None else None)
+                state = step.begin(state, program.key, run.initial() if state is None else None)
             assert state is not None
             state = _phase(run, number, step, state, workers[number], stopping)
         assert state is not None

@@ -66,7 +66,7 @@ def learning_curve(
         for color, (name, label) in zip(_COLORS, lines, strict=False):
             _line(ax, history, phases, name, label, color)
         _decorate(ax, title, "step", unit)
-        _mark_phases(ax, phases, history[-1]["step"])
+        _mark_phases(ax, phases, history[0]["step"] - 1, history[-1]["step"])
         if len(ax.get_legend_handles_labels()[1]) > 1:
             position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
             ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
@@ -156,19 +156,20 @@ def _phases_of(history: Sequence[Record]) -> list[tuple[str, int]]:
     return phases
 
 
-def _mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], end: int) -> None:
-    """Draw a line between phases, and the name of each at its top left."""
+def _mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], first: int, end: int) -> None:
+    """Draw a line between the phases of the steps above ``first``, and the name of each at its top left."""
+    phases = [phase for phase in phases if phase[1] > first]
     if len(phases) < 2:
         return
     ax.set_ylim(top=ax.get_ylim()[0] + 1.14 * (ax.get_ylim()[1] - ax.get_ylim()[0]))  # room for the names
     top = transforms.blended_transform_factory(ax.transData, ax.transAxes)
-    first = 0
+    start = first
     for name, last in phases:
         if first >= end:
             break
-        if first:
+        if first > start:
             ax.axvline(first + 0.5, color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-        narrow = (min(last, end) - first) / end < 0.015 * len(name) + 0.02
+        narrow = (min(last, end) - first) / (end - start) < 0.015 * len(name) + 0.02
         ax.annotate(
             name,
             (first + 0.5, 1.0),

@@ -76,6 +76,7 @@ def define_flags() -> None:
     config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped config.")
     flags.DEFINE_string("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
     flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config or code.")
+    flags.DEFINE_string("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
     flags.DEFINE_bool("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
     flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
@@ -96,6 +97,8 @@ def main(argv: Sequence[str]) -> None:
     config = flags.FLAGS.config
     for edit in flags.FLAGS.set:
         files.override(config, *parse.setting(edit))
+    if flags.FLAGS.init is not None:
+        config.checkpoint.init = flags.FLAGS.init
     settings = resolve.check(config)
     code = resolve.code(config)
 
@@ -104,10 +107,10 @@ def main(argv: Sequence[str]) -> None:
     from rljax.host import processes
 
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import checkpoints, identity, loop, programs
+    from rljax.run import checkpoints, forks, identity, loop, programs
 
     base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
-    workdir = flags.FLAGS.workdir or identity.default_workdir(config, code, base)
+    workdir = flags.FLAGS.workdir or identity.default_workdir(forks.complete(config), code, base)
     checkpoints.hide_tracebacks()
     try:
         programs.start_devices(settings.cpu_devices)
