@@ -5,13 +5,14 @@
     runs/first         the newest checkpoint
 
 The phases that both runs have in common at the start, with equal names and numbers of steps, are skipped if they had
-ended at the checkpoint. The fork then begins at the end of the last skipped phase: its steps are numbered, and its
-prompts and random numbers drawn, as if it had run them. It takes over what a phase takes over from the previous one,
-and the tokenizer. Without a skipped phase it begins at step 0 with the policy's parameters.
+ended at the checkpoint. The fork begins at the end of the last skipped phase, with what a phase takes over from the
+previous one: its steps are numbered, and its prompts and random numbers drawn, as if it had run them. Without a skipped
+phase it begins at step 0 with the policy's parameters. The tokenizer is that of the other run.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from rljax import types
 from rljax.config import files, schema
@@ -45,11 +46,8 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
     ends = _ends(_config(text))
     if selector and selector not in ends:
         raise ValueError(f"config.checkpoint.init={text!r}: no phase {selector!r}.{parse.nearest(selector, ends)}")
-    step = ends[selector] if selector else max(steps, default=None)
-    if step not in steps:
-        which = f"at the end of phase {selector!r} (step {step})" if selector else ""
-        shown = ", ".join(map(str, steps)) or "none"
-        raise ValueError(f"config.checkpoint.init={text!r}: no checkpoint {which}. Steps with a checkpoint: {shown}.")
+    step = ends[selector] if selector else max(steps, default=0)
+    _check_step(text, step, steps)
     config.checkpoint.init = f"{run}@{step}"
     return config
 
@@ -71,21 +69,17 @@ def tokenizer(config: schema.ConfigDict) -> bytes:
 
 
 def load(program: programs.Program) -> Start:
-    """Read the checkpoint that the config of a program forks.
-
-    Args:
-      program: the fork.
-
-    Returns:
-      Its start.
+    """Return the start of a fork, from the checkpoint that its config names.
 
     Raises:
       ValueError: there is no such checkpoint, its parameters differ from those of the program in name, shape or type,
-        or every phase would be skipped.
+        or all phases would be skipped.
     """
     text = program.settings.checkpoint.init
     run, selector = _split(text)
     step, source = int(selector), _config(text)
+    saved = checkpoints.Checkpointer(storage.path(run) / "checkpoints")
+    _check_step(text, step, saved.all_steps())
     common = itertools.takewhile(
         lambda pair: (pair[0].name, pair[0].last) == pair[1] and pair[0].last <= step,
         zip(program.phases, _ends(source).items(), strict=False),
@@ -96,21 +90,20 @@ def load(program: programs.Program) -> Start:
             f"config.checkpoint.init={text!r}: all phases had ended by step {step}, so there is nothing to run. Choose "
             "an earlier checkpoint, more steps, or other names of phases."
         )
-    saved = checkpoints.Checkpointer(storage.path(run) / "checkpoints")
     state = policy = None
     try:
         if count:
             state = saved.restore_part(_carried(program, count), step)
         else:
             policy = saved.restore_params({"policy": program.steps[0].shape.params["policy"]}, step)[0]["policy"]
-    except FileNotFoundError as error:
-        raise ValueError(f"config.checkpoint.init={text!r}: {error}") from None
     except ValueError as error:
         raise ValueError(f"config.checkpoint.init={text!r}: this run {str(error).removeprefix('like: ')}") from None
     first = program.phases[count - 1].last if count else 0
     note = f"begins at step {first} with the parameters of {text}"
     if count:
-        note += f"; skipped: {', '.join(p.name for p in program.phases[:count])}"
+        note += f"; skipped phases: {', '.join(p.name for p in program.phases[:count])}"
+    fields = [line.partition(":")[0].removeprefix("config.") for line in files.differences(source, program.config)]
+    note += f"; fields that differ from that run: {', '.join(f for f in fields if f != 'checkpoint.init') or 'none'}"
     return Start(first, state, policy, note)
 
 
@@ -124,6 +117,12 @@ def _carried(program: programs.Program, count: int) -> types.TrainState:
         pool=shape.pool if setup.continues(previous.setup) else (),
         algorithm=(),
     )
+
+
+def _check_step(text: str, step: int, steps: Sequence[int]) -> None:
+    if step not in steps:
+        shown = ", ".join(map(str, steps)) or "none"
+        raise ValueError(f"config.checkpoint.init={text!r}: no checkpoint of step {step}, only of steps {shown}.")
 
 
 def _split(text: str) -> tuple[str, str]:

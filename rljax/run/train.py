@@ -15,13 +15,14 @@ RLJAX_NUM_PROCESSES and RLJAX_PROCESS_ID. If one process dies, the others exit w
 
 import itertools
 import pathlib
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import flags, logging
 from ml_collections import config_flags
 
-from rljax import data
+from rljax import __main__, data
 from rljax.config import files, page, resolve, schema
 from rljax.language import messages, parse
 
@@ -123,7 +124,7 @@ def main(argv: Sequence[str]) -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     try:
-        _train(config, workdir)
+        _train(config, workdir, code)
     except Exception as error:
         if processes.lost(error):
             message = messages.shown(str(error))
@@ -136,7 +137,7 @@ def main(argv: Sequence[str]) -> None:
         raise
 
 
-def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
+def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping[str, str]) -> None:
     """Train; of several processes, process 0 prints."""
     from rljax.data import storage
     from rljax.host import processes
@@ -154,3 +155,19 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
+        print("next:" + "".join(f"\n  python -m rljax {command}" for command in _next(workdir, code)))
+
+
+def _next(workdir: str | pathlib.Path, code: Mapping[str, str]) -> list[str]:
+    """Return commands that look at a finished run."""
+    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code})
+    place = shlex.quote(str(workdir))
+    allowed = f" --allow_code={','.join(packages)}" if packages else ""
+    arguments = {
+        "report": place,
+        "compare": f"{place} OTHER_RUN",
+        "metrics": place,
+        "evaluate": f"--workdir {place}{allowed}",
+        "sample": f"--workdir {place}{allowed}",
+    }
+    return [f"{name} {words}" for name, words in arguments.items() if name in __main__.COMMANDS]
