@@ -123,9 +123,10 @@ def _stop_on_second_interrupt() -> None:
 if __name__ == "__main__":
     training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
     if training:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stop)  # before the imports of the command, which take seconds
-        _stop_on_second_interrupt()
+        signal.signal(signal.SIGTERM, _stop)  # before the imports of the command, which take seconds
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a background job ignores it
+            signal.signal(signal.SIGINT, _stop)
+            _stop_on_second_interrupt()
     code: Any = 1
     try:
         main(sys.argv[1:])

@@ -338,7 +338,10 @@ def notice() -> Iterator[Callable[[int], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    numbers = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
+    numbers = (
+        [] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [signal.SIGINT]
+    )  # a background job ignores it
+    numbers += [] if several else [signal.SIGTERM]
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def receive(number: int, frame: Any) -> None:

@@ -92,6 +92,14 @@ def claim(
     if fresh and (place := _move_aside(directory)):
         print(f"--fresh: the earlier run is now {place}", flush=True)
         directory.owner.acquire()
+    check(directory, config, code, allow_change)
+    return directory.read("tokenizer.model")
+
+
+def check(
+    directory: workdirs.WorkDirectory, config: schema.ConfigDict, code: dict[str, str], allow_change: bool
+) -> None:
+    """Raise ValueError, with what differs, if a work directory has a run of another config or of other code."""
     stored = directory.read("config.json")
     if stored is not None:
         where = str(directory.path / "config.json")
@@ -104,7 +112,6 @@ def claim(
                 "anew by --fresh, or continue this run with the changes by --allow_config_change. Differences:\n  "
                 + "\n  ".join(lines)
             )
-    return directory.read("tokenizer.model")
 
 
 def _move_aside(directory: workdirs.WorkDirectory) -> str:
