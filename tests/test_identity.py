@@ -10,7 +10,7 @@ import pytest
 
 from rljax.config import files, resolve
 from rljax.host import processes, workdirs
-from rljax.language import sources
+from rljax.language import reached
 from rljax.run import forks, identity, loop
 from tests import tiny
 
@@ -60,7 +60,7 @@ def test_the_code_of_a_run_is_what_its_config_reaches_outside_rljax(study):
     assert resolve.code(config()) == code
     (study / "late.py").write_text("A = 1\n")  # not imported yet
     changed = resolve.code(config())
-    assert [line.partition(": ")[0] for line in sources.differences(code, changed)] == [
+    assert [line.partition(": ")[0] for line in reached.differences(code, changed)] == [
         "code of identity_study/late.py"
     ]
 
@@ -71,7 +71,7 @@ def test_code_that_changed_after_its_import_is_refused_until_it_is_reloaded(stud
     with pytest.raises(ValueError, match=r"constants\.py has changed since this process imported it\. Restart Python"):
         resolve.code(config())
     importlib.reload(sys.modules["identity_study.constants"])
-    assert len(sources.differences(code, resolve.code(config()))) == 1
+    assert len(reached.differences(code, resolve.code(config()))) == 1
 
 
 def earlier(place, config, code):

@@ -16,7 +16,7 @@ from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import schema
 from rljax.host import profiles
-from rljax.language import dotted, messages, parse, settings, sources
+from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
 from rljax.training import optimizers
@@ -105,10 +105,10 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
 
 
 def code(config: schema.ConfigDict) -> dict[str, str]:
-    """Return digests of the modules outside rljax that a config reaches, see ``sources``. Raises as ``phases``."""
-    with dotted.recording() as modules:
+    """Return digests of the modules outside rljax that a config reaches, see ``reached``. Raises as ``phases``."""
+    with reached.recording() as modules:
         phases(config)
-    return sources.digests(modules)
+    return reached.digests(modules)
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:

@@ -4,12 +4,13 @@
               evaluating code: ``one``, ``many``, ``setting``, ``literal``, ``with_argument``, ``lookup``, ``invoke``;
               finds the nearest valid name for error messages: ``nearest``.
 ``dotted``    Marks the functions that a dotted path may name, and resolves such a path: ``mark``, ``marked``, ``load``,
-              ``only``, ``recording``.
+              ``only``; resolves the path of a reward function: ``reward``.
+``sources``   The source of a module that is not imported.
+``reached``   Digests of the modules outside rljax that a config reaches: ``recording``, ``digests``, ``differences``.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``messages``  Shortens and escapes user text in error messages: ``shown``, ``printable``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
-``sources``   Digests of the modules outside rljax that a config reaches: ``digests``, ``differences``.
 
 Names, types and ranges are those of Python signatures and annotations. Every folder may import this one, which imports
 only ``types``.

@@ -14,7 +14,7 @@ from typing import Any
 from rljax.config import files, schema
 from rljax.data import documents, storage
 from rljax.host import processes, workdirs
-from rljax.language import sources
+from rljax.language import reached
 
 _LONGEST = 60  # maximum length of the words of a name
 
@@ -57,7 +57,7 @@ def check_same(config: schema.ConfigDict, code: dict[str, str]) -> None:
     first, *others = (json.loads(both) for both in processes.gather(json.dumps([files.dumps(config), code])))
     for process, other in enumerate(others, start=1):
         configs = [files.from_dict(json.loads(dumped)) for dumped, _ in (first, other)]
-        if lines := files.differences(*configs) + sources.differences(first[1], other[1]):
+        if lines := files.differences(*configs) + reached.differences(first[1], other[1]):
             raise ValueError(
                 f"process {process} has another config or other code than process 0. Differences:\n  "
                 + "\n  ".join(lines)
@@ -105,7 +105,7 @@ def check(
         where = str(directory.path / "config.json")
         lines = files.differences(files.from_dict(documents.parse_object(stored, where), f"{where}: config"), config)
         recorded = documents.parse_object(directory.read("code.json") or b"{}", str(directory.path / "code.json"))
-        lines += sources.differences(recorded, code)
+        lines += reached.differences(recorded, code)
         if lines and not allow_change:
             raise ValueError(
                 f"{directory.path} contains a run of another config or of other code. Choose another --workdir, start "
