@@ -338,10 +338,8 @@ def notice() -> Iterator[Callable[[int], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    numbers = (
-        [] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [signal.SIGINT]
-    )  # a background job ignores it
-    numbers += [] if several else [signal.SIGTERM]
+    background = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # such a job ignores Ctrl-C
+    numbers = [*([] if background else [signal.SIGINT]), *([] if several else [signal.SIGTERM])]
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def receive(number: int, frame: Any) -> None:

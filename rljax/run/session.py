@@ -67,9 +67,7 @@ class Session(contextlib.AbstractContextManager):
         folder = written and written.logs
         self.logger = processes.together(lambda: metrics.Logger(folder, resume_step=self.step, written=logs))
         if written is not None:
-            written.write(
-                "code.json", json.dumps(code, indent=2)
-            )  # before the config, which the next run compares first
+            written.write("code.json", json.dumps(code, indent=2))  # first: it is compared where there is a config
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
