@@ -10,6 +10,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -117,16 +118,35 @@ def main(arguments: Sequence[str]) -> None:
     run(name, rest)
 
 
-def _stop(*_: Any) -> None:
-    """Exit with code 75: until a run handles SIGTERM itself, there is nothing to save."""
-    os.write(2, b"SIGTERM: to resume, run the same command again.\n")
-    os._exit(os.EX_TEMPFAIL)
+def _stop(number: int, *_: Any) -> None:
+    """Exit with code 75 or 130: until a run handles the signal itself, there is nothing to save."""
+    name, code = (b"Ctrl-C", 130) if number == signal.SIGINT else (b"SIGTERM", os.EX_TEMPFAIL)
+    os.write(2, name + b": to resume, run the same command again.\n")
+    os._exit(code)
+
+
+def _stop_on_second_interrupt() -> None:
+    """Exit with code 130 on the second Ctrl-C, even while the main thread compiles and handles no signal."""
+    receiver, sender = os.pipe()
+    os.set_blocking(sender, False)
+    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        count = 0
+        while count < 2:
+            count += os.read(receiver, 1)[0] == signal.SIGINT
+        os._exit(130)
+
+    threading.Thread(target=watch, name="interrupts", daemon=True).start()
 
 
 if __name__ == "__main__":
     training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
     if training:
         signal.signal(signal.SIGTERM, _stop)  # before the imports of the command, which take seconds
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a background job ignores it
+            signal.signal(signal.SIGINT, _stop)
+            _stop_on_second_interrupt()
     code: Any = 1
     try:
         main(sys.argv[1:])
@@ -134,6 +154,8 @@ if __name__ == "__main__":
     except SystemExit as error:
         code = error.code or 0
         raise
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         if training:  # the state is saved and the exit code is known
             signal.signal(signal.SIGTERM, lambda *_: os._exit(code if isinstance(code, int) else 1))

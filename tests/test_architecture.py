@@ -34,7 +34,7 @@ FLOORS = {
         "host": (),
         "run.config": (),  # settings of the loop, which the schema collects
         "config": ("host", "run.config"),
-        "run": ("config", "host"),
+        "run": ("__main__", "config", "host"),
         "bench": ("__main__", "config", "host", "run"),
         "aot": ("bench", "config", "run"),
         "__main__": (),  # imports the command's module by name

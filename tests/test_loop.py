@@ -20,8 +20,10 @@ import pytest
 
 import rljax
 from rljax.config import files, schema
+from rljax.data import tokenizers
 from rljax.host import workdirs
-from rljax.run import checkpoints, evaluate, loop, preview, sample
+from rljax.models.checkpoints import weights
+from rljax.run import checkpoints, convert, evaluate, loop, preview, sample
 from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
@@ -37,15 +39,18 @@ def get_config(arg=""):
 """
 
 
-def command(module, *arguments):
+def command(module, *arguments, prefix=()):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     return {
-        "args": [sys.executable, "-m", "rljax", *filter(None, [module]), *arguments],
+        "args": [*prefix, sys.executable, "-m", "rljax", *filter(None, [module]), *arguments],
         "env": environment,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.STDOUT,
         "text": True,
     }
+
+
+FOREGROUND = ("env", "--default-signal=INT")  # pytest itself may run in the background and ignore Ctrl-C
 
 
 def run(*arguments, module=""):
@@ -80,6 +85,9 @@ def test_a_run_writes_everything_it_promises(finished):
     _, workdir, output = finished
     for name in ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "config.json"):
         assert (workdir / name).stat().st_size > 0, name
+    assert json.loads((workdir / "code.json").read_text()) == {}  # the config names nothing outside rljax
+    assert {"15", "90", "100"} <= set(os.listdir(workdir / "checkpoints"))  # the end of a phase is kept
+    assert f"next:\n  python -m rljax metrics {workdir}\n" in output
     assert (workdir / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
     assert (workdir / "passk.png").read_bytes()[:4] == b"\x89PNG"
     assert list((workdir / "tensorboard").iterdir())
@@ -102,14 +110,48 @@ def test_8_kills_and_2_sigterms_at_random_moments_change_nothing(tmp_path):
     assert failures == [] and len(signals) == 10
 
 
-def test_sigterm_before_the_imports_exits_with_the_resumable_code():
-    process = subprocess.Popen(**command("", "--config", "quickstart", "--workdir", "/nonexistent/run"))
+@pytest.mark.parametrize(("sign", "name", "code"), [(signal.SIGTERM, "SIGTERM", 75), (signal.SIGINT, "Ctrl-C", 130)])
+def test_a_signal_before_the_imports_exits_with_its_code(sign, name, code):
+    arguments = ("--config", "quickstart", "--workdir", "/nonexistent/run")
+    process = subprocess.Popen(**command("", *arguments, prefix=FOREGROUND))
     while not kills.handles(process.pid, signal.SIGTERM):
         assert process.poll() is None, process.communicate()[0]
-    process.terminate()
+    time.sleep(0.05)  # SIGTERM is the first of its handlers
+    process.send_signal(sign)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == loop.RESUMABLE == 75
-    assert output == "SIGTERM: to resume, run the same command again.\n"
+    assert process.returncode == code and code in (loop.RESUMABLE, loop.INTERRUPTED)
+    assert output == f"{name}: to resume, run the same command again.\n"
+
+
+@pytest.mark.full
+def test_a_fork_interrupted_and_resumed_ends_as_the_run_that_did_everything(finished, tmp_path):
+    config, whole, _ = finished
+    fork = tmp_path / "fork"
+    arguments = ("--config", str(config), "--workdir", str(fork), "--init", f"{whole}@warm")
+    process = subprocess.Popen(**command("", *arguments, prefix=FOREGROUND))
+    while not (fork / "metrics.jsonl").exists() or (fork / "metrics.jsonl").read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == loop.INTERRUPTED == 130, output
+    assert "begins at step 15 with the parameters of" in output and "skipped phases: warm" in output
+    assert re.search(r"Ctrl-C: stopped after step \d+ of 100, saved\. To resume, run the same command again", output)
+    done = run(*arguments)
+    assert done.returncode == 0 and "begins at" not in done.stdout, done.stdout
+    assert json.loads((fork / "config.json").read_text())["checkpoint"]["init"] == f"{whole}@15"
+    for name, left_out in (("metrics", 15), ("evaluations", 1)):
+        lines = (whole / f"{name}.jsonl").read_bytes().splitlines()
+        assert (fork / f"{name}.jsonl").read_bytes().splitlines() == lines[left_out:], name
+    jax.tree.map(np.testing.assert_array_equal, parameters(fork), parameters(whole))
+
+
+@pytest.mark.full
+def test_the_tokenizer_of_a_run_is_written_with_its_policy(finished, tmp_path):
+    _, whole, _ = finished
+    architecture, params, tokenizer = convert._read(str(whole), None, "", [])
+    weights.save(str(tmp_path / "out"), architecture, params, tokenizer=tokenizer)
+    assert tokenizers.load(tmp_path / "out") == tokenizers.load(whole)
 
 
 def listing(folder):
@@ -245,6 +287,7 @@ def test_a_finished_run_says_so_again_and_changes_nothing(finished):
     before = (whole / "metrics.jsonl").read_bytes()
     done = run("--config", str(config), "--workdir", str(whole))
     assert done.returncode == 0 and "pass@4" in done.stdout
+    assert "already finished at step 100 of 100: nothing was run (--fresh starts anew)\n" in done.stdout
     assert (whole / "metrics.jsonl").read_bytes() == before
 
 

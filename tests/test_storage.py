@@ -23,9 +23,9 @@ from rljax.environments import gsm8k
 from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
-from rljax.run import checkpoints, evaluate, loop, metrics
+from rljax.run import checkpoints, evaluate, forks, loop, metrics, programs
 from rljax.run.reports import compare
-from tests import compiler, flaky, test_compare
+from tests import compiler, flaky, test_compare, tiny
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -560,6 +560,34 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
     assert storage.names(place) == sorted(os.listdir(whole))
     assert storage.read(f"{place}/learning_curve.png")[:4] == b"\x89PNG"
     assert storage.names(f"{place}/checkpoints") == sorted(os.listdir(whole / "checkpoints"))
+
+
+@pytest.mark.full
+def test_a_run_in_a_store_can_be_forked_but_not_renamed(runs):
+    _, place = runs
+    config = tiny.config("grpo(kl=0.01)", phase__main__steps=6, checkpoint__init=f"{place}@main")
+    config.phase.more = schema.phase(steps=1)
+
+    def start(*phases, **fields):
+        config.phases = phases
+        config.model.update(fields)
+        complete = forks.complete(config)
+        assert complete.checkpoint.init == f"{place}@6"
+        return forks.load(programs.build(complete, tokenizers.load(forks.tokenizer(complete)), ONE))
+
+    _, params, _ = evaluate.load(place)
+    after = start("main", "more")
+    assert after.state is not None and after.step == int(after.state.step) == 6
+    same(after.state.params["policy"], params)
+    before = start("more")  # no phase in common
+    assert before.state is None and before.step == 0
+    same(before.policy, params)
+    with pytest.raises(ValueError, match=r"all phases had ended by step 6, so there is nothing to run"):
+        start("main")
+    with pytest.raises(ValueError, match=r"params/policy/embedding: saved \(\(17, 32\), .*expected \(\(17, 64\)"):
+        start("more", width=64)
+    with pytest.raises(ValueError, match=r"--fresh: .*killed contains a run, and an object store cannot rename it"):
+        loop.train(config, place, fresh=True, progress=False, devices=ONE)
 
 
 @pytest.mark.full

@@ -16,7 +16,7 @@ from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import schema
 from rljax.host import profiles
-from rljax.language import messages, parse, settings
+from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
 from rljax.training import optimizers
@@ -102,6 +102,13 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
     return tuple(built)
+
+
+def code(config: schema.ConfigDict) -> dict[str, str]:
+    """Return digests of the modules outside rljax that a config reaches, see ``reached``. Raises as ``phases``."""
+    with reached.recording() as modules:
+        phases(config)
+    return reached.digests(modules)
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:

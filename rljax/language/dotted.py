@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rljax.language import messages, sources
+from rljax.language import messages, reached, sources
 
 T = TypeVar("T", bound=Callable)
 
@@ -156,6 +156,7 @@ def _permit(path: str) -> None:
 
 
 def _import(module: str, name: str, shown: str) -> object:
+    reached.record(module)
     try:
         return getattr(importlib.import_module(module), name, None)
     except Exception as error:  # the module's own errors

@@ -24,7 +24,10 @@ class CheckpointConfig:
     """Checkpoints of the train state."""
 
     every: Count = setting(100, "Steps between checkpoints; phases and evaluations end with one too.")
-    max_to_keep: Count = setting(2, "Newest checkpoints kept, beside the best.", fixed=True)
+    max_to_keep: Count = setting(2, "Newest checkpoints kept, beside the best and those at ends of phases.", fixed=True)
+    init: str = setting(
+        "", "Run whose parameters this one begins with: RUN@STEP, RUN@PHASE or RUN, its newest checkpoint.", fixed=True
+    )
 
     __post_init__ = settings.check
 

@@ -112,7 +112,8 @@ def learning_curve(
     grid = fig.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax, panel in zip(grid, chosen, strict=False):
         _draw(ax, history, panel, list(phases) or phases_of(history))
-        mark_phases(ax, list(phases) or phases_of(history), 1, history[-1]["step"])  # the panels share their axis
+        first, last = history[0]["step"], history[-1]["step"]  # the panels share their axis
+        mark_phases(ax, list(phases) or phases_of(history), first, last)
     for ax in grid[len(chosen) :]:
         ax.remove()
     return _finish(fig, path)
@@ -226,7 +227,7 @@ def mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], first_step: fl
         return
     ax.set_ylim(top=ax.get_ylim()[0] + 1.14 * (ax.get_ylim()[1] - ax.get_ylim()[0]))  # room for the names
     top = transforms.blended_transform_factory(ax.transData, ax.transAxes)
-    first = 0
+    start = first
     for name, last in phases:
         start, first = first + 0.5, last
         if last < first_step or start > end:

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-from rljax.config import schema
+from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
-from rljax.run import checkpoints, loop, programs, sharding
+from rljax.run import checkpoints, forks, identity, programs, sharding
 from rljax.training import traces
 
 
@@ -38,8 +38,9 @@ def lines(
     Raises:
       ValueError: the run would be refused.
     """
+    config = forks.complete(config)
     directory = workdirs.WorkDirectory(workdir)
-    loop.check_config(config, directory, allow_config_change)
+    identity.check(directory, config, resolve.code(config), allow_config_change)
     simulated = config.copy_and_resolve_references()
     simulated.cpu_devices = devices or math.prod(max(1, size) for size in config.mesh.values())
     jax.config.update("jax_platforms", "cpu")

@@ -14,7 +14,7 @@ from rljax import algorithms, types
 from rljax.config import files
 from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, host_rollouts, metrics, programs
+from rljax.run import checkpoints, forks, host_rollouts, metrics, programs
 from rljax.run.progress import Progress
 from rljax.training import steps
 
@@ -32,14 +32,19 @@ class Session(contextlib.AbstractContextManager):
     """
 
     def __init__(
-        self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool, allow_log_gap: bool
+        self,
+        program: programs.Program,
+        code: dict[str, str],
+        directory: workdirs.WorkDirectory | None,
+        progress: bool,
+        allow_log_gap: bool,
     ):
         """Restore the newest checkpoint, if any, and truncate the logs to its step.
 
         Raises:
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
-        self.program, self.directory = program, directory
+        self.program, self.code, self.directory = program, code, directory
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -49,14 +54,20 @@ class Session(contextlib.AbstractContextManager):
             if written is not None:
                 written.open()
                 storage.empty_trash(directory.path / "checkpoints")  # a finished run saves no more
-            keep = program.settings.checkpoint.max_to_keep
-            self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
+            ends = [phase.last for phase in program.phases]
+            newest = program.settings.checkpoint.max_to_keep
+            self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=newest, keep=ends)
             if self.saver.latest_step() is not None:
                 self.state, extras, self.step = self.saver.restore(self._shape)
                 logs = None if allow_log_gap else extras.get("logs")
+        self.start: forks.Start | None = None
+        if self.state is None and program.settings.checkpoint.init:
+            self.start = forks.load(program)
+            self.state, self.step = self.start.state, self.start.step
         folder = written and written.logs
         self.logger = processes.together(lambda: metrics.Logger(folder, resume_step=self.step, written=logs))
         if written is not None:
+            written.write("code.json", json.dumps(code, indent=2))  # first: it is compared where there is a config
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
@@ -77,6 +88,18 @@ class Session(contextlib.AbstractContextManager):
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
         """Return the abstract state of the phase that wrote a checkpoint."""
         return self.program.steps[self.program.number(extras["step"] - 1)].shape
+
+    def greet(self) -> None:
+        """Print where a fork begins, or that a finished run has nothing to do."""
+        if self.start is not None:
+            print(self.start.note, flush=True)
+        if self.step >= self.program.updates:
+            finished = f"already finished at step {self.step} of {self.program.updates}"
+            print(f"{finished}: nothing was run (--fresh starts anew)", flush=True)
+
+    def initial(self) -> types.Tree | None:
+        """Return the policy's parameters at the start of a new run; None: the first phase creates them."""
+        return self.program.initial() if self.start is None else self.start.policy
 
     def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
         """Add the metrics of a step. They are fetched in batches, so that devices do not wait for the host.
@@ -152,6 +175,7 @@ class Session(contextlib.AbstractContextManager):
                 "step": step,
                 "logs": processes.together(self._store_logs),
                 "config": json.loads(files.dumps(self.program.config)),
+                "code": self.code,
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
             with self.clock.spent("checkpoint"):
