@@ -16,6 +16,7 @@ from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
 from rljax.run import checkpoints, host_rollouts, metrics, programs
 from rljax.run.progress import Progress
+from rljax.run.reports import records
 from rljax.training import steps
 
 _FLUSH_SECONDS = 0.5
@@ -89,7 +90,7 @@ class Session(contextlib.AbstractContextManager):
         rows = values.pop("rows", None)
         log = setup.settings.log
         if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
-            self.logger.rollouts(_dump(self.program, setup, step, self._fetch(rows)))
+            self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:
             self.flush(setup)
@@ -177,29 +178,6 @@ class Session(contextlib.AbstractContextManager):
                 stack.callback(self.saver.close)
             stack.callback(self.bar.close)
             self.tracer.close()
-
-
-def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any) -> list[dict[str, Any]]:
-    """Return rows, a Rollout of NumPy arrays, as records of text and numbers."""
-    texts = host_rollouts.texts(program.tokenizer, rows.action.token, rows.mask)
-    out = []
-    for i, text in enumerate(texts):
-        length = max(float(rows.mask[i].sum()), 1.0)
-        record: dict[str, Any] = {
-            "step": step,
-            "prompt": setup.task.text(int(rows.index[i]), "train"),
-            "completion": text,
-            "reward": float(rows.reward[i]),
-            "parts": {k: float(v[i]) for k, v in rows.parts.items()},
-        }
-        if rows.outcome is not None and rows.on_policy is not None and rows.on_policy[i]:
-            record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
-        if rows.advantage is not None:
-            record["advantage"] = float(rows.advantage[i].sum()) / length
-        if rows.finish is not None:
-            record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
-        out.append(record)
-    return out
 
 
 def _describe(program: programs.Program) -> str:
