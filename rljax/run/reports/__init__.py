@@ -1,4 +1,5 @@
 """Reports on runs, as self-contained pages.
 
-``html``     The skeleton of a page: ``page``, ``table``, ``picture``, ``gallery``, ``folded``.
+``html``      The skeleton of a page: ``page``, ``table``, ``folded``, ``tag``, ``escape``.
+``pictures``  Figures as inline SVG: ``picture``, ``gallery``.
 """

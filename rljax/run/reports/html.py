@@ -1,26 +1,17 @@
 """The skeleton of a self-contained page: one file that needs no network, in light and dark, readable wide and narrow.
 
-    html.page("Title", [("Curves", html.gallery(html.picture(fig, "reward"))), ("Runs", html.table(columns, rows))])
+    html.page("Title", [("Curves", pictures.gallery([fig])), ("Runs", html.table(columns, rows))])
 
-Text is escaped, unless it is ``Html``. Figures become SVG that takes the colors of the page, or PNG where an SVG would
-be large.
+Text is escaped, unless it is ``Html``.
 """
 
-import base64
 import html
-import io
 import numbers
 import pathlib
 import re
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+import string
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import matplotlib
-from matplotlib import figure
-
-# Colors of figures that follow those of the page; text without a color does so by the style sheet.
-_COLORS = {"#000000": "currentColor", "#ffffff": "var(--back)", "#dddddd": "var(--line)", "#595959": "var(--quiet)"}
 
 
 class Html(str):
@@ -55,32 +46,17 @@ def page(title: str, sections: Sequence[tuple[str, Any]], *, lead: Any = "", hea
     Returns:
       The HTML document.
     """
-    links = [tag("li", tag("a", heading, href=f"#{_anchor(heading)}")) for heading, _ in sections]
-    parts = [tag("section", join([tag("h2", heading), content]), id=_anchor(heading)) for heading, content in sections]
-    style = pathlib.Path(__file__).with_name("style.css").read_text()
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-{style}</style>
-{head}
-</head>
-<body>
-<header><h1>{escape(title)}</h1>{escape(lead)}</header>
-<nav aria-label="Contents"><ul>{join(links)}</ul></nav>
-<main>
-{join(parts)}
-</main>
-</body>
-</html>
-"""
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"\W+", "-", heading.lower()).strip("-")
+    anchors = [re.sub(r"\W+", "-", heading.lower()).strip("-") for heading, _ in sections]
+    both = list(zip(anchors, sections, strict=True))
+    return string.Template(pathlib.Path(__file__).with_name("page.html").read_text()).substitute(
+        title=escape(title),
+        lead=escape(lead),
+        head=head,
+        links=join(tag("li", tag("a", heading, href=f"#{anchor}")) for anchor, (heading, _) in both),
+        sections=join(
+            tag("section", join([tag("h2", heading), content]), id=anchor) for anchor, (heading, content) in both
+        ),
+    )
 
 
 def table(
@@ -100,17 +76,18 @@ def table(
     """
     left = {0, *text}
 
-    def row(name: str, cells: Sequence[Any]) -> Html:
+    def row(cells: Sequence[Any], heading: bool) -> Html:
         parts = []
         for i, cell in enumerate(cells):
-            scope = "col" if name == "th" else "row" if i == 0 else ""
-            kind = "" if i in left else "number"
-            parts.append(tag("th" if scope else "td", _written(cell), scope=scope, class_=kind))
+            scope = "col" if heading else "row" if i == 0 else ""
+            parts.append(
+                tag("th" if scope else "td", _written(cell), scope=scope, class_="" if i in left else "number")
+            )
         return tag("tr", Html("".join(parts)))
 
-    body = join(row("td", cells) for cells in rows)
     above = tag("caption", caption) if caption else ""
-    inner = join([above, tag("thead", row("th", columns)), tag("tbody", body)])
+    body = tag("tbody", join(row(cells, False) for cells in rows))
+    inner = join([above, tag("thead", row(columns, True)), body])
     return tag("div", tag("table", inner), class_="scroll")
 
 
@@ -119,59 +96,6 @@ def _written(cell: Any) -> Any:
     return "" if cell is None else f"{cell:.5g}" if real else cell
 
 
-def fields(values: Mapping[str, Any], caption: Any = "") -> Html:
-    """Return a table of names and values."""
-    return table(("field", "value"), values.items(), caption=caption, text=(1,))
-
-
 def folded(summary: Any, content: Any) -> Html:
     """Return content that is shown by a click on its summary."""
     return tag("details", join([tag("summary", summary), content]))
-
-
-def gallery(*pictures: Html) -> Html:
-    """Return pictures side by side, as many as fit; give each figure one panel."""
-    return tag("div", join(pictures), class_="gallery")
-
-
-def picture(fig: figure.Figure, text: str, *, caption: Any = "", limit: int = 150_000) -> Html:
-    """Return a figure of a page.
-
-    Args:
-      fig: the figure.
-      text: what it shows, for readers who cannot see it.
-      caption: text below it.
-      limit: largest size of an SVG, bytes; a larger one is replaced by a PNG.
-
-    Returns:
-      The figure as inline SVG, or as PNG.
-    """
-    below = tag("figcaption", caption) if caption else ""
-    content = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rljax"}):
-        fig.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    inline = _inline(content.getvalue(), text)
-    if len(inline) <= limit:
-        return tag("figure", join([inline, below]))
-    png = io.BytesIO()
-    fig.savefig(png, format="png", dpi=130)
-    source = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
-    return tag("figure", join([Html(f'<img src="{source}" alt="{html.escape(text)}">'), below]))
-
-
-def _inline(svg: str, text: str) -> Html:
-    """Return matplotlib's SVG for a page: short, with the page's colors, and ids that no other picture has."""
-    size = re.search(r'viewBox="[^"]*"', svg)
-    body = re.sub(r"<!--.*?-->|<style.*?</style>", "", svg[svg.index("<defs>") :], flags=re.DOTALL)
-    body = re.sub(
-        r' (d|x|y)="[^"]*"', lambda match: re.sub(r"(\d+\.\d)\d+", r"\1", match[0]), body
-    )  # a tenth of a point
-    body = re.sub("#[0-9a-f]{6}", lambda match: _COLORS.get(match[0], match[0]), body)
-    body = re.sub(r' transform="rotate\(-0 [^"]*"|font-family: [^;"]*(; )?', "", body)
-    used = set(re.findall(r"#([\w.-]+)[\")]", body))
-    prefix = f"p{zlib.crc32(body.encode()):08x}-"
-    body = re.sub(r' id="([^"]+)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", body)
-    body = re.sub(r"(url\(|href=\")#", rf"\1#{prefix}", body)
-    body = re.sub(r"\s*\n\s*", "\n", body)
-    start = f'<svg role="img" {size[0] if size else ""} aria-label="{html.escape(text)}">'
-    return Html(start + body)
