@@ -16,7 +16,7 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
-    package_data={"rljax.run.reports": ["page.html"]},
+    package_data={"rljax.run.reports": ["*.html"]},
     install_requires=[
         "absl-py",
         "array_record",

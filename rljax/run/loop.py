@@ -15,7 +15,7 @@ from rljax.config import files, resolve, schema
 from rljax.data import documents, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes, profiles, workdirs
-from rljax.run import evaluate, host_rollouts, plots, programs, session
+from rljax.run import evaluate, events, host_rollouts, plots, programs, session
 from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
@@ -182,6 +182,7 @@ def train(
     with contextlib.ExitStack() as stack:
         if directory is not None:
             stack.callback(directory.close)
+        happened = stack.enter_context(events.Events())
         saved = processes.from_leader(lambda: _open_directory(config, directory, allow_config_change))
         if saved is None and processes.several():  # created by one process, so that all have the same
             settings, resolved = resolve.check(config), resolve.phases(config)
@@ -190,7 +191,7 @@ def train(
         program = processes.together(lambda: programs.build(config, tokenizer, devices))
         workers = _workers(program, stack)
         stopping = stack.enter_context(processes.notice())
-        run = stack.enter_context(session.Session(program, directory, progress, allow_log_gap))
+        run = stack.enter_context(session.Session(program, directory, happened, progress, allow_log_gap))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )

@@ -111,13 +111,13 @@ class StepLog:
         Raises:
           ValueError: a complete line is not a record with an integer "step".
         """
-        return _records(self._path, self._complete_lines())
+        return records(self._path, self._complete_lines())
 
     def cut(self, step: int) -> None:
         """Atomically remove the records of steps after ``step``, and an incomplete last line."""
         self.close()
         complete = self._complete_lines()
-        lines = zip(complete.split(b"\n"), _records(self._path, complete), strict=False)
+        lines = zip(complete.split(b"\n"), records(self._path, complete), strict=False)
         content = b"".join(line + b"\n" for line, record in lines if record["step"] <= step)
         if self._path.exists() and len(content) < self._path.stat().st_size:
             storage.write(self._path, content)
@@ -133,7 +133,7 @@ class StepLog:
         return content[: content.rfind(b"\n") + 1]
 
 
-def _records(path: Path, content: bytes) -> list[Record]:
+def records(path: Path, content: bytes) -> list[Record]:
     """Parse the complete lines of a log."""
     records = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
@@ -354,7 +354,7 @@ def show_rollouts(
         path = path / "rollouts.jsonl" if storage.is_dir(path) else path
         if not storage.exists(path):
             raise FileNotFoundError(f"no rollouts in {path}")
-        records: Sequence[Mapping[str, Any]] = _records(path, documents.content(path, _LARGEST))
+        records: Sequence[Mapping[str, Any]] = records(path, documents.content(path, _LARGEST))
     else:
         records = source
     steps = sorted({record["step"] for record in records})

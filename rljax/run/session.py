@@ -14,7 +14,7 @@ from rljax import algorithms, types
 from rljax.config import files
 from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, host_rollouts, metrics, programs
+from rljax.run import checkpoints, events, host_rollouts, metrics, programs
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 from rljax.training import steps
@@ -33,14 +33,19 @@ class Session(contextlib.AbstractContextManager):
     """
 
     def __init__(
-        self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool, allow_log_gap: bool
+        self,
+        program: programs.Program,
+        directory: workdirs.WorkDirectory | None,
+        happened: events.Events,
+        progress: bool,
+        allow_log_gap: bool,
     ):
         """Restore the newest checkpoint, if any, and truncate the logs to its step.
 
         Raises:
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
-        self.program, self.directory = program, directory
+        self.program, self.directory, self.happened = program, directory, happened
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -61,6 +66,7 @@ class Session(contextlib.AbstractContextManager):
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
+            happened.open(written, self.step, program.settings.log.report)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")
         hosted = any(task.host for task in program.tasks)
@@ -120,6 +126,7 @@ class Session(contextlib.AbstractContextManager):
         self.pending, self.flushed = [], now
         spent = self.clock.take(len(fetched))
         name, limit = setup.phase.name, setup.learner.max_skipped
+        self.happened.step = fetched[-1][0]
         for step, values in fetched:
             values = {k: float(v) for k, v in values.items()}
             in_row = values.pop("skipped_in_row")
@@ -155,6 +162,7 @@ class Session(contextlib.AbstractContextManager):
                 "config": json.loads(files.dumps(self.program.config)),
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
+            self.happened.memory("checkpoint", step)
             with self.clock.spent("checkpoint"):
                 self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
