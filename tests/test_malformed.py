@@ -854,7 +854,7 @@ ROLLOUT = {"step": 1, "prompt": "1+1=", "completion": "2", "reward": 1.0}
 )
 def test_malformed_rollouts_are_refused_in_one_line(data, tmp_path):
     def show(folder):
-        metrics.show_rollouts(folder, console=rich.console.Console(file=io.StringIO()))
+        show_rollouts.show(folder, console=rich.console.Console(file=io.StringIO()))
 
     (tmp_path / "rollouts.jsonl").write_bytes(json.dumps(ROLLOUT).encode() + b"\n")
     show(tmp_path)

@@ -335,7 +335,7 @@ ROLLOUTS = [
 
 def shown(source, **options):
     out = io.StringIO()
-    metrics.show_rollouts(source, console=rich.console.Console(file=out, width=80), **options)
+    show_rollouts.show(source, console=rich.console.Console(file=out, width=80), **options)
     return out.getvalue()
 
 

@@ -6,7 +6,7 @@ step when it is unfolded.
 
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,16 @@ def facts(row: folder.Record) -> list[str]:
     advantage = [f"advantage {row['advantage']:+.3f}"] if "advantage" in row else []
     finish = [f"finish {row['finish']}"] if "finish" in row else []
     return [row.get("outcome", "unjudged"), f"reward {row['reward']:g}", *parts, *advantage, *finish]
+
+
+def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the quantities of a record's "tokens", one number a token."""
+    count = len(tokens.get("text", ()))
+    return {
+        name: value if isinstance(value, list) else [value] * count
+        for name, value in tokens.items()
+        if name not in ("text", "omitted")
+    }
 
 
 def _cost(record: folder.Record) -> int:

@@ -17,8 +17,11 @@ def section(run: folder.Folder) -> html.Html:
         return html.tag("p", "No metrics yet.")
     present = {name for record in run.metrics for name in record}
     figures = [
-        plots.learning_curve([{k: r[k] for k in ("step", "phase", *names) if k in r} for r in run.metrics], phases=run.phases)
-        for names in (("reward", "accuracy"), ("entropy",), ("length",), ("kl",), ("gradient_norm",)) if present & set(names)
+        plots.learning_curve(
+            [{k: r[k] for k in ("step", "phase", *names) if k in r} for r in run.metrics], phases=run.phases
+        )
+        for names in (("reward", "accuracy"), ("entropy",), ("length",), ("kl",), ("gradient_norm",))
+        if present & set(names)
     ]
     for fig in figures:
         fig.set_size_inches(6, 3.6)
@@ -61,7 +64,9 @@ def spark(values: Sequence[float]) -> html.Html:
     points = thinned(values, _POINTS)
     low, high = min(points, default=0.0), max(points, default=0.0)
     scale = 18 / (high - low) if high > low else 0.0
-    path = " ".join(f"{120 * i / max(len(points) - 1, 1):.0f},{19 - scale * (y - low):.1f}" for i, y in enumerate(points))
+    path = " ".join(
+        f"{120 * i / max(len(points) - 1, 1):.0f},{19 - scale * (y - low):.1f}" for i, y in enumerate(points)
+    )
     line = f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.2"/>'
     return html.Html(f'<svg viewBox="0 0 120 20" width="120" height="20" aria-hidden="true">{line}</svg>')
 

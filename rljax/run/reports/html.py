@@ -25,7 +25,9 @@ def escape(value: Any) -> Html:
 
 def tag(name: str, content: Any = "", **attributes: str) -> Html:
     """Return an element with escaped content; the attribute ``class_`` is written ``class``."""
-    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items() if value)
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items() if value
+    )
     return Html(f"<{name}{written}>{escape(content)}</{name}>")
 
 

@@ -15,7 +15,7 @@ returns it for the logged rows only. Entropy and KL are those that the rollout h
 
 import codecs
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,13 +116,3 @@ def _vocabulary(tokenizer: tokenizers.Tokenizer) -> list[bytes | None] | None:
         return tokenizer.pieces()
     except ValueError:
         return None
-
-
-def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the quantities of a record's "tokens", one number a token."""
-    count = len(tokens["text"])
-    return {
-        name: value if isinstance(value, list) else [value] * count
-        for name, value in tokens.items()
-        if name not in ("text", "omitted")
-    }
