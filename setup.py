@@ -38,6 +38,7 @@ setuptools.setup(
         "orbax-checkpoint>=0.12",
         "rich",
         "safetensors",
+        "scipy",
         "sentencepiece",
         "tensorboardX",
         "tensorflow-datasets",

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
     "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
+    "compare": ("rljax.run.reports.compare", "Compare runs: intervals over seeds, curves, differing settings."),
     "report": ("rljax.run.reports.report", "Write a page about a run, or serve it while the run goes (--live)."),
     "metrics": ("rljax.run.reports.show_metrics", "Show the metrics of a run by phase."),
     "rollouts": ("rljax.run.reports.show_rollouts", "Show the rollouts that a run has logged, with colored tokens."),

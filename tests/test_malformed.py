@@ -21,7 +21,8 @@ from rljax.config import files, resolve, schema
 from rljax.data import hugging_face, tokenizers
 from rljax.environments import gsm8k
 from rljax.models.checkpoints import families, tensors, weights
-from rljax.run import checkpoints, evaluate, metrics
+from rljax.run import checkpoints, evaluate
+from rljax.run.reports import show_rollouts
 from tests import test_checkpoint, tiny
 
 DEEP = b"[" * 100_000

@@ -19,6 +19,7 @@ from tensorboardX.proto import event_pb2
 
 from rljax.data import storage
 from rljax.run import metrics, plots, progress
+from rljax.run.reports import show_rollouts
 
 
 def read_events(directory):

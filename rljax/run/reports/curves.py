@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib import figure
 
 from rljax.run import plots
 from rljax.run.reports import facts, folder, html, pictures
@@ -15,17 +16,27 @@ def section(run: folder.Folder) -> html.Html:
     """Return the curves of a run: the panels of its learning curve, and a small curve of every metric by phase."""
     if not run.metrics:
         return html.tag("p", "No metrics yet.")
-    present = {name for record in run.metrics for name in record}
-    figures = [
-        plots.learning_curve(
-            [{k: r[k] for k in ("step", "phase", *names) if k in r} for r in run.metrics], phases=run.phases
-        )
-        for names in (("reward", "accuracy"), ("entropy",), ("length",), ("kl",), ("gradient_norm",))
-        if present & set(names)
-    ]
-    for fig in figures:
-        fig.set_size_inches(6, 3.6)
+    figures = [*plots.learning_curves(run.metrics, run.phases), *losses(run.metrics)]
     return html.join([pictures.gallery(figures), html.folded("Every metric, by phase", table(run))])
+
+
+def losses(history: Sequence[folder.Record]) -> list[figure.Figure]:
+    """Return a figure for each phase with the terms of its losses, which have other scales in other phases."""
+    figures = []
+    for phase, records in by_phase(history).items():
+        terms = [name for name in names(records) if name.rpartition("/")[2] == "loss" or name.startswith("loss/")]
+        terms = [name for name in terms if not (name == "loss" and len(terms) == 2)]  # one term is the loss itself
+        if not terms:
+            continue
+        figures.append(plots.small())
+        ax = figures[-1].subplots()
+        for color, name in zip(plots.COLORS, terms, strict=False):
+            step, value = plots.points([{k: r[k] for k in ("step", name) if k in r} for r in records], name).T
+            ax.plot(step, value, color=color, alpha=0.25, linewidth=0.8)
+            ax.plot(step, plots.smooth(value), color=color, linewidth=1.8, label=name)
+        plots.decorate(ax, f"Losses of {phase}", "step", "minimized")
+        ax.legend(frameon=False, fontsize=9)
+    return figures
 
 
 def table(run: folder.Folder) -> html.Html:
@@ -84,7 +95,9 @@ def evaluations(run: folder.Folder) -> html.Html:
     columns = ["evaluation", "step", "prompts x samples", "greedy", *(f"pass@{k}" for k in ks)]
     shown = [record for record in run.evaluations if record["name"] != "training"] or run.evaluations[-1:]
     text = "Means in %, with 95 % intervals over prompts."
-    return html.join([pictures.gallery([plots.passk(shown)]), html.table(columns, rows, caption=text)])
+    fig = plots.passk(shown)
+    fig.set_size_inches(6.6, 4.2)
+    return html.join([pictures.gallery([fig]), html.table(columns, rows, caption=text)])
 
 
 def _interval(values: Sequence[float] | None) -> str | None:

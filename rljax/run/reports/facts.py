@@ -1,6 +1,7 @@
 """The parts of a report that are text and tables: status, phases, costs, warnings, commands, what ran."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -40,9 +41,11 @@ def phases(run: folder.Folder) -> html.Html:
     rows, first = [], 0
     for name, last in run.phases:
         own = run.config["phase"][name] or {}
-        batch = {**run.config.get("batch", {}), **{k: v for k, v in (own.get("batch") or {}).items() if v is not None}}
         records = [record for record in run.metrics if first < record["step"] <= last]
-        size = f"{batch.get('prompts')} x {batch.get('samples')}"
+        described = re.search(
+            rf"^phase {re.escape(name)}: .*, (\d+ prompts x \d+) samples$", run.algorithm, re.MULTILINE
+        )
+        size = described[1].replace(" prompts", "") if described else None
         call = own.get("algorithm") or run.config.get("algorithm")
         rows.append([name, f"{first + 1} to {last}", call, size, *(tail(records, metric) for metric in shown)])
         first = last

@@ -24,7 +24,7 @@ def escape(value: Any) -> Html:
 
 
 def tag(name: str, content: Any = "", **attributes: str) -> Html:
-    """Return an element with escaped content; the attribute ``class_`` is written ``class``."""
+    """Return an element with escaped content; ``class_`` is written ``class``, and ``aria_label`` ``aria-label``."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items() if value
     )

@@ -21,6 +21,15 @@ def gallery(figures: Iterable[figure.Figure]) -> html.Html:
     return html.tag("div", html.join(picture(fig) for fig in figures), class_="gallery")
 
 
+def swatch(color: str, linestyle: str = "-") -> html.Html:
+    """Return a short line in the color and dashes of a curve, for a legend."""
+    dashes = {"--": "5 3", ":": "2 2"}.get(linestyle, "none")
+    line = f'<line x1="0" y1="5" x2="22" y2="5" stroke="{_COLORS.get(color, color)}" stroke-width="3"'
+    return html.Html(
+        f'<svg class="swatch" viewBox="0 0 22 10" aria-hidden="true">{line} stroke-dasharray="{dashes}"/></svg>'
+    )
+
+
 def picture(fig: figure.Figure, text: str = "", *, caption: Any = "", limit: int = 150_000) -> html.Html:
     """Return a figure of a page.
 

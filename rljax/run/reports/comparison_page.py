@@ -1,0 +1,136 @@
+"""The page of a comparison."""
+
+from collections.abc import Sequence
+
+from rljax.run.reports import arms, bands, comparison, html, pictures, quantities, runs, writing
+
+_RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals: Student's t over runs,
+for a difference over pairs of runs with the same {over} where both arms have at least two, and otherwise Welch's. With
+one run in an arm, the interval is over the prompts of its evaluation and does not contain the variation between runs.
+Each interval is for one comparison; they are not adjusted for their number. Metrics of the training are averaged over
+the last tenth of the last phase."""
+
+
+def page(result: comparison.Comparison, command: str = "") -> str:
+    """Return the page; ``command`` is the command that makes it."""
+    sections = [
+        (
+            "Result",
+            html.join([pictures.gallery(bands.results(result, legend=False)[:2]), _main(result), _rules(result)]),
+        ),
+        ("pass@k", _passk(result)),
+        ("Curves", _curves(result)),
+        ("Cost", _means(result, quantities.COST)),
+        ("Settings", _settings(result)),
+        ("Runs", _runs(result)),
+    ]
+    names = ", ".join(result.by) or "nothing"
+    lead = f"{len(result.runs)} runs in {len(result.arms)} arms, which differ in {names}; averaged over {result.over}."
+    made = html.tag("p", html.tag("code", command), class_="quiet") if command else ""
+    below = [html.tag("p", lead), html.tag("p", _evaluated(result), class_="quiet"), made, _notes(result)]
+    title = f"Comparison by {', '.join(result.by)}" if result.by else "Comparison of runs"
+    return html.page(title, [(name, content) for name, content in sections if content], lead=html.join(below))
+
+
+def summary(result: comparison.Comparison) -> str:
+    """Return tables and figures for a notebook."""
+    figures = pictures.gallery([*bands.results(result), *bands.curves(result)[:4]])
+    style = "<style>.gallery { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 12px; }"
+    return html.join([html.Html(f"{style}</style>"), _notes(result), _main(result), figures])
+
+
+def _notes(result: comparison.Comparison) -> html.Html:
+    notes = html.join(html.tag("li", note) for note in result.notes)
+    return html.tag("ul", notes, class_="notes", aria_label="Notes") if result.notes else html.Html("")
+
+
+def _evaluated(result: comparison.Comparison) -> str:
+    final = next((run.final for run in _every(result) if run.final), None)
+    task = arms.written(_every(result)[0].value("task"))
+    counts = f", evaluated on {final['prompts']} prompts x {final['samples']} samples" if final else ""
+    return f"Task: {task}{counts}."
+
+
+def _every(result: comparison.Comparison) -> list[runs.Run]:
+    return [run for arm in result.arms for run in arm.runs.values()]
+
+
+def _rules(result: comparison.Comparison) -> html.Html:
+    return html.folded("How these numbers are computed", html.tag("p", _RULES.format(over=result.over)))
+
+
+def _main(result: comparison.Comparison) -> html.Html:
+    """Return the table with a row for each arm: mean and interval of each quantity, and of its difference."""
+    rows = []
+    for arm in result.arms:
+        estimates = [result.estimate(arm.name, name) for name in result.main]
+        rows.append([_arm(result, arm), len(arm.runs), *(_cell(row) for row in estimates)])
+        if arm is not result.arms[0]:
+            gaps = [result.difference(arm.name, name) for name in result.main]
+            label = html.tag("span", f"minus {result.arms[0].name}", class_="quiet minus")
+            rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
+    first = next((row for row in result.differences if row["quantity"] == result.main[0]), None)
+    over = writing.basis(result.estimate(result.arms[0].name, result.main[0]))
+    gap = f"; of differences over {writing.basis(first)}; bold: the interval does not contain 0" if first else ""
+    caption = f"Means with 95 % intervals over {over}{gap}."
+    return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption)
+
+
+def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
+    if row is None:
+        return None
+    mean = writing.number(row["quantity"], row["mean"], signed)
+    mean = html.tag("strong", mean) if signed and writing.certain(row) else mean
+    return html.join([mean, html.tag("div", writing.interval(row, signed), class_="quiet", title=writing.basis(row))])
+
+
+def _arm(result: comparison.Comparison, arm: arms.Arm) -> html.Html:
+    """Return the name of an arm with its color and dashes."""
+    style = bands.style([other.name for other in result.arms].index(arm.name))
+    return html.join([pictures.swatch(style["color"], style["linestyle"]), arm.name])
+
+
+def _legend(result: comparison.Comparison) -> html.Html:
+    return html.tag("p", html.join(html.tag("span", _arm(result, arm), class_="arm") for arm in result.arms))
+
+
+def _means(result: comparison.Comparison, names: Sequence[str]) -> html.Html:
+    rows = [
+        [_arm(result, arm), len(arm.runs), *(_cell(result.estimate(arm.name, name)) for name in names)]
+        for arm in result.arms
+    ]
+    return html.table(["arm", "runs", *map(writing.heading, names)], rows)
+
+
+def _passk(result: comparison.Comparison) -> html.Html | str:
+    names = list(dict.fromkeys(row["quantity"] for row in result.table if row["quantity"].startswith("pass@")))
+    figures = bands.results(result, legend=False)[2 if len(result.arms) > 1 else 1 :]
+    if not names:
+        return ""
+    return html.join([_legend(result), pictures.gallery(figures), _means(result, names)])
+
+
+def _curves(result: comparison.Comparison) -> html.Html:
+    text = "Line: mean over the runs of an arm, smoothed within a phase. Band: from the smallest to the largest run."
+    figures = pictures.gallery(bands.curves(result, legend=False))
+    return html.join([html.tag("p", text, class_="quiet"), _legend(result), figures])
+
+
+def _settings(result: comparison.Comparison) -> html.Html:
+    names = [arm.name for arm in result.arms]
+    different = html.table(["field", *names], [[f, *v] for f, v in result.fields.items()], text=range(len(names) + 1))
+    equal = html.table(["field", "value"], result.common.items(), text=(1,))
+    texts: dict[str, list[str]] = {}
+    for arm in result.arms:
+        texts.setdefault(next(iter(arm.runs.values())).algorithm, []).append(arm.name)
+    algorithms = [html.folded(f"Algorithm of {', '.join(a)}", html.tag("pre", t)) for t, a in texts.items() if t]
+    return html.join([different, html.folded(f"{len(result.common)} fields are equal in all runs", equal), *algorithms])
+
+
+def _runs(result: comparison.Comparison) -> html.Html:
+    names = [*result.main, *quantities.COST]
+    rows = [
+        [run["path"], run["arm"], run[result.over], *(writing.number(n, run[n]) if n in run else None for n in names)]
+        for run in result.runs
+    ]
+    return html.table(["run", "arm", result.over, *map(writing.heading, names)], rows, text=(1,))
