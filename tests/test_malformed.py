@@ -867,7 +867,7 @@ def test_malformed_rollouts_are_refused_in_one_line(data, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", ["convert", "train", "problems", "metrics"])
+@pytest.mark.parametrize("case", ["convert", "train", "problems", "rollouts"])
 def test_a_command_ends_with_one_line_and_code_2(case, tmp_path):
     folder = sound(tmp_path / "model")
     if case == "convert":
@@ -882,7 +882,7 @@ def test_a_command_ends_with_one_line_and_code_2(case, tmp_path):
         command = ["--config=pretrained:quick", f"--config.task=gsm8k(path={str(folder)!r})"]
     else:
         (tmp_path / "rollouts.jsonl").write_bytes(DEEP + b"\n")
-        command = ["metrics", str(tmp_path)]
+        command = ["rollouts", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", "rljax", *command], capture_output=True, text=True)
     lines = [text for text in done.stderr.splitlines() if text.strip()]
     assert done.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), done.stderr

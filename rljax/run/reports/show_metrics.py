@@ -8,6 +8,7 @@ import csv
 import fnmatch
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import rich.console
 import rich.table
@@ -73,6 +74,13 @@ def spark(values: Sequence[float]) -> str:
     return "".join(_BLOCKS[round(scale * (y - low))] for y in points)
 
 
+def values(records: Sequence[folder.Record], names: Sequence[str], file: TextIO) -> None:
+    """Write the metrics of every step as comma-separated values."""
+    writer = csv.DictWriter(file, ["step", "phase", *names], extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+
+
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_bool("csv", False, "Print every step as comma-separated values.")
@@ -85,8 +93,6 @@ def main(argv: Sequence[str]) -> None:
     records = read(argv[1])
     names = chosen(records, argv[2:])
     if flags.FLAGS.csv:
-        writer = csv.DictWriter(sys.stdout, ["step", "phase", *names], extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+        values(records, names, sys.stdout)
     else:
         table(records, names, rich.console.Console())

@@ -49,7 +49,7 @@ def show(
       ValueError: there are no rollouts, none of this step or prompt, or one is malformed.
     """
     console = console or rich.console.Console()
-    records = _records(source) if isinstance(source, str | os.PathLike) else list(source)
+    records = _records(source) if isinstance(source, str | os.PathLike) else [dict(record) for record in source]
     try:
         chosen = [record for record in records if _asked(record, prompt)]
         if prompt is not None and records and not chosen:
@@ -87,7 +87,7 @@ def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:
 
 
 def _panel(record: Mapping[str, Any], colour: str, scale: float) -> rich.panel.Panel:
-    title = rich.text.Text(_printable("  ".join(completions.facts(dict(record)))))
+    title = rich.text.Text(_printable("  ".join(completions.facts(record))))
     border = _BORDERS.get(record.get("outcome", ""), "yellow")
     return rich.panel.Panel(_tokens(record, colour, scale), title=title, title_align="left", border_style=border)
 
