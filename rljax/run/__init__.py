@@ -13,6 +13,7 @@ Files of a run
 ``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl and TensorBoard events: ``Logger``.
 ``progress``       The progress line: ``Progress``.
 ``plots``          The learning curve and pass@k: ``learning_curve``, ``passk``.
+``reports``        Pages on runs, and the comparison of several: ``compare``.
 
 Commands on runs
 ``evaluate``       pass@k and greedy accuracy: ``evaluate``, ``table``.

@@ -70,7 +70,8 @@ def evaluate(
     Returns:
       A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
-      with a 95 % Wilson interval; ``length``, the mean in tokens; and ``examples``, a few completions.
+      with a 95 % Wilson interval; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the number of
+      correct completions of each prompt; and ``examples``, a few completions.
 
     Raises:
       ValueError: a k is greater than the number of samples.
@@ -102,6 +103,8 @@ def evaluate(
         "pass_at_k": {str(k): [float(x) for x in row] for k, row in zip(ks, intervals, strict=True)},
         "greedy": [right / prompts, *passk.wilson(right, prompts)],
         "length": float(sampled["length"].mean()),
+        "correct": correct.tolist(),
+        "greedy_correct": (greedy["outcome"] == types.Outcome.CORRECT).astype(int).tolist(),
         "examples": [
             {
                 "prompt": task.text(i, split),
@@ -252,4 +255,4 @@ def main(argv: Sequence[str]) -> None:
             phase=number,
         )
     table([record])
-    print(json.dumps({k: v for k, v in record.items() if k != "examples"}))
+    print(json.dumps({k: v for k, v in record.items() if k not in ("examples", "correct", "greedy_correct")}))

@@ -108,6 +108,7 @@ def learning_curve(
     grid = fig.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax, panel in zip(grid, chosen, strict=False):
         _draw(ax, history, panel, list(phases) or phases_of(history))
+        mark_phases(ax, list(phases) or phases_of(history), 0, history[-1]["step"])  # the panels share their axis
     for ax in grid[len(chosen) :]:
         ax.remove()
     return _finish(fig, path)
@@ -118,7 +119,9 @@ def learning_curves(history: Sequence[Record], phases: Sequence[tuple[str, int]]
     figures = []
     for panel in panels(history):
         figures.append(small())
-        _draw(figures[-1].subplots(), history, panel, list(phases) or phases_of(history))
+        ax = figures[-1].subplots()
+        _draw(ax, history, panel, list(phases) or phases_of(history))
+        mark_phases(ax, list(phases) or phases_of(history), *ax.dataLim.intervalx)
     return figures
 
 
@@ -126,7 +129,6 @@ def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequen
     for color, name in zip(COLORS, panel.names, strict=False):
         _line(ax, history, phases, name, color)
     decorate(ax, panel.title, "step", panel.unit)
-    mark_phases(ax, phases, history[-1]["step"])
     if len(panel.names) > 1:
         position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
         ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
@@ -214,22 +216,24 @@ def phases_of(history: Sequence[Record]) -> list[tuple[str, int]]:
     return phases
 
 
-def mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], end: int) -> None:
-    """Draw a line between phases, and the name of each at its top left."""
+def mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], first_step: float, end: float) -> None:
+    """Draw a line between the phases from one step to another, and the name of each at its top left."""
     if len(phases) < 2:
         return
     ax.set_ylim(top=ax.get_ylim()[0] + 1.14 * (ax.get_ylim()[1] - ax.get_ylim()[0]))  # room for the names
     top = transforms.blended_transform_factory(ax.transData, ax.transAxes)
     first = 0
     for name, last in phases:
-        if first >= end:
-            break
-        if first:
-            ax.axvline(first + 0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-        narrow = (min(last, end) - first) / end < 0.015 * len(name) + 0.02
+        start, first = first + 0.5, last
+        if last < first_step or start > end:
+            continue
+        if start > first_step:
+            ax.axvline(start, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+        start = max(start, first_step)
+        narrow = (min(last, end) - start) / max(end - first_step, 1) < 0.015 * len(name) + 0.02
         ax.annotate(
             name,
-            (first + 0.5, 1.0),
+            (start, 1.0),
             xycoords=top,
             xytext=(4, -4),
             textcoords="offset points",
@@ -240,7 +244,6 @@ def mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], end: int) -> N
             color=GREY,
             zorder=1,  # behind the data
         )
-        first = last
 
 
 def small() -> figure.Figure:

@@ -14,7 +14,11 @@ from typing import Any
 from rljax.run.reports import runs
 
 # Fields that change nothing in what is trained.
-_NEUTRAL = ("name", "log.", "checkpoint.", "profile", "verifier.workers", "cpu_devices", "mesh.")
+_NEUTRAL = ("name", "log.", "checkpoint.", "profile", "verifier.workers", "cpu_devices", "mesh.", "evaluation.")
+
+
+Notes = collections.defaultdict[str, list[str]]
+"""What is to be said of some runs or arms, with their names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +36,15 @@ class Arm:
     runs: dict[Any, runs.Run]
 
 
-def usable(every: Sequence[runs.Run], notes: list[str]) -> list[runs.Run]:
-    """Return the finished runs; add notes that name the others, and those that were resumed.
+def usable(every: Sequence[runs.Run], notes: Notes) -> list[runs.Run]:
+    """Return the finished runs; name the others, and those that were resumed, in notes.
 
     Raises:
       ValueError: no run is finished.
     """
     unfinished = [run for run in every if run.steps < run.planned]
     for run in unfinished:
-        notes.append(f"{short(run, every)}: left out, at step {run.steps} of {run.planned}.")
+        notes[f"left out, at step {run.steps} of {run.planned}"].append(short(run, every))
     finished = [run for run in every if run.steps >= run.planned > 0]
     if not finished:
         least = min((run.steps for run in every), default=0)
@@ -48,8 +52,8 @@ def usable(every: Sequence[runs.Run], notes: list[str]) -> list[runs.Run]:
         raise ValueError(f"none of {len(every)} runs is finished.{hint}")
     for run in finished:
         if later := [start for start in run.starts if start > 1]:
-            steps = ", ".join(str(start) for start in later)
-            notes.append(f"{short(run, every)}: resumed at step {steps}; its time includes several compilations.")
+            text = f"resumed at step {', '.join(map(str, later))}, so that the time includes several compilations"
+            notes[text].append(short(run, every))
     return finished
 
 
@@ -75,7 +79,7 @@ def inferred(every: Sequence[runs.Run], over: str) -> list[str]:
     """Return the fewest fields that separate what the config separates, apart from ``over`` and neutral fields."""
     by: list[str] = []
     for field in differing(every):
-        if field != over and not any(field == name or field.startswith(name) for name in _NEUTRAL if name):
+        if field not in (over, "task") and not field.startswith(_NEUTRAL):
             more = [*by, field]
             if len(_grouped(every, more)) > len(_grouped(every, by)):
                 by = more
@@ -89,7 +93,7 @@ def _grouped(every: Iterable[runs.Run], by: Sequence[str]) -> dict[tuple[str, ..
     return dict(groups)
 
 
-def group(every: Sequence[runs.Run], by: Sequence[str], over: str, notes: list[str]) -> list[Arm]:
+def group(every: Sequence[runs.Run], by: Sequence[str], over: str, notes: Notes) -> list[Arm]:
     """Group runs into arms, in the order of the runs, or of the values if these are numbers.
 
     Raises:
@@ -113,7 +117,7 @@ def group(every: Sequence[runs.Run], by: Sequence[str], over: str, notes: list[s
                 _refuse(first, run, arm, over)
         others = [field for field in differing(members) if field not in (over, "name", *by)]
         if others:
-            notes.append(f"{arm.name}: its runs differ in {', '.join(others)} as well as in {over}.")
+            notes[f"the runs differ in {', '.join(others)} as well as in {over}"].append(arm.name)
     return _ordered(arms, lambda arm: [float(value) for value in arm.values.values()])
 
 
@@ -127,9 +131,8 @@ def _ordered(arms: list[Arm], key: Callable[[Arm], list[float]]) -> list[Arm]:
 def _name(by: Sequence[str], values: Sequence[str]) -> str:
     last = collections.Counter(field.rpartition(".")[2] for field in by)
     labels = [field.rpartition(".")[2] if last[field.rpartition(".")[2]] == 1 else field for field in by]
-    if len(by) == 1 and "(" in values[0]:
-        return values[0]
-    return ", ".join(f"{label}={value}" for label, value in zip(labels, values, strict=True)) or "all runs"
+    parts = [value if "(" in value else f"{label}={value}" for label, value in zip(labels, values, strict=True)]
+    return ", ".join(parts) or "all runs"
 
 
 def _check_tasks(every: Sequence[runs.Run], by: Sequence[str]) -> None:

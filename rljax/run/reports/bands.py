@@ -1,18 +1,18 @@
 """Figures of a comparison: arms with their runs, differences, pass@k, and curves with bands."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import figure, ticker
 
 from rljax.run import plots
-from rljax.run.reports import arms, comparison, quantities, writing
+from rljax.run.reports import arms, comparison, quantities
 
 _MOST_POINTS = 250  # of a curve
 _LONGEST = 30  # characters of a name
 
 
-def style(number: int) -> dict[str, str]:
+def style(number: int) -> dict[str, Any]:
     """Return color and dashes of an arm."""
     colors = plots.COLORS
     return {"color": colors[number % len(colors)], "linestyle": ("-", "--", ":")[number // len(colors) % 3]}
@@ -27,35 +27,38 @@ def label(name: str) -> str:
 def results(result: comparison.Comparison, legend: bool = True) -> list[figure.Figure]:
     """Return figures of the first quantity: each arm, and its difference from the baseline; and of pass@k."""
     name = result.main[0]
-    rows = [result.estimate(arm.name, name) for arm in result.arms]
-    figures = [_dots(result, rows, f"{writing.heading(name)}, mean of each arm", runs=True)]
+    rows = {arm.name: result.estimate(arm.name, name) for arm in result.arms}
+    figures = [_dots(result, rows, f"{name} of each arm", runs=True)]
     if len(result.arms) > 1:
-        gaps = [result.difference(arm.name, name) for arm in result.arms]
-        figures.append(_dots(result, gaps, f"{writing.heading(name)}, minus {label(result.arms[0].name)}", runs=False))
+        gaps = {arm.name: result.difference(arm.name, name) for arm in result.arms[1:]}
+        figures.append(_dots(result, gaps, f"{name} minus that of {label(result.arms[0].name)}", runs=False))
     return [*figures, *_passk(result, legend)]
 
 
-def _dots(result: comparison.Comparison, rows: Sequence, title: str, runs: bool) -> figure.Figure:
+def _dots(
+    result: comparison.Comparison, rows: dict[str, comparison.Row | None], title: str, runs: bool
+) -> figure.Figure:
+    """Return a figure with a line for each arm: the mean with its interval, and its runs."""
     name = result.main[0]
     scale = 100 if quantities.in_unit(name) else 1
     fig = plots.small()
-    fig.set_figheight(max(1.6, 1.0 + 0.34 * len(rows)))
+    fig.set_figheight(1.0 + 0.34 * len(rows))
     ax = fig.subplots()
-    for i, (arm, row) in enumerate(zip(result.arms, rows, strict=True)):
+    for i, (arm, row) in enumerate(rows.items()):
         if runs:
-            x = [scale * run[name] for run in result.runs if run["arm"] == arm.name and name in run]
+            x = [scale * run[name] for run in result.runs if run["arm"] == arm and name in run]
             ax.scatter(x, np.full(len(x), i), s=14, color=plots.GREY, alpha=0.6, linewidths=0, zorder=2)
         if row is not None:
-            low, high = (row[end] if np.isfinite(row[end]) else row["mean"] for end in ("low", "high"))
-            error = np.maximum(np.array([[row["mean"] - low], [high - row["mean"]]]) * scale, 0)
-            ax.errorbar(
-                scale * row["mean"], i, xerr=error, fmt="o", markersize=6, capsize=4, **{"color": style(i)["color"]}
-            )
-    ax.set_yticks(range(len(rows)), [label(arm.name) for arm in result.arms])
+            center, low, high = (scale * row[key] for key in ("mean", "low", "high"))
+            error = np.nan_to_num([[max(center - low, 0)], [max(high - center, 0)]])
+            color = style([other.name for other in result.arms].index(arm))["color"]
+            ax.errorbar(center, i, xerr=error, fmt="o", markersize=6, capsize=4, color=color)
+    ax.set_yticks(range(len(rows)), [label(arm) for arm in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     if not runs:
         ax.axvline(0, color=plots.GREY, linewidth=0.9)
-    plots.decorate(ax, title, "with 95 % interval" + ("; grey: runs" if runs else ""), "")
+    unit = "%, " if scale == 100 else ""
+    plots.decorate(ax, title, f"{unit}mean with 95 % interval" + ("; grey: runs" if runs else ""), "")
     return fig
 
 
@@ -96,7 +99,7 @@ def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Fi
             _band(ax, arm, name, i)
         plots.decorate(ax, name.replace("_", " "), "step", units.get(name, ""))
         longest = max(every, key=lambda run: run.steps)
-        plots.mark_phases(ax, plots.phases_of(longest.history), longest.steps)
+        plots.mark_phases(ax, plots.phases_of(longest.history), *ax.dataLim.intervalx)
         ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         figures.append(_with_legend(fig, legend))
     return figures

@@ -7,6 +7,7 @@ DIR is a work directory, a folder of them, or a pattern, on this machine or gs:/
 self-contained file.
 """
 
+import collections
 import os
 import shlex
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def compare(
         the same value of ``over``.
     """
     places = [places] if isinstance(places, str | os.PathLike) else places
-    every, notes = [runs.load(path) for path in folders.find(places)], []
+    every, notes = [runs.load(path) for path in folders.find(places)], collections.defaultdict(list)
     if step is not None:
         every = [run.until(step) for run in every]
     finished = arms.usable(every, notes)
@@ -70,7 +71,7 @@ def compare(
             row for arm in grouped[1:] for row in quantities.differences(grouped[0], arm, names, measured, over)
         ],
         main=main,
-        notes=notes,
+        notes=[f"{', '.join(names)}: {text}." for text, names in notes.items()],
         fields={field: [_several(arm, field) for arm in grouped] for field in differ},
         common={field: arms.written(value) for field, value in finished[0].fields.items() if field not in differ},
     )
@@ -106,6 +107,7 @@ def main(argv: Sequence[str]) -> None:
     f = flags.FLAGS
     result = compare(argv[1:], by=f.by, over=f.over, metrics=f.metric, baseline=f.baseline, step=f.step)
     result.show()
+    given = [f[name].serialize() for name in ("by", "over", "metric", "baseline", "step") if f[name].present]
     if f.out:
-        storage.write(f.out, result.html(shlex.join(["python -m rljax compare", *argv[1:]])))
+        storage.write(f.out, result.html(" ".join(["python -m rljax compare", shlex.join([*argv[1:], *given])])))
         print(f"written to {f.out}")

@@ -1,14 +1,15 @@
 """The page of a comparison."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rljax.run.reports import arms, bands, comparison, html, pictures, quantities, runs, writing
 
-_RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals: Student's t over runs,
-for a difference over pairs of runs with the same {over} where both arms have at least two, and otherwise Welch's. With
-one run in an arm, the interval is over the prompts of its evaluation and does not contain the variation between runs.
-Each interval is for one comparison; they are not adjusted for their number. Metrics of the training are averaged over
-the last tenth of the last phase."""
+_RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals: Student's t over
+runs; for a difference, over pairs of runs if both arms have the same values of {over}, otherwise Welch's. With one run
+in an arm, the interval is over the prompts of its evaluation and does not contain the variation between runs. Each
+interval is for one comparison; they are not adjusted for their number. Metrics of the training are averaged over the
+last tenth of the last phase."""
 
 
 def page(result: comparison.Comparison, command: str = "") -> str:
@@ -16,11 +17,13 @@ def page(result: comparison.Comparison, command: str = "") -> str:
     sections = [
         (
             "Result",
-            html.join([pictures.gallery(bands.results(result, legend=False)[:2]), _main(result), _rules(result)]),
+            html.join(
+                [_legend(result), pictures.gallery(bands.results(result, legend=False)), _main(result), _rules(result)]
+            ),
         ),
         ("pass@k", _passk(result)),
         ("Curves", _curves(result)),
-        ("Cost", _means(result, quantities.COST)),
+        ("Cost", _means(result, quantities.COST, lambda row: row and writing.mean(row))),
         ("Settings", _settings(result)),
         ("Runs", _runs(result)),
     ]
@@ -79,7 +82,7 @@ def _main(result: comparison.Comparison) -> html.Html:
 def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
     if row is None:
         return None
-    mean = writing.number(row["quantity"], row["mean"], signed)
+    mean = writing.mean(row, signed)
     mean = html.tag("strong", mean) if signed and writing.certain(row) else mean
     return html.join([mean, html.tag("div", writing.interval(row, signed), class_="quiet", title=writing.basis(row))])
 
@@ -87,16 +90,17 @@ def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
 def _arm(result: comparison.Comparison, arm: arms.Arm) -> html.Html:
     """Return the name of an arm with its color and dashes."""
     style = bands.style([other.name for other in result.arms].index(arm.name))
-    return html.join([pictures.swatch(style["color"], style["linestyle"]), arm.name])
+    name = html.join([pictures.swatch(style["color"], style["linestyle"]), arm.name])
+    return html.tag("span", name, class_="arm" if len(arm.name) < 40 else "")
 
 
 def _legend(result: comparison.Comparison) -> html.Html:
-    return html.tag("p", html.join(html.tag("span", _arm(result, arm), class_="arm") for arm in result.arms))
+    return html.tag("p", html.join(_arm(result, arm) for arm in result.arms), class_="legend")
 
 
-def _means(result: comparison.Comparison, names: Sequence[str]) -> html.Html:
+def _means(result: comparison.Comparison, names: Sequence[str], cell: Any = _cell) -> html.Html:
     rows = [
-        [_arm(result, arm), len(arm.runs), *(_cell(result.estimate(arm.name, name)) for name in names)]
+        [_arm(result, arm), len(arm.runs), *(cell(result.estimate(arm.name, name)) for name in names)]
         for arm in result.arms
     ]
     return html.table(["arm", "runs", *map(writing.heading, names)], rows)
@@ -104,10 +108,9 @@ def _means(result: comparison.Comparison, names: Sequence[str]) -> html.Html:
 
 def _passk(result: comparison.Comparison) -> html.Html | str:
     names = list(dict.fromkeys(row["quantity"] for row in result.table if row["quantity"].startswith("pass@")))
-    figures = bands.results(result, legend=False)[2 if len(result.arms) > 1 else 1 :]
     if not names:
         return ""
-    return html.join([_legend(result), pictures.gallery(figures), _means(result, names)])
+    return _means(result, names)
 
 
 def _curves(result: comparison.Comparison) -> html.Html:

@@ -2,6 +2,7 @@
 
 import rich.box
 import rich.console
+import rich.markup
 import rich.table
 
 from rljax.run.reports import comparison, quantities, writing
@@ -28,32 +29,33 @@ def show(result: comparison.Comparison, console: rich.console.Console | None = N
 def _table(title: str, *columns: str, left: int = 1) -> rich.table.Table:
     table = rich.table.Table(title=title)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < left else "right", no_wrap=i >= left)
+        table.add_column(rich.markup.escape(column), justify="left" if i < left else "right", no_wrap=i >= left)
     return table
 
 
-def _add(table: rich.table.Table, *cells: str, **options: bool) -> None:
-    table.add_row(*(cell.replace("[", r"\[") for cell in cells), **options)
+def _add(table: rich.table.Table, *cells: str, end_section: bool = False) -> None:
+    table.add_row(*map(rich.markup.escape, cells), end_section=end_section)
 
 
 def _main(result: comparison.Comparison) -> rich.table.Table:
     """Return a block of rows for each quantity, one for each arm."""
     several = len(result.arms) > 1
-    gap = (f"minus {result.arms[0].name}", "95 % interval", "over") if several else ()
+    gap = ("difference", "95 % interval", "over") if several else ()
     table = _table("Means over runs with 95 % intervals", "", "arm", "mean", "95 % interval", "over", *gap, left=2)
     for name in result.main:
         rows = [row for row in (result.estimate(arm.name, name) for arm in result.arms) if row]
         for i, row in enumerate(rows):
             cells = [writing.heading(name) if i == 0 else "", row["arm"]]
-            cells += [writing.number(name, row["mean"]), writing.interval(row), writing.basis(row)]
+            cells += [writing.mean(row), writing.interval(row), writing.basis(row)]
             other = result.difference(row["arm"], name)
             if other:
                 mark = " *" if writing.certain(other) else "  "
-                cells += [writing.number(name, other["mean"], True) + mark, writing.interval(other, True)]
+                cells += [writing.mean(other, True) + mark, writing.interval(other, True)]
                 cells.append(writing.basis(other))
             _add(table, *cells, *[""] * (len(table.columns) - len(cells)), end_section=i == len(rows) - 1)
     if several:
-        table.caption = "* the interval of the difference does not contain 0; intervals are for one comparison each"
+        first = f"Differences are from {result.arms[0].name}"
+        table.caption = f"{first}; * their interval does not contain 0. Each interval is for one comparison."
         table.caption_justify = "left"
     return table
 
@@ -71,7 +73,7 @@ def _means(result: comparison.Comparison, title: str, names: list[str]) -> rich.
     table = _table(title, "arm", "runs", *names)
     for arm in result.arms if names else ():
         rows = [result.estimate(arm.name, name) for name in names]
-        cells = [writing.number(row["quantity"], row["mean"]) if row else "" for row in rows]
+        cells = [writing.mean(row) if row else "" for row in rows]
         _add(table, arm.name, str(len(arm.runs)), *cells)
     return table
 

@@ -87,10 +87,10 @@ def table(
             )
         return tag("tr", Html("".join(parts)))
 
-    above = tag("caption", caption) if caption else ""
+    above = tag("p", caption, class_="quiet") if caption else ""  # a caption would scroll with a wide table
     body = tag("tbody", join(row(cells, False) for cells in rows))
-    inner = join([above, tag("thead", row(columns, True)), body])
-    return tag("div", tag("table", inner), class_="scroll")
+    inner = join([tag("thead", row(columns, True)), body])
+    return join([above, tag("div", tag("table", inner), class_="scroll")])
 
 
 def _written(cell: Any) -> Any:

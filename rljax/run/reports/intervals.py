@@ -9,10 +9,22 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
+from rljax.run import passk
+
 LEVEL = 0.95
-Triple = Sequence[float]  # mean, low, high
+_NONE = math.nan, math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """A quantity of an evaluation: mean, interval over prompts, and the value of each prompt if they are known."""
+
+    mean: float
+    interval: tuple[float, float]
+    values: npt.NDArray[np.float64] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +35,9 @@ class Estimate:
       mean: the estimate.
       low: lower end of the interval; nan without one.
       high: upper end of the interval; nan without one.
-      count: number of runs, or of pairs of runs if ``over`` begins with "paired".
-      over: what the interval is over; "" without one.
+      count: number of runs, or of pairs of runs if they are paired.
+      over: what the interval is over: a field or "prompts", after "paired" or "unpaired" if it is that of a difference;
+        "" without one.
     """
 
     mean: float
@@ -34,13 +47,13 @@ class Estimate:
     over: str = ""
 
 
-def mean(values: Sequence[float], over: str = "seed", prompts: Triple | None = None, unit: bool = False) -> Estimate:
+def mean(values: Sequence[float], over: str = "seed", prompts: Prompts | None = None, unit: bool = False) -> Estimate:
     """Return the mean over runs with Student's t interval, mean -+ t_{n-1} s / sqrt(n).
 
     Args:
       values: one value for each run.
       over: the field in which the runs differ.
-      prompts: with one run, its mean and the interval over prompts.
+      prompts: with one run, its evaluation.
       unit: whether the quantity lies in [0, 1]; then so does the interval.
 
     Returns:
@@ -49,50 +62,60 @@ def mean(values: Sequence[float], over: str = "seed", prompts: Triple | None = N
     count = len(values)
     center = float(np.mean(values))
     if count == 1:
-        return Estimate(*prompts, 1, "prompts") if prompts else Estimate(center, math.nan, math.nan, 1)
+        return Estimate(center, *prompts.interval, 1, "prompts") if prompts else Estimate(center, *_NONE, 1)
     half = _t(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
     low, high = (max(center - half, 0.0), min(center + half, 1.0)) if unit else (center - half, center + half)
     return Estimate(center, low, high, count, over)
 
 
-def difference(
-    first: Mapping[object, float],
-    second: Mapping[object, float],
-    over: str = "seed",
-    prompts: tuple[Triple | None, Triple | None] = (None, None),
-) -> Estimate:
+def difference(first: Mapping[object, float], second: Mapping[object, float], over: str = "seed") -> Estimate:
     """Return the mean of ``second`` minus that of ``first``, with its interval.
 
-    With at least two common seeds, values are paired by seed and others are left out: t over the differences. Otherwise
-    the runs are independent: Welch's t (Biometrika 34, 1947), with the Satterthwaite degrees of freedom. With one run
-    in an arm, the intervals over prompts are combined as if they were independent; both arms answer the same prompts,
-    so that this interval is usually too wide.
+    If both have the same seeds, at least two, the interval is Student's t over the differences of each seed. Otherwise
+    the runs are independent: Welch's t (Biometrika 34, 1947), with the degrees of freedom of Satterthwaite.
 
     Args:
       first: the baseline's values by seed.
       second: the other arm's values by seed.
       over: the field that ``first`` and ``second`` are keyed by.
-      prompts: for each arm, the mean and the interval over prompts, where it has one run.
 
     Returns:
-      The estimate.
+      The estimate; without an interval if an arm has one run.
     """
-    common = [key for key in first if key in second]
-    if len(common) > 1:
-        paired = mean([second[key] - first[key] for key in common])
+    if first.keys() == second.keys() and len(first) > 1:
+        paired = mean([second[key] - first[key] for key in first])
         return dataclasses.replace(paired, over=f"paired {over}")
     a, b = np.array(list(first.values())), np.array(list(second.values()))
-    center = float(b.mean() - a.mean())
-    if len(a) > 1 and len(b) > 1:
-        parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
-        freedom = parts.sum() ** 2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum() if parts.any() else 1.0
-        half = _t(freedom) * math.sqrt(parts.sum())
-        return Estimate(center, center - half, center + half, len(a) + len(b), over)
-    if len(a) == len(b) == 1 and prompts[0] and prompts[1]:
-        (p, p_low, p_high), (q, q_low, q_high) = prompts
-        low, high = math.hypot(q - q_low, p_high - p), math.hypot(q_high - q, p - p_low)
-        return Estimate(center, center - low, center + high, 2, "prompts")
-    return Estimate(center, math.nan, math.nan, len(a) + len(b))
+    center, count = float(b.mean() - a.mean()), len(a) + len(b)
+    if min(len(a), len(b)) < 2:
+        return Estimate(center, *_NONE, count)
+    parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+    freedom = parts.sum() ** 2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum() if parts.any() else 1.0
+    half = _t(freedom) * math.sqrt(parts.sum())
+    return Estimate(center, center - half, center + half, count, f"unpaired {over}")
+
+
+def difference_over_prompts(first: Prompts, second: Prompts, center: float) -> Estimate:
+    """Return the difference between two runs with its interval over prompts.
+
+    With the values of each prompt, it is the bootstrap interval over the differences of each prompt. Without them, the
+    two intervals are combined as if the prompts were independent, so that the interval is usually too wide.
+
+    Args:
+      first: the baseline's evaluation.
+      second: the other run's, on the same prompts.
+      center: the difference.
+    """
+    if first.values is not None and second.values is not None and len(first.values) == len(second.values):
+        gaps = second.values - first.values
+        if not gaps.any():  # all resamples are equal: as many prompts may still differ as a proportion of 0 allows
+            high = passk.wilson(0, len(gaps))[1]
+            return Estimate(center, -high, high, 2, "paired prompts")
+        low, high = passk.bootstrap(gaps)
+        return Estimate(center, float(low[0]), float(high[0]), 2, "paired prompts")
+    (a, (a_low, a_high)), (b, (b_low, b_high)) = (first.mean, first.interval), (second.mean, second.interval)
+    low, high = math.hypot(b - b_low, a_high - a), math.hypot(b_high - b, a - a_low)
+    return Estimate(center, center - low, center + high, 2, "prompts")
 
 
 def _t(freedom: float) -> float:

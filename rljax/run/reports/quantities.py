@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from rljax.run import passk
 from rljax.run.reports import arms, intervals, runs
 
 TAIL = 10  # metrics are averaged over the last tenth of the last phase
 COST = ("steps", "minutes", "tokens", "tokens/s")
-_METRICS = ("reward", "accuracy", "entropy", "kl", "length", "truncated")
+_METRICS = ("reward", "accuracy", "entropy", "kl", "length")
 _UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups")  # in [0, 1], and so is pass@k
 
 
@@ -38,29 +39,36 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
     return {**values, "steps": run.steps, "minutes": run.seconds / 60, "tokens": run.tokens, **rate}
 
 
-def prompts(run: runs.Run, name: str) -> intervals.Triple | None:
-    """Return the mean and the interval over prompts of a quantity of a run's evaluation."""
+def prompts(run: runs.Run, name: str) -> intervals.Prompts | None:
+    """Return a quantity of a run's evaluation with its interval over prompts."""
     final = run.final or {}
-    return final.get("greedy") if name == "greedy" else final.get("pass_at_k", {}).get(name.removeprefix("pass@"))
+    k = name.removeprefix("pass@")
+    row = final.get("greedy") if name == "greedy" else final.get("pass_at_k", {}).get(k)
+    if row is None:
+        return None
+    correct = final.get("greedy_correct" if name == "greedy" else "correct")
+    samples, tries = (1, 1) if name == "greedy" else (final["samples"], int(k))
+    values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct else None
+    return intervals.Prompts(row[0], (row[1], row[2]), values)
 
 
-def comparable(every: Sequence[runs.Run], notes: list[str]) -> list[runs.Run]:
-    """Return the runs with the most common kind of last evaluation; add notes that name the others."""
+def comparable(every: Sequence[runs.Run], notes: arms.Notes) -> list[runs.Run]:
+    """Return the runs with the most common kind of last evaluation; name the others in notes."""
     evaluated = [run for run in every if run.final]
     for run in every:
         if evaluated and not run.final:
-            notes.append(f"{arms.short(run, every)}: has no evaluation.")
+            notes["has no evaluation"].append(arms.short(run, every))
     kinds = collections.Counter(map(_kind, evaluated))
     if not kinds:
-        notes.append("no run has an evaluation: there is no pass@k. Set config.phase.NAME.evaluate.")
+        notes["no evaluation, so that there is no pass@k; set config.phase.NAME.evaluate"].append("all runs")
         return []
     usual = kinds.most_common(1)[0][0]
     for run in evaluated:
         if _kind(run) != usual:
-            text = f"its evaluation is left out, {_kind(run)}; that of the others is {usual}."
-            notes.append(f"{arms.short(run, every)}: {text}")
+            text = f"the evaluation is left out, {_kind(run)}; the others have {usual}"
+            notes[text].append(arms.short(run, every))
         elif run.final and run.final["step"] != run.steps:
-            notes.append(f"{arms.short(run, every)}: evaluated at step {run.final['step']} of {run.steps}.")
+            notes[f"evaluated at step {run.final['step']} of {run.steps}"].append(arms.short(run, every))
     return [run for run in evaluated if _kind(run) == usual]
 
 
@@ -86,15 +94,15 @@ def choose(measured: Sequence[dict[str, float]], names: Sequence[str]) -> list[s
     if names:
         return list(names)
     tries = [name for name in known if name.startswith("pass@")]
-    ends = dict.fromkeys([*tries[:1], *(["greedy"] if "greedy" in known else []), *tries[-1:]])
-    return [*ends, *(name for name in _METRICS if name in known)]
+    usual = [*tries[:1], "greedy", *tries[-1:], *_METRICS]
+    return [name for name in dict.fromkeys(usual) if name in known]
 
 
 def _values(arm: arms.Arm, name: str, measured: dict[str, dict[str, float]]) -> dict[Any, float]:
     return {key: measured[run.path][name] for key, run in arm.runs.items() if name in measured[run.path]}
 
 
-def _over_prompts(arm: arms.Arm, name: str) -> intervals.Triple | None:
+def _over_prompts(arm: arms.Arm, name: str) -> intervals.Prompts | None:
     return prompts(next(iter(arm.runs.values())), name) if len(arm.runs) == 1 else None
 
 
@@ -118,7 +126,10 @@ def differences(
     for name in names:
         a, b = _values(first, name, measured), _values(second, name, measured)
         if a and b:
-            estimate = intervals.difference(a, b, over, (_over_prompts(first, name), _over_prompts(second, name)))
+            estimate = intervals.difference(a, b, over)
+            one, other = _over_prompts(first, name), _over_prompts(second, name)
+            if one and other:
+                estimate = intervals.difference_over_prompts(one, other, estimate.mean)
             pair = {"arm": second.name, "baseline": first.name, "quantity": name}
             rows.append({**pair, **dataclasses.asdict(estimate)})
     return rows

@@ -1,4 +1,4 @@
-"""Numbers of a comparison as text: fractions in percent, counts with thousands, others with four digits."""
+"""Numbers of a comparison as text: fractions in percent, counts others with the digits that are known."""
 
 import math
 from collections.abc import Mapping
@@ -12,23 +12,39 @@ def heading(name: str) -> str:
     return f"{name}, %" if quantities.in_unit(name) else name
 
 
-def number(name: str, value: float, signed: bool = False) -> str:
-    """Return a value of a quantity; ``signed`` writes + before positive ones."""
+def number(name: str, value: float, signed: bool = False, width: float = math.nan) -> str:
+    """Return a value of a quantity.
+
+    Args:
+      name: the quantity.
+      value: its value.
+      signed: whether + is written before positive values.
+      width: width of its interval, whose half is written with two digits.
+
+    Returns:
+      The text.
+    """
     plus = "+" if signed else ""
-    if not math.isfinite(value):
-        return str(value)
     if quantities.in_unit(name):
         return f"{100 * value:{plus}.1f}"
-    if name in ("tokens", "tokens/s", "steps"):
-        return f"{value:{plus},.0f}"
-    return f"{value:{plus}.1f}" if name == "minutes" else f"{value:{plus}.4g}"
+    if name in quantities.COST:
+        return f"{value:{plus},.{1 if name == 'minutes' else 0}f}"
+    if math.isfinite(width) and width > 0:
+        return f"{value:{plus}.{min(max(1 - math.floor(math.log10(width / 2)), 0), 6)}f}"
+    return f"{value:{plus}.4g}"
+
+
+def mean(row: Mapping[str, Any], signed: bool = False) -> str:
+    """Return the mean of a record of a table."""
+    return number(row["quantity"], row["mean"], signed, row["high"] - row["low"])
 
 
 def interval(row: Mapping[str, Any], signed: bool = False) -> str:
     """Return the interval of a record of a table, or "" if it has none."""
     if not (math.isfinite(row["low"]) and math.isfinite(row["high"])):
         return ""
-    return f"[{number(row['quantity'], row['low'], signed)}, {number(row['quantity'], row['high'], signed)}]"
+    low, high = (number(row["quantity"], row[end], signed, row["high"] - row["low"]) for end in ("low", "high"))
+    return f"[{low}, {high}]"
 
 
 def basis(row: Mapping[str, Any] | None) -> str:
@@ -36,12 +52,10 @@ def basis(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     if not row["over"]:
-        return "no interval: one run" if row["count"] < 3 else "no interval"
-    if row["over"] == "prompts":
-        return "prompts, one run"
-    name = row["over"].removeprefix("paired ").rpartition(".")[2]
-    plural = f"{row['count']} {name}{'' if row['count'] == 1 else 's'}"
-    return f"{plural}, paired" if row["over"].startswith("paired ") else plural
+        return "one run"
+    kind, _, name = row["over"].rpartition(" ")
+    plural = "prompts, one run" if name == "prompts" else f"{row['count']} {name.rpartition('.')[2]}s"
+    return f"{plural}, {kind}" if kind else plural
 
 
 def certain(row: Mapping[str, Any]) -> bool:
