@@ -343,7 +343,16 @@ def shown(source, **options):
 def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
     text = shown(ROLLOUTS)
     assert "step 8: 2 of 2" in text and "1+1=" not in text
-    for part in ("correct", "reward 1", "format 0.5", "advantage +0.250", "finish stop", "[red]2+2=", "4\\x1b[31m", "ok"):
+    for part in (
+        "correct",
+        "reward 1",
+        "format 0.5",
+        "advantage +0.250",
+        "finish stop",
+        "[red]2+2=",
+        "4\\x1b[31m",
+        "ok",
+    ):
         assert part in text
     assert "\x1b" not in text
     logger = metrics.Logger(tmp_path, tensorboard=False)

@@ -21,7 +21,7 @@ from rljax import types
 from rljax.data import raw_bytes
 from rljax.host import workdirs
 from rljax.run import events
-from rljax.run.reports import completions, folder, live, records, report, show_metrics, show_rollouts
+from rljax.run.reports import completions, directory, live, records, report, show_metrics, show_rollouts
 from tests import tiny
 
 TEXTS = ("a\u00e9", "</script><b>&", "", "x" * 700)
@@ -101,6 +101,7 @@ def write(place, steps=40, rows=8, length=12, every=10):
     phases = {"warm": {"algorithm": "sft()", "steps": steps // 2}, "main": {"steps": steps - steps // 2}}
     config = {"name": HOSTILE, "algorithm": "grpo()", "task": "t()", "phases": ["warm", "main"], "phase": phases}
     (place / "config.json").write_text(json.dumps(config))
+    (place / "code.json").write_text(json.dumps({"mine/pieces.py": "0123abcd"}))
     (place / "algorithm.txt").write_text("phase warm: steps 1 to 20, t(), 3 prompts x 1 samples\nsft()\n")
     names = (
         "reward",
@@ -180,7 +181,17 @@ def test_the_page_is_whole_self_contained_and_readable_without_its_script(long_r
     _, page = long_run
     seen = checked(page)
     assert seen.count("script") == 2 and seen.count("img") == 0  # its own script and numbers; nothing of a user
-    for text in ("Step 500 of 500, finished", "sft()", "grpo()", "ab ab ab", "2.00 GiB", "50.0 (40.0, 60.0)", "3 x 1"):
+    for text in (
+        "Step 500 of 500, finished",
+        "sft()",
+        "grpo()",
+        "ab ab ab",
+        "2.00 GiB",
+        "50.0 (40.0, 60.0)",
+        "3 x 1",
+        "0123abcd",
+        "=mine",
+    ):
         assert text in page, text
     assert "step 500 (main): 16 completions of 1 prompt, 16 correct" in page and "step 3: &lt;img" in page
 
@@ -189,11 +200,11 @@ def test_the_page_shows_as_many_completions_as_fit(long_run):
     place, page = long_run
     assert len(page.encode()) < 3e6
     numbers = json.loads(re.search(r'id="tokens">(.*?)</script>', page, re.S)[1])
-    rows = folder.read(place).rollouts
+    rows = directory.read(place).rollouts
     steps = completions.choose(rows, completions.BUDGET)
     assert steps[-1] == 500 and len(completions.choose(rows, 10**9)) == 10 > len(steps)
     assert len(numbers) == 16 * len(steps) and numbers[0]["advantage"] == 0.5
-    few = completions.section(folder.read(place), budget=2000)  # a row costs 512 tokens and 3 * 512 / 8 for its text
+    few = completions.section(directory.read(place), budget=2000)  # a row costs 512 tokens and 3 * 512 / 8 for its text
     assert few.count('class="card"') == 2 and "14 more completions of this prompt" in few
 
 
@@ -204,11 +215,11 @@ def begun(place):
 
 
 def test_the_page_of_a_run_that_has_only_begun(tmp_path):
-    page = report.page(folder.read(begun(tmp_path / "run")))
+    page = report.page(directory.read(begun(tmp_path / "run")))
     checked(page)
     assert "Step 0 of 5, running, or killed" in page
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        folder.read(tmp_path / "absent")
+        directory.read(tmp_path / "absent")
 
 
 def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
@@ -219,7 +230,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
 
 def test_the_server_serves_what_the_files_say_and_ends(tmp_path):
     place = write(tmp_path / "run", steps=4)
-    with live.Server(place, 0, lambda: f"{folder.read(place).last}") as server:
+    with live.Server(place, 0, lambda: f"{directory.read(place).last}") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
 
@@ -300,10 +311,10 @@ def test_metrics_are_shown_by_phase_and_as_csv(tmp_path):
 
 
 def test_warnings_are_recorded_once_with_the_start_and_the_end(tmp_path):
-    directory = workdirs.WorkDirectory(tmp_path)
+    place = workdirs.WorkDirectory(tmp_path)
     with warnings.catch_warnings(record=True), pytest.raises(RuntimeError), events.Events() as happened:
         warnings.warn("early", stacklevel=1)
-        happened.open(directory, 4, report=False)
+        happened.open(place, 4, report=False)
         for _ in range(3):
             warnings.warn("late", stacklevel=1)
         happened.memory("checkpoint", 6)

@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib import figure
 
 from rljax.run import plots
-from rljax.run.reports import facts, folder, html, pictures
+from rljax.run.reports import directory, facts, html, pictures
 
 _POINTS = 80  # of a small curve in the table
 
 
-def section(run: folder.Folder) -> html.Html:
+def section(run: directory.Directory) -> html.Html:
     """Return the curves of a run: the panels of its learning curve, and a small curve of every metric by phase."""
     if not run.metrics:
         return html.tag("p", "No metrics yet.")
@@ -20,7 +20,7 @@ def section(run: folder.Folder) -> html.Html:
     return html.join([pictures.gallery(figures), html.folded("Every metric, by phase", table(run))])
 
 
-def losses(history: Sequence[folder.Record]) -> list[figure.Figure]:
+def losses(history: Sequence[directory.Record]) -> list[figure.Figure]:
     """Return a figure for each phase with the terms of its losses, which have other scales in other phases."""
     figures = []
     for phase, records in by_phase(history).items():
@@ -39,7 +39,7 @@ def losses(history: Sequence[folder.Record]) -> list[figure.Figure]:
     return figures
 
 
-def table(run: folder.Folder) -> html.Html:
+def table(run: directory.Directory) -> html.Html:
     """Return a table of every metric by phase: its first value, the mean of the last tenth, and a small curve."""
     rows = []
     for phase, records in by_phase(run.metrics).items():
@@ -50,15 +50,15 @@ def table(run: folder.Folder) -> html.Html:
     return html.table(["metric", "first", "last tenth", "smallest", "largest", ""], rows)
 
 
-def by_phase(records: Sequence[folder.Record]) -> dict[str, list[folder.Record]]:
+def by_phase(records: Sequence[directory.Record]) -> dict[str, list[directory.Record]]:
     """Return records by the name of their phase, in order."""
-    out: dict[str, list[folder.Record]] = {}
+    out: dict[str, list[directory.Record]] = {}
     for record in records:
         out.setdefault(record.get("phase", ""), []).append(record)
     return out
 
 
-def names(records: Sequence[folder.Record]) -> list[str]:
+def names(records: Sequence[directory.Record]) -> list[str]:
     """Return the names of the metrics of records, sorted."""
     return sorted({name for record in records for name in record} - {"step", "phase"})
 
@@ -82,7 +82,7 @@ def spark(values: Sequence[float]) -> html.Html:
     return html.Html(f'<svg viewBox="0 0 120 20" width="120" height="20" aria-hidden="true">{line}</svg>')
 
 
-def evaluations(run: folder.Folder) -> html.Html:
+def evaluations(run: directory.Directory) -> html.Html:
     """Return pass@k of the evaluations at the ends of phases, and a table of all evaluations."""
     if not run.evaluations:
         return html.tag("p", "No evaluations yet.")

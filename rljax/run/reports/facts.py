@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.reports import folder, html
+from rljax.run.reports import directory, html
 
 _REST = ("seconds", "tokens_per_second")  # the other timings are parts of the seconds
 
 
-def status(run: folder.Folder) -> html.Html:
+def status(run: directory.Directory) -> html.Html:
     """Return where the run is, in a sentence."""
     starts, ends = run.of("start"), run.of("end")
     place = f"Step {run.last} of {run.steps}" if run.steps else f"Step {run.last}"
@@ -35,7 +35,7 @@ def status(run: folder.Folder) -> html.Html:
     )
 
 
-def phases(run: folder.Folder) -> html.Html:
+def phases(run: directory.Directory) -> html.Html:
     """Return a table of the phases: what each trains, and its last metrics."""
     shown = [name for name in ("reward", "accuracy", "entropy", "kl", "length", "loss") if _any(run.metrics, name)]
     rows, first = [], 0
@@ -53,30 +53,31 @@ def phases(run: folder.Folder) -> html.Html:
     return html.table(columns, rows, caption="Metrics are means over the last tenth of a phase.", text=(1, 2, 3))
 
 
-def tail(records: Sequence[folder.Record], name: str) -> float | None:
+def tail(records: Sequence[directory.Record], name: str) -> float | None:
     """Return the mean of a metric over the last tenth of records that have it; None if none has."""
     values = [record[name] for record in records if name in record]
     return float(np.mean(values[-max(1, len(values) // 10) :])) if values else None
 
 
-def _any(records: Sequence[folder.Record], name: str) -> bool:
+def _any(records: Sequence[directory.Record], name: str) -> bool:
     return any(name in record for record in records)
 
 
-def costs(run: folder.Folder) -> html.Html:
+def costs(run: directory.Directory) -> html.Html:
     """Return how the time of a step divides into activities, by phase, and the largest memory."""
     names = sorted({name for record in run.timings for name in record} - {"step", "phase", *_REST})
     rows = []
     for phase in dict.fromkeys(record["phase"] for record in run.timings):
         records = [record for record in run.timings if record["phase"] == phase]
         later = records[max(1, len(records) // 20) :] or records  # the first steps include compilation
-        median = {name: float(np.median([r.get(name, 0.0) for r in later])) for name in ("seconds", *names)}
-        rate = float(np.median([r.get("tokens_per_second", 0.0) for r in later]))
-        total = sum(r.get("seconds", 0.0) for r in records)
-        parts = [1000 * median[name] for name in names]
-        rows.append([phase, len(records), total, 1000 * median["seconds"], rate, *parts])
+        step, rate = (float(np.median([r.get(name, 0.0) for r in later])) for name in _REST)
+        parts = [1000 * float(np.mean([r.get(name, 0.0) for r in later])) for name in names]
+        rows.append([phase, len(records), sum(r.get("seconds", 0.0) for r in records), 1000 * step, rate, *parts])
     columns = ["phase", "steps", "total s", "step ms", "tokens/s", *(f"{name} ms" for name in names)]
-    note = "Medians of the host's time, without the first steps. 'dispatch' and 'wait' hold what the devices do."
+    note = (
+        "Medians of a step, then means of the host's activities, without the first steps. What the devices do is in "
+        "'wait' and 'dispatch', with a verifier on the host also in 'rollout', 'verify' and 'update'."
+    )
     parts: list[Any] = [html.table(columns, rows, caption=note)] if rows else [html.tag("p", "No timings yet.")]
     memory = [record for record in run.events if "host_bytes" in record]
     if memory:
@@ -88,7 +89,7 @@ def costs(run: folder.Folder) -> html.Html:
     return html.join(parts)
 
 
-def warnings(run: folder.Folder) -> html.Html:
+def warnings(run: directory.Directory) -> html.Html:
     """Return the warnings that the run printed, each once, with the step."""
     texts: dict[str, int] = {}
     for record in run.of("warning"):
@@ -99,15 +100,17 @@ def warnings(run: folder.Folder) -> html.Html:
     return html.tag("ul", html.join(items), class_="notes")
 
 
-def commands(run: folder.Folder) -> html.Html:
+def commands(run: directory.Directory) -> html.Html:
     """Return what to type next."""
     place, start = shlex.quote(run.place), (run.of("start") or [{}])[-1]
+    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in run.code})
+    allowed = f" --allow_code={','.join(packages)}" if packages else ""
     lines = []
     if run.last < run.steps and start.get("command"):
         lines += [f"{shlex.join(start['command'])}   # resume"]
     lines += [
-        f"python -m rljax evaluate --workdir {place} --samples 64",
-        f"python -m rljax sample --workdir {place}",
+        f"python -m rljax evaluate --workdir {place} --samples 64{allowed}",
+        f"python -m rljax sample --workdir {place}{allowed}",
         f"python -m rljax rollouts {place}",
         f"python -m rljax metrics {place}",
         f"python -m rljax report {place} --live",
@@ -117,7 +120,7 @@ def commands(run: folder.Folder) -> html.Html:
     return html.tag("pre", html.tag("code", "\n".join(lines)))
 
 
-def description(run: folder.Folder) -> html.Html:
+def description(run: directory.Directory) -> html.Html:
     """Return the algorithm with every default, the config, and where it ran."""
     flat = dict(_flat(run.config))
     shown = [(name, json.dumps(value, ensure_ascii=False)) for name, value in flat.items()]
@@ -125,6 +128,9 @@ def description(run: folder.Folder) -> html.Html:
         html.tag("pre", html.tag("code", run.algorithm)),
         html.folded("Config: every field", html.table(("field", "value"), shown, text=(1,))),
     ]
+    if run.code:
+        digests = html.table(("file", "digest"), run.code.items(), text=(1,))
+        parts.append(html.folded("Code outside rljax that the config reaches", digests))
     for number, start in enumerate(run.of("start"), 1):
         known = [(name, _plain(value)) for name, value in start.items() if name != "event"]
         parts.append(html.folded(f"Start {number}: machine and versions", html.table(("", ""), known, text=(1,))))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rljax.data import storage
-from rljax.run.reports import folder, html
+from rljax.run.reports import directory, html
 
 _LOGS = ("config.json", *(f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "events")))
 
@@ -20,6 +20,7 @@ def script(seconds: float) -> html.Html:
     return html.Html(f"""<script>
 let version = null;
 setInterval(async () => {{
+  if (document.hidden) return;
   try {{
     const now = await (await fetch("/version")).text();
     if (version !== null && now !== version) location.reload();
@@ -43,7 +44,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, place: folder.Path, port: int, make: Callable[[], str]):
+    def __init__(self, place: directory.Path, port: int, make: Callable[[], str]):
         super().__init__(("127.0.0.1", port), _Handler)
         self._place, self._make = storage.path(place), make
         self._page: tuple[str, bytes] | None = None
@@ -87,7 +88,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Print nothing for a request."""
 
 
-def serve(place: folder.Path, port: int, make: Callable[[], str]) -> None:
+def serve(place: directory.Path, port: int, make: Callable[[], str]) -> None:
     """Serve a page until Ctrl-C.
 
     Raises:

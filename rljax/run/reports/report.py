@@ -14,7 +14,7 @@ from absl import flags
 
 from rljax.data import storage
 from rljax.host import workdirs
-from rljax.run.reports import completions, curves, facts, folder, html, live
+from rljax.run.reports import completions, curves, directory, facts, html, live
 
 NAME = "report.html"
 
@@ -23,7 +23,7 @@ class ReportWarning(UserWarning):
     """The report of a run could not be written; the run itself is complete."""
 
 
-def page(run: folder.Folder, refresh: float | None = None) -> str:
+def page(run: directory.Directory, refresh: float | None = None) -> str:
     """Return the report of a run.
 
     Args:
@@ -50,7 +50,7 @@ def page(run: folder.Folder, refresh: float | None = None) -> str:
     return html.page(title, sections, lead=facts.status(run), head=html.join(head))
 
 
-def write(place: folder.Path, logs: folder.Path | None = None) -> str:
+def write(place: directory.Path, logs: directory.Path | None = None) -> str:
     """Write the report of a work directory; return its path.
 
     Args:
@@ -58,16 +58,16 @@ def write(place: folder.Path, logs: folder.Path | None = None) -> str:
       logs: the local folder of its logs, if they are not there.
     """
     target = storage.path(place) / NAME
-    storage.write(target, page(folder.read(place, logs)))
+    storage.write(target, page(directory.read(place, logs)))
     return str(target)
 
 
-def save(directory: workdirs.WorkDirectory) -> None:
+def save(place: workdirs.WorkDirectory) -> None:
     """Write the report of a run that ends. It fails with a warning: what a run computed is more than its report."""
     try:
-        write(directory.path, directory.logs)
+        write(place.path, place.logs)
     except Exception as error:
-        text = f"{directory.path}: {NAME} was not written ({type(error).__name__}: {storage.brief(error)})"
+        text = f"{place.path}: {NAME} was not written ({type(error).__name__}: {storage.brief(error)})"
         warnings.warn(text, ReportWarning, stacklevel=2)
 
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) != 2:
         raise ValueError("expected one argument: a work directory")
     if flags.FLAGS.live:
-        live.serve(argv[1], flags.FLAGS.port, lambda: page(folder.read(argv[1]), refresh=2.0))
+        live.serve(argv[1], flags.FLAGS.port, lambda: page(directory.read(argv[1]), refresh=5.0))
         return
     start = datetime.datetime.now()
     path = write(argv[1])

@@ -15,13 +15,13 @@ import rich.table
 from absl import flags
 
 from rljax.data import storage
-from rljax.run.reports import curves, facts, folder
+from rljax.run.reports import curves, directory, facts
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
 
 
-def read(place: folder.Path) -> list[folder.Record]:
+def read(place: directory.Path) -> list[directory.Record]:
     """Return the metrics of each step of a work directory, or of a ``metrics.jsonl``.
 
     Raises:
@@ -32,10 +32,10 @@ def read(place: folder.Path) -> list[folder.Record]:
     path = path / "metrics.jsonl" if storage.is_dir(path) else path
     if not storage.exists(path):
         raise FileNotFoundError(f"no metrics in {path}")
-    return folder.log(path)
+    return directory.log(path)
 
 
-def chosen(records: Sequence[folder.Record], patterns: Sequence[str]) -> list[str]:
+def chosen(records: Sequence[directory.Record], patterns: Sequence[str]) -> list[str]:
     """Return the names of metrics that match any of the patterns, all without a pattern; sorted.
 
     Raises:
@@ -50,7 +50,7 @@ def chosen(records: Sequence[folder.Record], patterns: Sequence[str]) -> list[st
     return [name for name in present if not patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 
-def table(records: Sequence[folder.Record], names: Sequence[str], console: rich.console.Console) -> None:
+def table(records: Sequence[directory.Record], names: Sequence[str], console: rich.console.Console) -> None:
     """Print first and last values of metrics by phase, and a small curve of each."""
     for phase, rows in curves.by_phase(records).items():
         out = rich.table.Table(title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}", title_justify="left")
@@ -74,7 +74,7 @@ def spark(values: Sequence[float]) -> str:
     return "".join(_BLOCKS[round(scale * (y - low))] for y in points)
 
 
-def values(records: Sequence[folder.Record], names: Sequence[str], file: TextIO) -> None:
+def values(records: Sequence[directory.Record], names: Sequence[str], file: TextIO) -> None:
     """Write the metrics of every step as comma-separated values."""
     writer = csv.DictWriter(file, ["step", "phase", *names], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

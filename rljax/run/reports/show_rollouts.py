@@ -18,7 +18,7 @@ import rich.text
 from absl import flags
 
 from rljax.data import storage
-from rljax.run.reports import completions, folder
+from rljax.run.reports import completions, directory
 
 COLOURS = ("advantage", "ratio", "entropy", "kl", "logp", "none")
 _BORDERS = {"correct": "green", "wrong": "red"}
@@ -26,7 +26,7 @@ _LOW, _HIGH, _WHITE = np.array([230, 140, 60]), np.array([90, 160, 220]), np.arr
 
 
 def show(
-    source: folder.Path | Sequence[Mapping[str, Any]],
+    source: directory.Path | Sequence[Mapping[str, Any]],
     *,
     step: int | None = None,
     prompt: str | None = None,
@@ -74,12 +74,12 @@ def show(
         console.print(*panels, sep="")
 
 
-def _records(source: folder.Path) -> list[folder.Record]:
+def _records(source: directory.Path) -> list[directory.Record]:
     path = storage.path(source)
     path = path / "rollouts.jsonl" if storage.is_dir(path) else path
     if not storage.exists(path):
         raise FileNotFoundError(f"no rollouts in {path}")
-    return folder.log(path)
+    return directory.log(path)
 
 
 def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:

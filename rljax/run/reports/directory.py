@@ -15,13 +15,13 @@ _LOGS = ("metrics", "timings", "evaluations", "rollouts", "events")
 
 
 @dataclasses.dataclass(frozen=True)
-class Folder:
+class Directory:
     """What a run has written so far. What it has not written is empty."""
 
     place: str
     config: Record
     algorithm: str  # the text of algorithm.txt
-    names: tuple[str, ...]  # of its files and folders
+    code: Record  # digests of the files outside rljax that the config reaches, by name
     metrics: list[Record]
     timings: list[Record]
     evaluations: list[Record]
@@ -56,7 +56,7 @@ class Folder:
         return next((name for name, last in self.phases if step <= last), "")
 
 
-def read(place: Path, logs: Path | None = None) -> Folder:
+def read(place: Path, logs: Path | None = None) -> Directory:
     """Read a work directory, local or gs://.
 
     Args:
@@ -73,10 +73,11 @@ def read(place: Path, logs: Path | None = None) -> Folder:
     path = storage.path(place)
     if not storage.exists(path / "config.json"):
         raise FileNotFoundError(f"{path} is not the work directory of a run: it has no config.json")
-    names = tuple(sorted(storage.names(path)))
+    names = storage.names(path)
+    code = documents.read(path / "code.json") if "code.json" in names else {}
     algorithm = documents.content(path / "algorithm.txt").decode(errors="replace") if "algorithm.txt" in names else ""
     found = {name: log(storage.path(logs or place) / f"{name}.jsonl") for name in _LOGS}
-    return Folder(str(place), documents.read(path / "config.json"), algorithm, names, **found)
+    return Directory(str(place), documents.read(path / "config.json"), algorithm, code, **found)
 
 
 def log(path: storage.Path) -> list[Record]:
