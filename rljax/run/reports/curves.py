@@ -26,8 +26,8 @@ def losses(history: Sequence[directory.Record]) -> list[figure.Figure]:
     for phase, records in by_phase(history).items():
         terms = [name for name in names(records) if name.rpartition("/")[2] == "loss" or name.startswith("loss/")]
         terms = [name for name in terms if not (name == "loss" and len(terms) == 2)]  # one term is the loss itself
-        if not terms:
-            continue
+        if not terms or (len(terms) == 1 and not any("reward" in record for record in records)):
+            continue  # the loss of a phase without rewards is a panel of the learning curve
         figures.append(plots.small())
         ax = figures[-1].subplots()
         for color, name in zip(plots.COLORS, terms, strict=False):
