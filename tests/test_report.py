@@ -217,7 +217,7 @@ def begun(place):
 def test_the_page_of_a_run_that_has_only_begun(tmp_path):
     page = report.page(directory.read(begun(tmp_path / "run")))
     checked(page)
-    assert "Step 0 of 5, running, or killed" in page
+    assert "Step 0 of 5, still running, or killed" in page
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         directory.read(tmp_path / "absent")
 

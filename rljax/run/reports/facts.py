@@ -20,15 +20,19 @@ def status(run: directory.Directory) -> html.Html:
     latest = run.events[-1] if run.events else {}
     if latest.get("event") == "end":
         reason = ends[-1].get("reason", "")
-        how = "finished" if reason == "finished" else f"stopped: {reason}"
+        how = "finished" if reason == "finished" else f"stopped: {reason.rstrip('.')}"
     else:
-        how = "running, or killed: no end is recorded"
+        how = "still running, or killed: no end is recorded"
     resumed = f", started {len(starts)} times" if len(starts) > 1 else ""
     time = f" {latest['time']}." if latest.get("time") else ""
     name = run.config.get("algorithm", "")
     return html.join(
         [
-            html.tag("p", f"{place}, {how}{resumed}.{time}", class_="good" if how == "finished" else "bad"),
+            html.tag(
+                "p",
+                f"{place}, {how}{resumed}.{time}",
+                class_="good" if how == "finished" else "bad" if how.startswith("stopped") else "",
+            ),
             html.tag("p", html.join([html.tag("code", name), "on", html.tag("code", run.config.get("task", ""))])),
             html.tag("p", run.place, class_="quiet"),
         ]
