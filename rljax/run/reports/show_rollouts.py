@@ -60,17 +60,22 @@ def show(
             raise ValueError(f"step: got {step}, must be one of the logged steps {available}")
         step = steps[-1] if step is None else step
         rows = [record for record in chosen if record["step"] == step]
-        groups = list(completions.groups(rows).values())
         scale = _scale(rows, colour)
-        shown = [[_panel(record, colour, scale) for record in group] for group in groups]
+        shown = [
+            (
+                rich.text.Text(_printable(group[0]["prompt"]), "bold"),
+                [_panel(record, colour, scale) for record in group],
+            )
+            for group in completions.groups(rows).values()
+        ]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"step {step}: a record is not a rollout ({type(error).__name__}: {error})") from error
     console.print(
-        f"step {step}: {min(count, len(groups))} of {len(groups)} logged prompts, {len(rows)} completions",
+        f"step {step}: {min(count, len(shown))} of {len(shown)} logged prompts, {len(rows)} completions",
         highlight=False,
     )
-    for group, panels in list(zip(groups, shown, strict=True))[:count]:
-        console.print(rich.text.Text(_printable(group[0]["prompt"]), "bold"))
+    for text, panels in shown[:count]:
+        console.print(text)
         console.print(*panels, sep="")
 
 
