@@ -290,6 +290,8 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
     program, params, _ = evaluate.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
     record = evaluate.evaluate(program, params, name="other", step=0, prompts=8, samples=4)
     assert record["prompts"] == 8 and set(record["pass_at_k"]) == {"1", "2", "4"}
+    assert len(record["correct"]) == 8 and sum(record["correct"]) == pytest.approx(record["pass_at_k"]["1"][0] * 32)
+    assert sum(record["greedy_correct"]) == pytest.approx(record["greedy"][0] * 8)
     with pytest.raises(ValueError, match=r"lacks|missing|character"):
         evaluate.load(str(whole), "countdown()")
 

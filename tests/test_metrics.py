@@ -380,7 +380,8 @@ def command(*arguments):
 
 
 HISTORY = [
-    {"step": s, "phase": "sft" if s <= 10 else "grpo", "reward": s / 30, "accuracy": 0.5, "entropy": 1.0, "length": 4.0}
+    {"step": s, "phase": "sft" if s <= 10 else "grpo", "reward": s / 30, "accuracy": 0.5}
+    | {"entropy": 1 / s, "length": 4.0 + s % 2, "truncated": 0.0}
     for s in range(1, 31)
 ]
 EVALUATIONS = [
@@ -391,7 +392,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_learning_curve_has_a_panel_for_each_metric_and_names_the_phases(tmp_path):
-    history = [*HISTORY, {**HISTORY[-1], "step": 31, "reward": float("nan"), "gradient_norm": 2.0}]
+    history = [{**r, "gradient_norm": 2.0 * r["step"]} for r in HISTORY]
+    history.append({**history[-1], "step": 31, "reward": float("nan")})
     fig = plots.learning_curve(history, tmp_path / "curve.png", [("warm", 10), ("rl", 31), ("never_reached", 99)])
     titles = [ax.get_title(loc="left") for ax in fig.axes]
     assert titles == ["Reward and accuracy", "Entropy", "Completion length", "Gradient norm"]
@@ -415,10 +417,37 @@ def test_the_learning_curve_infers_the_phases_and_leaves_out_missing_metrics():
         plots.learning_curve([])
 
 
+def test_the_panels_fit_what_was_trained():
+    def panels(*phases):  # each a list of metrics, all of which vary
+        numbered = [{name: 1.0 + step % 3 for name in phase} for phase in phases for step in range(6)]
+        return {p.title: p.names for p in plots.panels([{**r, "step": i + 1} for i, r in enumerate(numbered)])}
+
+    assert panels(["loss", "length", "gradient_norm"]) == {
+        "Loss": ("loss",),
+        "Completion length": ("length",),
+        "Gradient norm": ("gradient_norm",),
+    }
+    both = panels(["loss"], ["reward", "accuracy", "loss", "value/loss", "margin", "reward/format", "reward/length"])
+    assert list(both) == ["Reward and accuracy", "Loss", "Preferences", "Critics", "Parts of the reward"]
+    assert both["Parts of the reward"] == ("reward/format", "reward/length") and both["Critics"] == ("value/loss",)
+    assert "Loss" not in panels(["reward", "loss"])  # a policy gradient's loss is no measure of progress
+    # the loss of the first phase alone, and constants only where nothing varies
+    history = [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": 0.1, "reward": 0.5},
+        {"step": 3, "loss": 0.1, "reward": 0.5},
+    ]
+    assert plots.points(history, "loss").tolist() == [[1, 2]]
+    assert [p.title for p in plots.panels([*history, {"step": 4, "entropy": 1.0}, {"step": 5, "entropy": 2.0}])] == [
+        "Reward and accuracy",
+        "Entropy",
+    ]
+
+
 def test_smoothing_is_a_mean_over_a_twentieth_of_the_values():
     values = np.random.default_rng(0).random(80)  # half a window: 80 // 40 = 2
     expected = [values[max(0, i - 2) : i + 3].mean() for i in range(80)]
-    np.testing.assert_allclose(plots._smooth(values), expected, rtol=1e-12)
+    np.testing.assert_allclose(plots.smooth(values), expected, rtol=1e-12)
 
 
 def test_passk_draws_each_evaluation_with_its_band_and_the_greedy_mark(tmp_path):

@@ -23,7 +23,8 @@ from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
 from rljax.run import checkpoints, evaluate, loop, metrics
-from tests import compiler, flaky
+from rljax.run.reports import compare
+from tests import compiler, flaky, test_compare
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -650,6 +651,17 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     assert tokenizers.load(f"{BUCKET}/words") == made == tokenizers.load(f"{BUCKET}/words/tokenizer.model")
     with pytest.raises(FileNotFoundError, match=r"gs://.*nothing"):
         tokenizers.load(f"{BUCKET}/nothing")
+
+
+@pytest.mark.full
+def test_runs_are_compared_where_they_are(store, tmp_path):
+    for seed in range(2):
+        test_compare.write(tmp_path / f"seed={seed}", seed=seed)
+    for file in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        storage.write(f"{BUCKET}/study/{file.relative_to(tmp_path)}", file.read_bytes())
+    remote, local = compare.compare([f"{BUCKET}/study/seed=?"]), compare.compare([tmp_path])
+    assert remote.table == local.table and len(remote.runs) == 2
+    assert compare.compare(f"{BUCKET}/study").table == local.table
 
 
 @pytest.mark.full

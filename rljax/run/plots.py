@@ -28,27 +28,26 @@ GREY = "#595959"
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A panel of a learning curve: its title, its unit, and the metrics that it shows."""
+    """A panel of a learning curve: title, unit, the patterns of its metrics, and whether it names a single one."""
 
     title: str
     unit: str
     names: tuple[str, ...]
+    named: bool = False
 
 
 # Of all phases that train on rewards, on demonstrations, on pairs, and on values. A panel without data is left out, and
 # one whose metrics do not vary if another varies; of the others, the first ``_MAX_PANELS`` are drawn.
 _PANELS = (
     Panel("Reward and accuracy", "mean over completions", ("reward", "accuracy")),
-    Panel("Loss", "nats", ("loss",)),  # of phases without rewards: a policy gradient's loss is no measure of progress
-    Panel("Preferences", "margin, fraction in order", ("margin", "preference_accuracy")),
-    Panel(
-        "Values", "loss, explained variance", ("value/loss", "loss/value", "explained_variance", "*/explained_variance")
-    ),
+    Panel("Loss", "of phases without rewards", ("loss",)),  # a policy gradient's loss is no measure of progress
+    Panel("Preferences", "mean over pairs", ("*margin", "preference_accuracy"), named=True),
+    Panel("Critics", "mean over tokens", ("*/loss", "loss/value", "*explained_variance"), named=True),
     Panel("Entropy", "nats per token", ("entropy",)),
     Panel("KL to the reference", "nats per token", ("kl",)),
     Panel("Completion length", "tokens", ("length",)),
-    Panel("Completions and groups", "fraction", ("truncated", "flat_groups")),
-    Panel("Parts of the reward", "mean over completions", ("reward/*",)),
+    Panel("Fractions", "of completions or groups", ("truncated", "flat_groups"), named=True),
+    Panel("Parts of the reward", "mean over completions", ("reward/*",), named=True),
     Panel("Gradient norm", "L2, before clipping", ("gradient_norm",)),
 )
 _MAX_PANELS = 6
@@ -63,11 +62,16 @@ def panels(history: Sequence[Record]) -> list[Panel]:
     """
     present = sorted({name for record in history for name in record})
     chosen = []
+    # metrics of other modules than the policy that no panel shows
+    taken = {
+        name for pattern in ("*/gradient_norm", "*/skipped", "*/loss/*") for name in fnmatch.filter(present, pattern)
+    }
     for panel in _PANELS:
         names = [name for pattern in panel.names for name in fnmatch.filter(present, pattern)]
-        names = [name for name in dict.fromkeys(names) if len(points(history, name))]
+        names = [name for name in dict.fromkeys(names) if name not in taken and len(points(history, name))]
         if names:
             chosen.append(dataclasses.replace(panel, names=tuple(names[:_MAX_LINES])))
+            taken |= set(names)
     if not chosen:
         names = ", ".join(name for panel in _PANELS for name in panel.names)
         raise ValueError(f"history: got {len(history)} records with {present}, must have one of {names}")
@@ -108,7 +112,7 @@ def learning_curve(
     grid = fig.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax, panel in zip(grid, chosen, strict=False):
         _draw(ax, history, panel, list(phases) or phases_of(history))
-        mark_phases(ax, list(phases) or phases_of(history), 0, history[-1]["step"])  # the panels share their axis
+        mark_phases(ax, list(phases) or phases_of(history), 1, history[-1]["step"])  # the panels share their axis
     for ax in grid[len(chosen) :]:
         ax.remove()
     return _finish(fig, path)
@@ -129,7 +133,7 @@ def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequen
     for color, name in zip(COLORS, panel.names, strict=False):
         _line(ax, history, phases, name, color)
     decorate(ax, panel.title, "step", panel.unit)
-    if len(panel.names) > 1:
+    if len(panel.names) > 1 or panel.named:
         position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
         ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
     ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))

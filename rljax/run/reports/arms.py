@@ -4,11 +4,12 @@ A run that cannot be averaged with the others of its arm is left out and named i
 """
 
 import collections
+import contextlib
 import dataclasses
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rljax.run.reports import runs
@@ -118,14 +119,9 @@ def group(every: Sequence[runs.Run], by: Sequence[str], over: str, notes: Notes)
         others = [field for field in differing(members) if field not in (over, "name", *by)]
         if others:
             notes[f"the runs differ in {', '.join(others)} as well as in {over}"].append(arm.name)
-    return _ordered(arms, lambda arm: [float(value) for value in arm.values.values()])
-
-
-def _ordered(arms: list[Arm], key: Callable[[Arm], list[float]]) -> list[Arm]:
-    try:
-        return sorted(arms, key=key)
-    except ValueError:
-        return arms
+    with contextlib.suppress(ValueError):  # values that are not numbers
+        arms.sort(key=lambda arm: [float(value) for value in arm.values.values()])
+    return arms
 
 
 def _name(by: Sequence[str], values: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ def _dots(
     name = result.main[0]
     scale = 100 if quantities.in_unit(name) else 1
     fig = plots.small()
-    fig.set_figheight(1.0 + 0.34 * len(rows))
+    fig.set_figheight(max(1.0 + 0.34 * len(rows), 2.0))
     ax = fig.subplots()
     for i, (arm, row) in enumerate(rows.items()):
         if runs:
@@ -63,7 +63,7 @@ def _dots(
 
 
 def _passk(result: comparison.Comparison, legend: bool) -> list[figure.Figure]:
-    names = list(dict.fromkeys(row["quantity"] for row in result.table if row["quantity"].startswith("pass@")))
+    names = result.tries
     if len(names) < 2:
         return []
     fig = plots.small()
@@ -87,7 +87,7 @@ def _passk(result: comparison.Comparison, legend: bool) -> list[figure.Figure]:
 
 def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Figure]:
     """Return a figure for each metric: the mean over the runs of each arm, and the range of its runs as a band."""
-    every = [run for arm in result.arms for run in arm.runs.values()]
+    every = result.loaded
     panels = [panel for run in every[:: max(1, len(every) // 8)] for panel in plots.panels(run.history)]
     units = {name: panel.unit for panel in panels for name in panel.names}
     asked = [name for name in result.main if any(name in record for run in every for record in run.history[-1:])]

@@ -8,6 +8,7 @@ import rich.console
 from matplotlib import figure
 
 from rljax.run.reports import arms
+from rljax.run.reports import runs as files
 
 Row = dict[str, Any]
 
@@ -39,6 +40,16 @@ class Comparison:
     notes: Sequence[str]
     fields: dict[str, list[str]]
     common: dict[str, str]
+
+    @property
+    def loaded(self) -> list[files.Run]:
+        """The runs as they were read, in the order of ``runs``."""
+        return [run for arm in self.arms for run in arm.runs.values()]
+
+    @property
+    def tries(self) -> list[str]:
+        """The names of pass@k for each k."""
+        return list(dict.fromkeys(r["quantity"] for r in self.table if r["quantity"].startswith("pass@")))
 
     def estimate(self, arm: str, quantity: str) -> Row | None:
         """Return the record of an arm and a quantity, or None."""

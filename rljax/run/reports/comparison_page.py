@@ -1,9 +1,10 @@
 """The page of a comparison."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from rljax.run.reports import arms, bands, comparison, html, pictures, quantities, runs, writing
+from rljax.run.reports import arms, bands, comparison, html, pictures, quantities, writing
 
 _RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals: Student's t over
 runs; for a difference, over pairs of runs if both arms have the same values of {over}, otherwise Welch's. With one run
@@ -21,7 +22,7 @@ def page(result: comparison.Comparison, command: str = "") -> str:
                 [_legend(result), pictures.gallery(bands.results(result, legend=False)), _main(result), _rules(result)]
             ),
         ),
-        ("pass@k", _passk(result)),
+        ("pass@k", _means(result, result.tries) if result.tries else ""),
         ("Curves", _curves(result)),
         ("Cost", _means(result, quantities.COST, lambda row: row and writing.mean(row))),
         ("Settings", _settings(result)),
@@ -36,10 +37,10 @@ def page(result: comparison.Comparison, command: str = "") -> str:
 
 
 def summary(result: comparison.Comparison) -> str:
-    """Return tables and figures for a notebook."""
-    figures = pictures.gallery([*bands.results(result), *bands.curves(result)[:4]])
-    style = "<style>.gallery { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 12px; }"
-    return html.join([html.Html(f"{style}</style>"), _notes(result), _main(result), figures])
+    """Return tables and figures for a notebook, in the colors of the notebook."""
+    style = html.Html(pathlib.Path(__file__).with_name("notebook.html").read_text())
+    figures = pictures.gallery([*bands.results(result), *bands.curves(result)[:3]])
+    return html.tag("div", html.join([style, _notes(result), _main(result), figures]), class_="rljax")
 
 
 def _notes(result: comparison.Comparison) -> html.Html:
@@ -48,14 +49,10 @@ def _notes(result: comparison.Comparison) -> html.Html:
 
 
 def _evaluated(result: comparison.Comparison) -> str:
-    final = next((run.final for run in _every(result) if run.final), None)
-    task = arms.written(_every(result)[0].value("task"))
+    final = next((run.final for run in result.loaded if run.final), None)
+    task = arms.written(result.loaded[0].value("task"))
     counts = f", evaluated on {final['prompts']} prompts x {final['samples']} samples" if final else ""
     return f"Task: {task}{counts}."
-
-
-def _every(result: comparison.Comparison) -> list[runs.Run]:
-    return [run for arm in result.arms for run in arm.runs.values()]
 
 
 def _rules(result: comparison.Comparison) -> html.Html:
@@ -72,19 +69,29 @@ def _main(result: comparison.Comparison) -> html.Html:
             gaps = [result.difference(arm.name, name) for name in result.main]
             label = html.tag("span", f"minus {result.arms[0].name}", class_="quiet minus")
             rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
-    first = next((row for row in result.differences if row["quantity"] == result.main[0]), None)
-    over = writing.basis(result.estimate(result.arms[0].name, result.main[0]))
-    gap = f"; of differences over {writing.basis(first)}; bold: the interval does not contain 0" if first else ""
+    over = _bases(result.table, result.main)
+    gap = (
+        f"; of differences over {_bases(result.differences, result.main)}; bold: the interval excludes 0"
+        if result.differences
+        else ""
+    )
     caption = f"Means with 95 % intervals over {over}{gap}."
     return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption)
+
+
+def _bases(rows: Sequence[comparison.Row], names: Sequence[str]) -> str:
+    """Return what the intervals of some quantities are over."""
+    bases = dict.fromkeys(writing.basis(row) for row in rows if row["quantity"] in names and writing.interval(row))
+    return " or ".join(bases) or "nothing: one run has none"
 
 
 def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
     if row is None:
         return None
     mean = writing.mean(row, signed)
+    interval = writing.interval(row, signed) or writing.basis(row)
     mean = html.tag("strong", mean) if signed and writing.certain(row) else mean
-    return html.join([mean, html.tag("div", writing.interval(row, signed), class_="quiet", title=writing.basis(row))])
+    return html.join([mean, html.tag("div", interval, class_="quiet", title=writing.basis(row))])
 
 
 def _arm(result: comparison.Comparison, arm: arms.Arm) -> html.Html:
@@ -104,13 +111,6 @@ def _means(result: comparison.Comparison, names: Sequence[str], cell: Any = _cel
         for arm in result.arms
     ]
     return html.table(["arm", "runs", *map(writing.heading, names)], rows)
-
-
-def _passk(result: comparison.Comparison) -> html.Html | str:
-    names = list(dict.fromkeys(row["quantity"] for row in result.table if row["quantity"].startswith("pass@")))
-    if not names:
-        return ""
-    return _means(result, names)
 
 
 def _curves(result: comparison.Comparison) -> html.Html:
@@ -133,7 +133,12 @@ def _settings(result: comparison.Comparison) -> html.Html:
 def _runs(result: comparison.Comparison) -> html.Html:
     names = [*result.main, *quantities.COST]
     rows = [
-        [run["path"], run["arm"], run[result.over], *(writing.number(n, run[n]) if n in run else None for n in names)]
-        for run in result.runs
+        [
+            arms.short(loaded, result.loaded),
+            run["arm"],
+            run[result.over],
+            *(writing.number(n, run[n]) if n in run else None for n in names),
+        ]
+        for loaded, run in zip(result.loaded, result.runs, strict=True)
     ]
     return html.table(["run", "arm", result.over, *map(writing.heading, names)], rows, text=(1,))

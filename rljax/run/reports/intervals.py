@@ -36,8 +36,8 @@ class Estimate:
       low: lower end of the interval; nan without one.
       high: upper end of the interval; nan without one.
       count: number of runs, or of pairs of runs if they are paired.
-      over: what the interval is over: a field or "prompts", after "paired" or "unpaired" if it is that of a difference;
-        "" without one.
+      over: what the interval is over: a field or "prompts", after "paired" or "unpaired" if it is that of a difference,
+        and after "equal" if there is none as all values are equal; "" if there is none as there is one run.
     """
 
     mean: float
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def mean(values: Sequence[float], over: str = "seed", prompts: Prompts | None = None, unit: bool = False) -> Estimate:
-    """Return the mean over runs with Student's t interval, mean -+ t_{n-1} s / sqrt(n).
+    """Return the mean over runs with Student's t interval, mean -+ t_{n-1} s / sqrt(n); equal values have none.
 
     Args:
       values: one value for each run.
@@ -63,6 +63,8 @@ def mean(values: Sequence[float], over: str = "seed", prompts: Prompts | None = 
     center = float(np.mean(values))
     if count == 1:
         return Estimate(center, *prompts.interval, 1, "prompts") if prompts else Estimate(center, *_NONE, 1)
+    if np.ptp(values) <= 1e-12 * np.max(np.abs(values)):  # an interval of width 0 would claim certainty
+        return Estimate(center, *_NONE, count, f"equal {over}")
     half = _t(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
     low, high = (max(center - half, 0.0), min(center + half, 1.0)) if unit else (center - half, center + half)
     return Estimate(center, low, high, count, over)
@@ -83,14 +85,16 @@ def difference(first: Mapping[object, float], second: Mapping[object, float], ov
       The estimate; without an interval if an arm has one run.
     """
     if first.keys() == second.keys() and len(first) > 1:
-        paired = mean([second[key] - first[key] for key in first])
-        return dataclasses.replace(paired, over=f"paired {over}")
+        paired = mean([second[key] - first[key] for key in first], over)
+        return paired if math.isnan(paired.low) else dataclasses.replace(paired, over=f"paired {over}")
     a, b = np.array(list(first.values())), np.array(list(second.values()))
     center, count = float(b.mean() - a.mean()), len(a) + len(b)
     if min(len(a), len(b)) < 2:
         return Estimate(center, *_NONE, count)
     parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
-    freedom = parts.sum() ** 2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum() if parts.any() else 1.0
+    if not parts.any():
+        return Estimate(center, *_NONE, count, f"equal {over}")
+    freedom = parts.sum() ** 2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum()
     half = _t(freedom) * math.sqrt(parts.sum())
     return Estimate(center, center - half, center + half, count, f"unpaired {over}")
 

@@ -24,10 +24,9 @@ def gallery(figures: Iterable[figure.Figure]) -> html.Html:
 def swatch(color: str, linestyle: str = "-") -> html.Html:
     """Return a short line in the color and dashes of a curve, for a legend."""
     dashes = {"--": "5 3", ":": "2 2"}.get(linestyle, "none")
-    line = f'<line x1="0" y1="5" x2="22" y2="5" stroke="{_COLORS.get(color, color)}" stroke-width="3"'
-    return html.Html(
-        f'<svg class="swatch" viewBox="0 0 22 10" aria-hidden="true">{line} stroke-dasharray="{dashes}"/></svg>'
-    )
+    line = f'<line x2="22" y1="5" y2="5" stroke="{_COLORS.get(color, color)}" stroke-dasharray="{dashes}"'
+    start = '<svg class="swatch" viewBox="0 0 22 10" width="22" height="10" aria-hidden="true">'
+    return html.Html(f'{start}{line} stroke-width="3"/></svg>')
 
 
 def picture(fig: figure.Figure, text: str = "", *, caption: Any = "", limit: int = 150_000) -> html.Html:

@@ -55,6 +55,8 @@ def basis(row: Mapping[str, Any] | None) -> str:
         return "one run"
     kind, _, name = row["over"].rpartition(" ")
     plural = "prompts, one run" if name == "prompts" else f"{row['count']} {name.rpartition('.')[2]}s"
+    if kind == "equal":
+        return f"{row['count']} equal {name.rpartition('.')[2]}s"
     return f"{plural}, {kind}" if kind else plural
 
 
