@@ -2,8 +2,8 @@
 
     python -m rljax rollouts DIR [--step N] [--prompt TEXT|INDEX] [--count N] [--colour advantage]
 
-In a terminal the tokens are colored: blue above 0, orange below (a ratio: above and below 1), the stronger the further
-away; entropy and KL have one color. NO_COLOR=1 shows the texts alone.
+In a terminal tokens are blue above 0 and orange below (a ratio: 1); entropy and KL have one color. NO_COLOR=1 shows the
+texts alone.
 """
 
 import math
@@ -45,8 +45,7 @@ def show(
       console: where to print; standard output by default.
 
     Raises:
-      FileNotFoundError: the file does not exist.
-      ValueError: there are no rollouts, none of this step or prompt, or one is malformed.
+      FileNotFoundError, ValueError: no file, no rollouts, none of this step or prompt, or a malformed one.
     """
     console = console or rich.console.Console()
     records = _records(source) if isinstance(source, str | os.PathLike) else [dict(record) for record in source]
@@ -122,8 +121,7 @@ def _scale(rows: Sequence[Mapping[str, Any]], colour: str) -> float:
 
 
 def _style(amount: float, colour: str) -> str:
-    strength = min(abs(amount), 1.0)
-    if not strength > 0.05:  # also NaN
+    if not (strength := min(abs(amount), 1.0)) > 0.05:  # also NaN
         return ""
     end = _LOW if amount < 0 or colour in ("entropy", "kl") else _HIGH
     red, green, blue = (_WHITE + (end - _WHITE) * strength).astype(int)
