@@ -50,7 +50,8 @@ class Events(contextlib.AbstractContextManager):
 
     def __enter__(self) -> "Events":
         """Record warnings of Python and of absl's log from here on, and show them as before."""
-        show, handler = warnings.showwarning, _Handler(self.warn)
+        show, handler = warnings.showwarning, logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.warn(record.getMessage())
 
         def record(message: Any, category: Any, *place: Any) -> None:
             self.warn(f"{category.__name__}: {message}")
@@ -108,15 +109,6 @@ class Events(contextlib.AbstractContextManager):
             self._log.close()
         if self._directory is not None and self._report:
             reports.save(self._directory)
-
-
-class _Handler(logging.Handler):
-    def __init__(self, warn: Any):
-        super().__init__(logging.WARNING)
-        self._warn = warn
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._warn(record.getMessage())
 
 
 def _machine() -> dict[str, Any]:

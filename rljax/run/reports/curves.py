@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import figure
 
 from rljax.run import plots
-from rljax.run.reports import directory, facts, html, pictures
+from rljax.run.reports import directory, html, pictures
 
 _POINTS = 80  # of a small curve in the table
 
@@ -45,7 +45,7 @@ def table(run: directory.Directory) -> html.Html:
     for phase, records in by_phase(run.metrics).items():
         for name in names(records):
             values = [float(record[name]) for record in records if name in record]
-            ends = values[0], facts.tail(records, name)
+            ends = values[0], directory.tail(records, name)
             rows.append([f"{phase}: {name}", *ends, min(values), max(values), spark(values)])
     return html.table(["metric", "first", "last tenth", "smallest", "largest", ""], rows)
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from rljax.data import documents, storage
 from rljax.run import metrics
@@ -89,3 +92,9 @@ def log(path: storage.Path) -> list[Record]:
     if not storage.exists(path):
         return []
     return metrics.records(os.fspath(path), documents.content(path, LARGEST))
+
+
+def tail(records: Sequence[Record], name: str) -> float | None:
+    """Return the mean of a metric over the last tenth of records that have it; None if none has."""
+    values = [record[name] for record in records if name in record]
+    return float(np.mean(values[-max(1, len(values) // 10) :])) if values else None

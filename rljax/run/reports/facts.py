@@ -51,16 +51,12 @@ def phases(run: directory.Directory) -> html.Html:
         )
         size = described[1].replace(" prompts", "") if described else None
         call = own.get("algorithm") or run.config.get("algorithm")
-        rows.append([name, f"{first + 1} to {last}", call, size, *(tail(records, metric) for metric in shown)])
+        rows.append(
+            [name, f"{first + 1} to {last}", call, size, *(directory.tail(records, metric) for metric in shown)]
+        )
         first = last
     columns = ["phase", "steps", "algorithm", "prompts x samples", *shown]
     return html.table(columns, rows, caption="Metrics are means over the last tenth of a phase.", text=(1, 2, 3))
-
-
-def tail(records: Sequence[directory.Record], name: str) -> float | None:
-    """Return the mean of a metric over the last tenth of records that have it; None if none has."""
-    values = [record[name] for record in records if name in record]
-    return float(np.mean(values[-max(1, len(values) // 10) :])) if values else None
 
 
 def _any(records: Sequence[directory.Record], name: str) -> bool:

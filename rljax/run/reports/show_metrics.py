@@ -15,7 +15,7 @@ import rich.table
 from absl import flags
 
 from rljax.data import storage
-from rljax.run.reports import curves, directory, facts
+from rljax.run.reports import curves, directory
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
@@ -61,7 +61,7 @@ def table(records: Sequence[directory.Record], names: Sequence[str], console: ri
         for name in names:
             values = [float(row[name]) for row in rows if name in row]
             if values:
-                ends = values[0], values[-1], facts.tail(rows, name), min(values), max(values)
+                ends = values[0], values[-1], directory.tail(rows, name), min(values), max(values)
                 out.add_row(name, *(f"{value:.4g}" for value in ends), spark(values))
         console.print(out)
 
