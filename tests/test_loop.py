@@ -35,7 +35,7 @@ from tests import tiny
 
 def get_config(arg=""):
     return tiny.config("grpo(kl=0.01)", phase__warm__steps=15, phase__main__steps=85,
-                       checkpoint__every=10, log__rollouts=20, evaluation__every=25)
+                       checkpoint__every=10, log__rollouts=20, log__report=True, evaluation__every=25)
 """
 
 
@@ -101,6 +101,11 @@ def test_a_run_writes_everything_it_promises(finished):
     assert "pass@4" in output and "greedy" in output and "sample completions" in output
     rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)
+    assert {"text", "advantage", "ratio", "entropy", "kl"} == set(rollout["tokens"])
+    assert "Step 100 of 100, finished" in (workdir / "report.html").read_text()
+    events = [json.loads(line) for line in (workdir / "events.jsonl").open()]
+    assert events[0]["event"] == "start" and events[0]["command"][:3] == ["python", "-m", "rljax"]
+    assert events[-1]["event"] == "end" and events[-1]["step"] == 100
 
 
 @pytest.mark.full

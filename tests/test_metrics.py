@@ -19,6 +19,7 @@ from tensorboardX.proto import event_pb2
 
 from rljax.data import storage
 from rljax.run import metrics, plots, progress
+from rljax.run.reports import show_rollouts
 
 
 def read_events(directory):
@@ -335,14 +336,23 @@ ROLLOUTS = [
 
 def shown(source, **options):
     out = io.StringIO()
-    metrics.show_rollouts(source, console=rich.console.Console(file=out, width=80), **options)
+    show_rollouts.show(source, console=rich.console.Console(file=out, width=80), **options)
     return out.getvalue()
 
 
 def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
     text = shown(ROLLOUTS)
     assert "step 8: 2 of 2" in text and "1+1=" not in text
-    for part in ("correct", "reward 1", "format 0.5", "advantage +0.250", "finish stop", "[red]2+2=4\\x1b[31m", "ok"):
+    for part in (
+        "correct",
+        "reward 1",
+        "format 0.5",
+        "advantage +0.250",
+        "finish stop",
+        "[red]2+2=",
+        "4\\x1b[31m",
+        "ok",
+    ):
         assert part in text
     assert "\x1b" not in text
     logger = metrics.Logger(tmp_path, tensorboard=False)
@@ -365,7 +375,7 @@ def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):
 
 
 def command(*arguments):
-    words = [sys.executable, "-m", "rljax", "metrics", *map(str, arguments)]
+    words = [sys.executable, "-m", "rljax", "rollouts", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 

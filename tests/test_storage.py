@@ -595,11 +595,13 @@ def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
         command("sample", place, "--prompt", "3+4=", "--samples", "2"),
-        command("metrics", place, "--count", "1"),
+        command("rollouts", place, "--count", "1"),
+        command("report", place),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
-    assert [process.returncode for process in reads] == [0, 0], outputs
+    assert [process.returncode for process in reads] == [0, 0, 0], outputs
     assert "step 6" in outputs[0] and outputs[0].count("3+4=") >= 2 and "step 6: 1 of" in outputs[1]
+    assert b"Step 6 of 6, finished, started 2 times" in storage.read(f"{place}/report.html")
 
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():

@@ -11,9 +11,10 @@ Files of a run
 ``checkpoints``    Checkpoints, written in the background and verified when restored: ``Checkpointer``.
 ``digests``        Names and digests of the arrays of a checkpoint.
 ``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl and TensorBoard events: ``Logger``.
+``events``         Starts, warnings, memory and ends of a run, with times: ``Events``.
 ``progress``       The progress line: ``Progress``.
 ``plots``          The learning curve and pass@k: ``learning_curve``, ``passk``.
-``reports``        Pages on runs, and the comparison of several: ``compare``.
+``reports``        Pages on runs, rollouts and metrics in the terminal, and the comparison of several: ``compare``.
 
 Commands on runs
 ``evaluate``       pass@k and greedy accuracy: ``evaluate``, ``table``.

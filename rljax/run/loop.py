@@ -14,7 +14,7 @@ from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes, profiles, workdirs
-from rljax.run import evaluate, forks, host_rollouts, identity, plots, programs, session
+from rljax.run import evaluate, events, forks, host_rollouts, identity, plots, programs, session
 from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
@@ -167,6 +167,7 @@ def train(
     with contextlib.ExitStack() as stack:
         if directory is not None:
             stack.callback(directory.close)
+        happened = stack.enter_context(events.Events())
         saved = directory and processes.from_leader(
             lambda: identity.claim(directory, config, code, allow_change=allow_config_change, fresh=fresh)
         )
@@ -179,7 +180,7 @@ def train(
         program = processes.together(lambda: programs.build(config, tokenizer, devices))
         workers = _workers(program, stack)
         stopping = stack.enter_context(_signals())
-        run = stack.enter_context(session.Session(program, code, directory, progress, allow_log_gap))
+        run = stack.enter_context(session.Session(program, code, directory, happened, progress, allow_log_gap))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )

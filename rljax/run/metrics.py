@@ -5,8 +5,6 @@ truncate the log to its checkpoint. Only ``timings.jsonl`` and the TensorBoard e
 write equal bytes. Log the records of step k and call ``Logger.sync`` before saving the checkpoint of step k; otherwise
 a kill between the two loses them. The checkpoint stores what ``sync`` returns, the length and checksum of each log, so
 that a resumed run notices if a log was changed.
-
-    python -m rljax metrics WORKDIR [--step N] [--count N]      shows the sampled rollouts
 """
 
 import contextlib
@@ -20,13 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
-import rich.console
-import rich.live
-import rich.panel
-import rich.text
-from absl import flags
 
-from rljax.data import documents, storage
+from rljax.data import storage
 
 Record = dict[str, Any]
 Path = str | os.PathLike[str]
@@ -111,13 +104,13 @@ class StepLog:
         Raises:
           ValueError: a complete line is not a record with an integer "step".
         """
-        return _records(self._path, self._complete_lines())
+        return records(self._path, self._complete_lines())
 
     def cut(self, step: int) -> None:
         """Atomically remove the records of steps after ``step``, and an incomplete last line."""
         self.close()
         complete = self._complete_lines()
-        lines = zip(complete.split(b"\n"), _records(self._path, complete), strict=False)
+        lines = zip(complete.split(b"\n"), records(self._path, complete), strict=False)
         content = b"".join(line + b"\n" for line, record in lines if record["step"] <= step)
         if self._path.exists() and len(content) < self._path.stat().st_size:
             storage.write(self._path, content)
@@ -133,7 +126,7 @@ class StepLog:
         return content[: content.rfind(b"\n") + 1]
 
 
-def _records(path: Path, content: bytes) -> list[Record]:
+def records(path: Path, content: bytes) -> list[Record]:
     """Parse the complete lines of a log."""
     records = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
@@ -297,7 +290,7 @@ class Logger:
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write sampled rollouts, each with "step", "prompt", "completion" and "reward".
 
-        ``show_rollouts`` also shows "parts" (numbers by name), "advantage", "outcome" and "finish".
+        ``reports.records`` writes more about each.
         """
         for record in records:
             self._append("rollouts", record)
@@ -323,77 +316,3 @@ class Logger:
         if self._board is not None:
             for key, value in numbers.items():
                 self._board.add(prefix + key, value, step)
-
-
-_LARGEST = 4 << 30  # bytes of a log
-_COLOURS = {"correct": "green", "wrong": "red"}
-
-
-def show_rollouts(
-    source: Path | Sequence[Mapping[str, Any]],
-    *,
-    step: int | None = None,
-    count: int = 8,
-    console: rich.console.Console | None = None,
-) -> None:
-    """Print sampled rollouts: prompt, completion, reward and its parts, advantage, outcome, finish.
-
-    Args:
-      source: a work directory, a ``rollouts.jsonl``, or records.
-      step: the step to show; None shows the newest.
-      count: maximum number of rollouts to show.
-      console: where to print; standard output by default.
-
-    Raises:
-      FileNotFoundError: the file does not exist.
-      ValueError: there are no rollouts, or none of this step.
-    """
-    console = console or rich.console.Console()
-    if isinstance(source, str | os.PathLike):
-        path = storage.path(source)
-        path = path / "rollouts.jsonl" if storage.is_dir(path) else path
-        if not storage.exists(path):
-            raise FileNotFoundError(f"no rollouts in {path}")
-        records: Sequence[Mapping[str, Any]] = _records(path, documents.content(path, _LARGEST))
-    else:
-        records = source
-    steps = sorted({record["step"] for record in records})
-    if not steps or (step is not None and step not in steps):
-        available = f"{steps[:10]}{' ...' if len(steps) > 10 else ''}"
-        raise ValueError(f"step: got {step}, must be one of the logged steps {available}")
-    step = steps[-1] if step is None else step
-    try:
-        chosen = [_panel(record) for record in records if record["step"] == step]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"step {step}: a record is not a rollout ({type(error).__name__}: {error})") from error
-    console.print(f"step {step}: {min(count, len(chosen))} of {len(chosen)} logged rollouts", highlight=False)
-    console.print(*chosen[:count], sep="")
-
-
-def _panel(record: Mapping[str, Any]) -> rich.panel.Panel:
-    outcome = record.get("outcome", "unjudged")
-    facts = [outcome, f"reward {record['reward']:g}"]
-    facts += [f"{name} {value:g}" for name, value in record.get("parts", {}).items()]
-    facts += [f"advantage {record['advantage']:+.3f}"] if "advantage" in record else []
-    facts += [f"finish {record['finish']}"] if "finish" in record else []
-    text = (_printable(record["prompt"]), "dim"), (_printable(record["completion"]), "bold")
-    title, colour = rich.text.Text(_printable("  ".join(facts))), _COLOURS.get(outcome, "yellow")
-    return rich.panel.Panel(rich.text.Text.assemble(*text), title=title, title_align="left", border_style=colour)
-
-
-def _printable(text: str) -> str:
-    """Return text with non-printable characters escaped, which could otherwise control the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-
-
-def define_flags() -> None:
-    """Define the flags of this command."""
-    flags.DEFINE_integer("step", None, "Step to show; default: the newest logged.")
-    flags.DEFINE_integer("count", 8, "Maximum number of rollouts to show.", lower_bound=1)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Show the rollouts of a work directory."""
-    if len(argv) != 2:
-        raise ValueError("expected one argument: a work directory or a rollouts.jsonl")
-    show_rollouts(argv[1], step=flags.FLAGS.step, count=flags.FLAGS.count)

@@ -227,7 +227,7 @@ def mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], first_step: fl
         return
     ax.set_ylim(top=ax.get_ylim()[0] + 1.14 * (ax.get_ylim()[1] - ax.get_ylim()[0]))  # room for the names
     top = transforms.blended_transform_factory(ax.transData, ax.transAxes)
-    start = first
+    first = 0
     for name, last in phases:
         start, first = first + 0.5, last
         if last < first_step or start > end:

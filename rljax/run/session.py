@@ -14,8 +14,9 @@ from rljax import algorithms, types
 from rljax.config import files
 from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, forks, host_rollouts, metrics, programs
+from rljax.run import checkpoints, events, forks, host_rollouts, metrics, programs
 from rljax.run.progress import Progress
+from rljax.run.reports import records
 from rljax.training import steps
 
 _FLUSH_SECONDS = 0.5
@@ -36,6 +37,7 @@ class Session(contextlib.AbstractContextManager):
         program: programs.Program,
         code: dict[str, str],
         directory: workdirs.WorkDirectory | None,
+        happened: events.Events,
         progress: bool,
         allow_log_gap: bool,
     ):
@@ -44,7 +46,7 @@ class Session(contextlib.AbstractContextManager):
         Raises:
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
-        self.program, self.code, self.directory = program, code, directory
+        self.program, self.code, self.directory, self.happened = program, code, directory, happened
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -71,6 +73,7 @@ class Session(contextlib.AbstractContextManager):
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
+            happened.open(written, self.step, program.settings.log.report)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")
         hosted = any(task.host for task in program.tasks)
@@ -112,7 +115,7 @@ class Session(contextlib.AbstractContextManager):
         rows = values.pop("rows", None)
         log = setup.settings.log
         if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
-            self.logger.rollouts(_dump(self.program, setup, step, self._fetch(rows)))
+            self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:
             self.flush(setup)
@@ -142,6 +145,7 @@ class Session(contextlib.AbstractContextManager):
         self.pending, self.flushed = [], now
         spent = self.clock.take(len(fetched))
         name, limit = setup.phase.name, setup.learner.max_skipped
+        self.happened.step = fetched[-1][0]
         for step, values in fetched:
             values = {k: float(v) for k, v in values.items()}
             in_row = values.pop("skipped_in_row")
@@ -178,6 +182,7 @@ class Session(contextlib.AbstractContextManager):
                 "code": self.code,
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
+            self.happened.memory("checkpoint", step)
             with self.clock.spent("checkpoint"):
                 self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
@@ -201,29 +206,6 @@ class Session(contextlib.AbstractContextManager):
                 stack.callback(self.saver.close)
             stack.callback(self.bar.close)
             self.tracer.close()
-
-
-def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any) -> list[dict[str, Any]]:
-    """Return rows, a Rollout of NumPy arrays, as records of text and numbers."""
-    texts = host_rollouts.texts(program.tokenizer, rows.action.token, rows.mask)
-    out = []
-    for i, text in enumerate(texts):
-        length = max(float(rows.mask[i].sum()), 1.0)
-        record: dict[str, Any] = {
-            "step": step,
-            "prompt": setup.task.text(int(rows.index[i]), "train"),
-            "completion": text,
-            "reward": float(rows.reward[i]),
-            "parts": {k: float(v[i]) for k, v in rows.parts.items()},
-        }
-        if rows.outcome is not None and rows.on_policy is not None and rows.on_policy[i]:
-            record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
-        if rows.advantage is not None:
-            record["advantage"] = float(rows.advantage[i].sum()) / length
-        if rows.finish is not None:
-            record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
-        out.append(record)
-    return out
 
 
 def _describe(program: programs.Program) -> str:

@@ -1,4 +1,15 @@
-"""Reports on runs, as self-contained pages.
+"""Looking at runs: pages and the terminal. All but ``records`` read files only and do not import JAX.
+
+One run
+``report``           The page of a run, and its command: ``page``, ``write``.
+``live``             The server of ``report --live``.
+``directory``        The files of a work directory: ``read``, ``Directory``.
+``facts``            Phases, costs, warnings, commands and what ran, on the page.
+``curves``           Curves by phase and held-out accuracy, on the page.
+``completions``      Completions with colored tokens, on the page.
+``records``          What a run writes to ``rollouts.jsonl``: ``rollouts``.
+``show_rollouts``    Rollouts in the terminal: ``show``.
+``show_metrics``     Metrics in the terminal.
 
 Comparison of runs
 ``compare``          The command, and the function of the same name.
