@@ -14,7 +14,7 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import schema
+from rljax.config import effects, schema
 from rljax.host import profiles
 from rljax.language import messages, parse, settings
 from rljax.models.checkpoints import families, weights
@@ -101,7 +101,11 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
         built.append(_phase(config, name, built[-1].last if built else 0, tasks))
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
-    return tuple(built)
+    unread = effects.of_fields(config, built)
+    return tuple(
+        dataclasses.replace(phase, warnings=(*lines, *phase.warnings))
+        for phase, lines in zip(built, unread, strict=True)
+    )
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
@@ -169,7 +173,7 @@ def _phase(
     def optimizer(text: str) -> optax.GradientTransformation:
         return _optimizer(text, f"{field}.optimizer", chosen.learner.clip_norm, start.warmup)
 
-    return Phase(
+    phase = Phase(
         name=name,
         first=first,
         last=first + start.steps,
@@ -179,6 +183,8 @@ def _phase(
         optimizers=tuple(optimizer(o.optimizer or start.optimizer) for o in algorithm.objectives),
         task=task,
     )
+    warnings, notes = effects.of_algorithm(phase, seams.plain(chosen.algorithm))
+    return dataclasses.replace(phase, warnings=tuple(warnings), notes=tuple(notes))
 
 
 def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> types.Algorithm:
