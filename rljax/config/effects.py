@@ -46,6 +46,8 @@ def of_algorithm(phase: Phase[schema.Config], plain: types.Algorithm) -> tuple[l
         for call, *until in sorted(needs.idle):
             if not any(_holds(cause, causes, phase) for cause in until):
                 by_default = (call, *until) in defaults
+                if by_default and until and "=" in until[-1]:
+                    continue  # an argument of another variant of the piece, at its default
                 groups.setdefault((by_default, _reason(until, needs, phase)), []).append(call)
     messages: tuple[list[str], list[str]] = ([], [])
     for (by_default, (why, remedy)), calls in groups.items():
@@ -94,6 +96,8 @@ def _holds(cause: str, causes: set[str], phase: Phase[schema.Config]) -> bool:
 
 
 def _reason(until: Sequence[str], needs: types.Needs, phase: Phase[schema.Config]) -> tuple[str, str]:
+    if until and "=" in until[0]:
+        return f"it is read only with {until[0]}.", "Remove it."
     if until and until[0].endswith(" tokens"):
         length = phase.task.completion_length
         return f"completions have at most {length} tokens, and it begins above {until[0]}.", "Lower its limit."

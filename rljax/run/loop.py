@@ -194,12 +194,12 @@ def train(
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )
+        run.announce()
         state = run.state
         for number, (phase, step) in enumerate(zip(program.phases, program.steps, strict=True)):
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
-                run.announce(step)
                 state = step.begin(state, program.key, program.initial() if state is None else None)
             assert state is not None
             state = _phase(run, number, step, state, workers[number], stopping)

@@ -134,10 +134,12 @@ class Session(contextlib.AbstractContextManager):
                     "optimizer state."
                 )
 
-    def announce(self, step: steps.Step) -> None:
-        """Log what a new phase does not carry over although its config requests it."""
-        for note in step.notes if processes.leader() else ():
-            logging.warning("%s", note)
+    def announce(self) -> None:
+        """Log what has no effect in the phases to come, and what they do not carry over although they request it."""
+        for step in self.program.steps if processes.leader() else ():
+            if self.step < step.setup.phase.last:
+                for text in _remarks(step):
+                    logging.warning("%s", text)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of a state, after the logs of all steps before it are written.
@@ -202,12 +204,18 @@ def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any
     return out
 
 
+def _remarks(step: steps.Step) -> list[str]:
+    """Return what a user should know of a phase before it runs."""
+    phase = step.setup.phase
+    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
+
+
 def _describe(program: programs.Program) -> str:
     """Describe the phases, with all defaults."""
     return "\n\n".join(
         f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
         f"{s.prompts} prompts x {s.samples} samples\n"
-        + "".join(f"note: {note}\n" for note in step.notes)
+        + "".join(f"{text}\n" for text in _remarks(step))
         + algorithms.describe(s.algorithm)
         for s, step in zip(program.setups, program.steps, strict=True)
     )

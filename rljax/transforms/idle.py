@@ -11,6 +11,7 @@ Two clips train alike while every ratio is 1. The causes that end this, by name:
     ratio       the ratio of the objective differs from 1; each ratio piece says what ``moves`` it
     reference   the reference differs from the policy at the start of a step
     N tokens    a row has more than N tokens
+    name=value  another argument of the piece has this value
 
 ``config.effects`` reports what is declared idle in a phase, and tests/test_idle.py compares every declaration with the
 gradient.
@@ -30,6 +31,7 @@ UNDECLARED = types.Needs(moves=frozenset({"always"}))  # of a ratio piece that d
 ABOVE_0 = types.Range(0, open_low=True)
 FROM_0 = types.Range(0, float("inf"))
 FROM_1 = types.Range(1, float("inf"))
+ABOVE_1 = types.Range(1, open_low=True)
 
 
 def until(*causes: str | Callable[[Arguments], Causes | None], **ranges: types.Range | None) -> Callable[[F], F]:

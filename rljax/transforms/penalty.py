@@ -89,12 +89,17 @@ def kl(
     return value * jnp.exp(d), value
 
 
+def _alpha_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return None if a["divergence"] == "alpha" else ("divergence='alpha'",)
+
+
 def _exact(a: Mapping[str, Any]) -> str:
     return f"alpha_{a['alpha']:g}" if a["divergence"] == "alpha" else a["divergence"]
 
 
 @define.penalty(name="kl", needs=lambda a: types.Needs(divergence=frozenset({_exact(a)})))
 @idle.until("steps", "reference", coefficient=None)
+@idle.until(_alpha_idle, alpha=None)
 def exact_kl(
     loss,
     r,
@@ -189,6 +194,7 @@ def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce:
 
 @define.penalty(needs=_against("reference"))
 @idle.until("steps", "reference", coefficient=None)
+@idle.until(_alpha_idle, alpha=None)
 def f_divergence(
     loss,
     r,

@@ -109,7 +109,7 @@ def _normalised(r: types.Rollout, s: types.Scores, cap):
 
 
 @define.weight(statistics=lambda a: (_on_minibatch("normalised", _normalised, a, FIXED_GAP),))
-@idle.until("sampler", cap=idle.ABOVE_0)
+@idle.until("sampler", cap=idle.FROM_1)
 def normalised_importance(loss, r, s, cap: types.Cap = 2.0):
     """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl)."""
     return r.extra["normalised"]

@@ -45,6 +45,7 @@ def mirror_descent(loss, r, s, tau: types.Positive = 0.1):
 
 
 @define.surrogate
+@idle.until("ratio", tau=None)
 def scaled_mirror_descent(loss, r, s, tau: types.Positive = 0.01):
     """Regress as ``mirror_descent`` does, scaled to REINFORCE by row mean: tau / 2 (A / tau - Delta)^2 / |y|.
 

@@ -34,7 +34,7 @@ def unclipped(loss, r, s):
 
 
 @define.surrogate
-@idle.until("ratio", low=idle.ABOVE_0, high=idle.ABOVE_0, dual=idle.FROM_1)
+@idle.until("ratio", low=idle.ABOVE_0, high=idle.ABOVE_0, dual=idle.ABOVE_1)
 def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2, dual: types.Positive | None = None):
     """Return the larger loss of -A rho and -A rho', where rho' is rho clamped to [1 - low, 1 + high].
 
