@@ -50,6 +50,7 @@ setuptools.setup(
         ],
         "parity": ["torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
+        "wandb": ["wandb"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
     },

@@ -33,7 +33,8 @@ FLOORS = {
         "__init__": ("__main__",),  # imports by name, at first use
         "host": (),
         "run.config": (),  # settings of the loop, which the schema collects
-        "config": ("host", "run.config"),
+        "run.sinks": (),  # their names, which a config is checked against
+        "config": ("host", "run.config", "run.sinks"),
         "run": ("config", "host"),
         "bench": ("__main__", "config", "run"),
         "aot": ("bench", "config", "run"),
@@ -56,8 +57,8 @@ def name(path):
 def module(path):
     """Return the module a file belongs to: its own name, or that of its package below rljax/; a program is its own."""
     parts = path.relative_to(ROOT / "rljax").parts
-    if len(parts) > 1 and f"{parts[0]}.{path.stem}" in FLOOR:
-        return f"{parts[0]}.{path.stem}"
+    if len(parts) > 1 and (inner := f"{parts[0]}.{parts[1].removesuffix('.py')}") in FLOOR:
+        return inner
     return parts[0] if len(parts) > 1 else path.stem
 
 

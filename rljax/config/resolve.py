@@ -19,6 +19,7 @@ from rljax.host import profiles
 from rljax.language import messages, parse, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
+from rljax.run import sinks
 from rljax.training import optimizers
 from rljax.training.config import PhaseConfig
 from rljax.training.phases import Phase
@@ -38,6 +39,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
     built = settings.build(schema.Config, {name: value for name, value in config.items() if name != "phase"})
     if "" in built.sampler.stop:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
+    sinks.build(built.log.sinks, "config.log.sinks")
     return built
 
 

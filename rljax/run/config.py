@@ -36,5 +36,8 @@ class LogConfig:
     every: Count = setting(10, "Steps between flushes of the metrics.")
     rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; 0: none.")
     rollout_rows: Size = setting(8, "Rows of a dump.")
+    sinks: str = setting(
+        "tensorboard()", "Where else records go: calls such as tensorboard() | csv(); 'none'.", fixed=True
+    )
 
     __post_init__ = settings.check

@@ -206,10 +206,14 @@ def train(
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
-            plots.learning_curve(result.history, run.written.path / "learning_curve.png", _bounds(program))
+            pictures = [run.written.path / "learning_curve.png"]
+            plots.learning_curve(result.history, pictures[0], _bounds(program))
             named = _named(program, result.evaluations)
             if named:
-                plots.passk(named, run.written.path / "passk.png")
+                pictures.append(run.written.path / "passk.png")
+                plots.passk(named, pictures[1])
+            for picture in pictures:
+                run.logger.picture(picture, program.updates)
     return result
 
 
