@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import rljax
+from experiments.example_pieces import pieces
 from rljax import transforms, types
 from rljax.algorithms import interpreter
 from rljax.config import effects, files, resolve
 from rljax.language import hints
+from rljax.run import glossary
 from rljax.transforms import ops, ratio, reduce, surrogate
 from tests import batch
 
@@ -45,7 +47,13 @@ def scored(x, token, divergences=()):
 
 
 def gradient(piece, policy):
-    """Return the gradient in the logits of one step on rows that the policy has just sampled.
+    """Return the gradient in the logits of one step on rows that the policy has just sampled."""
+    loss, x = problem(piece, policy)
+    return jax.grad(lambda x: loss(x)[0])(x)
+
+
+def problem(piece, policy):
+    """Return a function from logits to (loss, metrics) of one step on rows that the policy has sampled, and its logits.
 
     The reference is the policy of seed 1: for ``policy`` 1 the policy itself.
     """
@@ -72,9 +80,17 @@ def gradient(piece, policy):
     o = types.Objective(loss=loss, reduce=reduce.mean_over_tokens(), prepare=prepare)
     state = interpreter.init(types.Algorithm(objectives=(o,)))["objectives"][0]
     rows, state = interpreter.prepare_minibatch(o, rows, live, state, KEY)
-    return jax.grad(
-        lambda x: interpreter.loss(o, rows, scored(x, rows.action.token, piece.needs.divergence), state, KEY)[0]
-    )(x)
+    return lambda x: interpreter.loss(o, rows, scored(x, rows.action.token, piece.needs.divergence), state, KEY), x
+
+
+@pytest.mark.full
+def test_every_metric_of_a_piece_is_in_the_glossary():
+    for name in PIECES:
+        loss, x = problem(built(name), 0)
+        for metric in jax.eval_shape(loss, x)[1]:
+            assert glossary.lookup(metric) and not metric.startswith("own/"), (name, metric)
+    loss, x = problem(pieces.tapered(), 0)
+    assert "own/taper" in jax.eval_shape(loss, x)[1]
 
 
 def built(name, **arguments):

@@ -1,5 +1,6 @@
 """The loop as a person meets it: killed, stopped, resumed, mistaken; and from Python without files."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -21,7 +22,7 @@ import pytest
 import rljax
 from rljax.config import files, schema
 from rljax.host import workdirs
-from rljax.run import checkpoints, evaluate, loop, sample
+from rljax.run import checkpoints, evaluate, glossary, loop, sample
 from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
@@ -33,7 +34,8 @@ from tests import tiny
 
 def get_config(arg=""):
     return tiny.config("grpo(kl=0.01)", phase__warm__steps=15, phase__main__steps=85,
-                       checkpoint__every=10, log__rollouts=20, evaluation__every=25)
+                       checkpoint__every=10, log__rollouts=20, evaluation__every=25,
+                       log__sinks="tensorboard() | csv()")
 """
 
 
@@ -90,6 +92,14 @@ def test_a_run_writes_everything_it_promises(finished):
     assert [e["name"] for e in map(json.loads, (workdir / "evaluations.jsonl").open())] == [
         "base", "training", "training", "training", "result",
     ]  # fmt: skip
+    for name in ("metrics", "timings", "evaluations"):
+        rows = [*csv.DictReader((workdir / f"{name}.csv").open(newline=""))]
+        assert [int(row["step"]) for row in rows] == [
+            json.loads(line)["step"] for line in (workdir / f"{name}.jsonl").open()
+        ]
+        entries = getattr(glossary, name.upper())
+        assert all(glossary.lookup(column, entries) for column in rows[0] if column not in ("step", "phase"))
+    assert output.count("note: phase 'main': clip(low=0.2, high=0.2) has no effect") == 1
     assert "pass@4" in output and "greedy" in output and "sample completions" in output
     rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)

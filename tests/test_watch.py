@@ -1,8 +1,13 @@
 """The watcher over the metrics, and the glossary of their names."""
 
+import pathlib
+import re
+
+import jax
 import pytest
 
 from rljax.run import glossary, watch
+from tests import tiny
 
 HEALTHY = {
     "valid_rows": 64.0, "reward_std": 0.5, "flat_groups": 0.4, "advantage_abs": 0.7, "clipped": 0.1, "truncated": 0.1,
@@ -47,6 +52,30 @@ def test_a_healthy_run_and_a_phase_without_a_metric_have_no_symptom():
     watcher = watch.Watcher()
     assert messages(watcher, HEALTHY, 1, 50) == messages(watcher, {"loss": 0.0}, 51, 99, "warm") == []
     assert messages(watcher, dict.fromkeys(HEALTHY, float("nan")), 1, 50, "nan") == []
+
+
+def test_every_activity_that_is_timed_is_in_the_glossary():
+    source = "".join(path.read_text() for path in (pathlib.Path(watch.__file__).parent).glob("*.py"))
+    names = re.findall(r'spent\("(\w+)"\)', source)
+    assert len(names) > 5 and all(glossary.lookup(name, glossary.TIMINGS) for name in (*names, "verify"))
+
+
+@pytest.mark.full
+def test_every_metric_of_an_update_is_in_the_glossary():
+    program = tiny.program("ppo(kl=0.1)", seam__source="partial(4)", model__experts=2, model__experts_per_token=1, model__expert_hidden=32)
+    step = program.steps[0]
+    metrics = jax.eval_shape(step.fused, step.shape, program.key)[1]
+    names = {*metrics} - {"rows", "skipped_in_row"}
+    assert all(glossary.lookup(name) for name in names), [n for n in names if not glossary.lookup(n)]
+    assert {"value/loss", "experts/loss", "carried", "kl", "age"} <= names
+
+
+def test_entries_are_complete_and_unique():
+    for entries in (glossary.METRICS, glossary.TIMINGS, glossary.EVALUATIONS):
+        assert len(entries) > 1 and all(all(entry) for entry in entries)
+        assert len({entry.name for entry in entries}) == len(entries)
+    assert glossary.lookup("value/loss").name == "loss" and glossary.lookup("loss/kl").name == "loss/*"
+    assert glossary.lookup("mine") is None and glossary.lookup("own/mine").name == "own/*"
 
 
 def test_symptoms_read_metrics_that_exist():
