@@ -62,7 +62,9 @@ def test_every_activity_that_is_timed_is_in_the_glossary():
 
 @pytest.mark.full
 def test_every_metric_of_an_update_is_in_the_glossary():
-    program = tiny.program("ppo(kl=0.1)", seam__source="partial(4)", model__experts=2, model__experts_per_token=1, model__expert_hidden=32)
+    program = tiny.program(
+        "ppo(kl=0.1)", seam__source="partial(4)", model__experts=2, model__experts_per_token=1, model__expert_hidden=32
+    )
     step = program.steps[0]
     metrics = jax.eval_shape(step.fused, step.shape, program.key)[1]
     names = {*metrics} - {"rows", "skipped_in_row"}
