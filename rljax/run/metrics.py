@@ -134,10 +134,10 @@ class Logger:
         for sink in self._sinks if rows else ():
             sink.rollouts(rows)
 
-    def picture(self, path: Path, step: int) -> None:
+    def picture(self, path: pathlib.Path, step: int) -> None:
         """Give a PNG file, named after what it shows, to the sinks."""
         for sink in self._sinks:
-            sink.picture(pathlib.Path(path).stem, step, pathlib.Path(path).read_bytes())
+            sink.picture(path, step)
 
     def close(self) -> None:
         """Close the files."""

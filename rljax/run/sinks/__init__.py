@@ -44,8 +44,8 @@ class Sink(Protocol):
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write sampled rollouts of one step: "step", "prompt", "completion", "reward" and more."""
 
-    def picture(self, name: str, step: int, png: bytes) -> None:
-        """Write a picture."""
+    def picture(self, path: pathlib.Path, step: int) -> None:
+        """Write a PNG file, named after what it shows."""
 
     def flush(self) -> None:
         """Store what was written."""

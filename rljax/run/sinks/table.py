@@ -2,6 +2,7 @@
 
 import csv as values_separated_by_commas
 import io
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ class _Tables:
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Rollouts are in ``rollouts.jsonl``."""
 
-    def picture(self, name: str, step: int, png: bytes) -> None:
+    def picture(self, path: pathlib.Path, step: int) -> None:
         """Pictures are in the work directory."""
 
     def flush(self) -> None:
@@ -44,7 +45,7 @@ class _Tables:
 class _Table:
     """A file of rows; its columns grow with the names of the rows, for which the file is rewritten."""
 
-    def __init__(self, path: Any, rows: list[Mapping[str, Any]]):
+    def __init__(self, path: pathlib.Path, rows: list[Mapping[str, Any]]):
         self._path, self._rows = path, rows
         self._columns: list[str] = []
         self._rewrite()

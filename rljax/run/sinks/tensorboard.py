@@ -1,6 +1,7 @@
 """TensorBoard events: scalars, rollouts as text, pictures, and settings as text and hyper-parameters."""
 
 import contextlib
+import pathlib
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,11 +58,12 @@ class Events:
         """Write the rollouts of a step as one text."""
         self._add(self._summary.text("rollouts", "\n---\n".join(map(sinks.markdown, records))), records[0]["step"])
 
-    def picture(self, name: str, step: int, png: bytes) -> None:
+    def picture(self, path: pathlib.Path, step: int) -> None:
         """Write a picture as it is."""
+        png = path.read_bytes()
         width, height = struct.unpack(">II", png[16:24])
         image = self._proto.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
-        self._add(self._proto.Summary(value=[self._proto.Summary.Value(tag=name, image=image)]), step)
+        self._add(self._proto.Summary(value=[self._proto.Summary.Value(tag=path.stem, image=image)]), step)
 
     def flush(self) -> None:
         """Store the events on the disk."""

@@ -2,9 +2,12 @@
 
 import importlib.util
 import io
+import pathlib
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+from matplotlib import image
 
 from rljax.data import storage
 from rljax.run import sinks
@@ -60,10 +63,9 @@ class _Run:
         rows = [[record.get(column) for column in _COLUMNS] for record in records]
         self._run.log({"rollouts": self._wandb.Table(columns=[*_COLUMNS], data=rows)}, step=records[0]["step"])
 
-    def picture(self, name: str, step: int, png: bytes) -> None:
-        from PIL import Image  # with matplotlib
-
-        self._run.log({name: self._wandb.Image(Image.open(io.BytesIO(png)))}, step=step)
+    def picture(self, path: pathlib.Path, step: int) -> None:
+        pixels = image.imread(io.BytesIO(path.read_bytes()))  # the path may be that of an object store
+        self._run.log({path.stem: self._wandb.Image(pixels)}, step=step)
 
     def flush(self) -> None:
         """The process of wandb writes."""
