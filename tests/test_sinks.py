@@ -105,12 +105,15 @@ def transactions(content):
 @pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
+    import wandb
+
     monkeypatch.setenv("WANDB_SILENT", "true")
     log = logger(tmp_path, "wandb('study', group='seeds', mode='offline') | csv()")
     write(log, 1, 2)
     (tmp_path / "passk.png").write_bytes(picture())
     log.picture(tmp_path / "passk.png", 2)
     log.close()
+    wandb.teardown()  # as at the end of the process: waits for the service that writes the file
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     logged, run = {}, None
     for record in transactions(path.read_bytes()):
