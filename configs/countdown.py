@@ -40,8 +40,8 @@ def get_config(arg: str = ""):
     if arg == "quick":
         config.phase.warm.steps = 4
         config.phase.main.steps = 3
-        config.evaluation.final_prompts = config.evaluation.prompts = 16
-        config.evaluation.final_samples = config.evaluation.samples = 4
+        config.evaluation.final_prompts = 16
+        config.evaluation.final_samples = 4
     elif arg:
         raise ValueError(f"countdown:{arg}: the only variant is 'quick'.")
     return config

@@ -44,7 +44,7 @@ def get_config(arg: str = ""):
         config.phase.warm.optimizer = "adamw(learning_rate=5e-3, weight_decay=0.0)"
         config.phase.main.update({"steps": 30, "warmup": 2})
         config.phase.main.optimizer = "adamw(learning_rate=5e-4, weight_decay=0.0)"
-        config.evaluation.update({"final_prompts": 64, "final_samples": 8, "prompts": 16, "samples": 4})
+        config.evaluation.update({"final_prompts": 64, "final_samples": 8})
     elif arg:
         raise ValueError(f"quickstart:{arg}: the only variant is 'quick'.")
     return config

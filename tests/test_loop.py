@@ -1,5 +1,6 @@
 """The loop as a person meets it: killed, stopped, resumed, mistaken; and from Python without files."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -23,7 +24,7 @@ from rljax.config import files, schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
 from rljax.models.checkpoints import weights
-from rljax.run import checkpoints, convert, evaluate, loop, preview, sample
+from rljax.run import checkpoints, convert, evaluate, glossary, loop, preview, sample
 from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
@@ -35,7 +36,8 @@ from tests import tiny
 
 def get_config(arg=""):
     return tiny.config("grpo(kl=0.01)", phase__warm__steps=15, phase__main__steps=85,
-                       checkpoint__every=10, log__rollouts=20, log__report=True, evaluation__every=25)
+                       checkpoint__every=10, log__rollouts=20, log__report=True, evaluation__every=25,
+                       log__sinks="tensorboard() | csv()")
 """
 
 
@@ -98,6 +100,14 @@ def test_a_run_writes_everything_it_promises(finished):
     assert [e["name"] for e in map(json.loads, (workdir / "evaluations.jsonl").open())] == [
         "base", "training", "training", "training", "result",
     ]  # fmt: skip
+    for name in ("metrics", "timings", "evaluations"):
+        rows = [*csv.DictReader((workdir / f"{name}.csv").open(newline=""))]
+        assert [int(row["step"]) for row in rows] == [
+            json.loads(line)["step"] for line in (workdir / f"{name}.jsonl").open()
+        ]
+        entries = getattr(glossary, name.upper())
+        assert all(glossary.lookup(column, entries) for column in rows[0] if column not in ("step", "phase"))
+    assert output.count("note: phase 'main': clip(low=0.2, high=0.2) has no effect") == 1
     assert "pass@4" in output and "greedy" in output and "sample completions" in output
     rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)

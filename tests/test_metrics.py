@@ -18,7 +18,7 @@ import rich.console
 from tensorboardX.proto import event_pb2
 
 from rljax.data import storage
-from rljax.run import metrics, plots, progress
+from rljax.run import metrics, plots, progress, sinks
 from rljax.run.reports import show_rollouts
 
 
@@ -95,7 +95,7 @@ def test_a_broken_line_elsewhere_is_an_error_and_bad_records_are_refused(tmp_pat
 
 def test_metrics_are_sorted_exact_and_free_of_clocks(tmp_path):
     for name in ("a", "b"):
-        logger = metrics.Logger(tmp_path / name, tensorboard=False)
+        logger = metrics.Logger(tmp_path / name)
         logger.step(1, "sft", {"reward": jnp.float32(0.1), "accuracy": 0.25}, {"seconds": 1.0 if name == "a" else 2.0})
         logger.step(2, "grpo", {"reward": float("nan"), "count": np.int32(3)})
         logger.close()
@@ -107,6 +107,9 @@ def test_metrics_are_sorted_exact_and_free_of_clocks(tmp_path):
     ]
     assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
     assert json.loads((tmp_path / "b" / "timings.jsonl").read_text()) == {"step": 1, "phase": "sft", "seconds": 2.0}
+
+
+BOARD = sinks.build("tensorboard()", "test")
 
 
 def run_steps(logger, first, last):
@@ -138,7 +141,7 @@ def test_a_resumed_run_leaves_the_files_and_history_of_an_uninterrupted_one(tmp_
 
 
 def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
-    logger = metrics.Logger(tmp_path, tensorboard=False)
+    logger = metrics.Logger(tmp_path)
     run_steps(logger, 1, 4)
     written = logger.sync()  # with the checkpoint of step 4
     run_steps(logger, 5, 6)
@@ -153,11 +156,11 @@ def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
             with pytest.raises(
                 ValueError, match=rf"{name}\.jsonl: records from before the checkpoint of step 4 are .*gap"
             ):
-                metrics.Logger(tmp_path, tensorboard=False, resume_step=4, written=written)
+                metrics.Logger(tmp_path, resume_step=4, written=written)
             assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
         path.write_bytes(whole)
     (tmp_path / "metrics.jsonl").unlink()
-    allowed = metrics.Logger(tmp_path, tensorboard=False, resume_step=4)
+    allowed = metrics.Logger(tmp_path, resume_step=4)
     assert allowed.history == [] and [e["step"] for e in allowed.evaluations] == [2, 4]
     allowed.close()
 
@@ -165,7 +168,7 @@ def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
 def test_a_log_that_is_deleted_or_replaced_during_the_run_is_noticed(tmp_path):
     for deed in (lambda f: f.unlink(), lambda f: f.replace(f.with_suffix(".moved")), lambda f: shutil.rmtree(f.parent)):
         folder = tmp_path / "run"
-        logger = metrics.Logger(folder, tensorboard=False, resume_step=0)
+        logger = metrics.Logger(folder, resume_step=0)
         run_steps(logger, 1, 2)
         logger.sync()
         deed(folder / "metrics.jsonl")
@@ -201,26 +204,26 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_it_complete(tmp_
     with full_disk(5), pytest.raises(OSError, match=r"\[Errno \d+\].*/b'"):
         storage.write(tmp_path / "b", b"content")
     assert os.listdir(tmp_path) == ["a.jsonl"]
-    logger = metrics.Logger(tmp_path)
+    board = BOARD[0](sinks.Run(tmp_path, "run", 0, {}, {}))
     with full_disk(500):  # the events are written by this thread, so that it sees the error
         with pytest.raises(OSError, match=r"\[Errno \d+\].*tensorboard"):
             for step in range(1000):
-                logger._board.add("reward", 1.0, step)
-        logger.close()
+                board.scalars("metrics", step, "main", {"reward": 1.0})
+        board.close()
 
 
 def test_a_new_run_removes_the_records_of_a_killed_one(tmp_path):
-    run_steps(metrics.Logger(tmp_path, tensorboard=False), 1, 2)
-    new = metrics.Logger(tmp_path, tensorboard=False)
+    run_steps(metrics.Logger(tmp_path), 1, 2)
+    new = metrics.Logger(tmp_path)
     assert new.history == [] and new.evaluations == []
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
 def test_tensorboard_gets_scalars_and_purges_on_resume(tmp_path):
-    logger = metrics.Logger(tmp_path)
+    logger = metrics.Logger(tmp_path, openers=BOARD)
     run_steps(logger, 1, 2)
     logger.close()
-    logger = metrics.Logger(tmp_path, resume_step=1)
+    logger = metrics.Logger(tmp_path, openers=BOARD, resume_step=1)
     run_steps(logger, 2, 2)
     logger.close()
     events = read_events(tmp_path / "tensorboard")
@@ -355,7 +358,7 @@ def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
     ):
         assert part in text
     assert "\x1b" not in text
-    logger = metrics.Logger(tmp_path, tensorboard=False)
+    logger = metrics.Logger(tmp_path)
     logger.rollouts(ROLLOUTS)
     logger.close()
     assert shown(tmp_path) == shown(tmp_path / "rollouts.jsonl") == text
@@ -364,7 +367,7 @@ def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
 
 
 def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):
-    logger = metrics.Logger(tmp_path, tensorboard=False)
+    logger = metrics.Logger(tmp_path)
     logger.rollouts(ROLLOUTS)
     logger.close()
     shown = command(tmp_path, "--step", "4", "--count", "1")

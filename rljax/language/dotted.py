@@ -29,6 +29,7 @@ KINDS = {
     "piece": "a decorator of rljax.transforms.define",
     "task": "@rljax.environments.task",
     "optimizer": "@rljax.training.optimizers.optimizer",
+    "sink": "@rljax.run.sinks.sink",
 }
 """The kinds of marked objects, each with the decorator that marks it."""
 

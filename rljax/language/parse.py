@@ -265,6 +265,27 @@ def many(text: str, registry: Registry, field: str, nested: Registry | None = No
     return [_call(node, registry, field, nested) for node in flatten(_tree(text, field))]
 
 
+def without_options(text: str, registry: Registry, field: str) -> str:
+    """Return a call with the arguments that have no default, and ``like``: "f(3, low=0.1)" -> "f(3)".
+
+    Args:
+      text: a call that ``one`` accepts.
+      registry: what the call may name.
+      field: field of the config that errors name.
+
+    Returns:
+      The call.
+    """
+    node = _tree(text, field)
+    if not isinstance(node, ast.Call):
+        return text
+    parameters = inspect.signature(lookup(_dotted(node.func) or "", registry, field)).parameters
+    required = [name for name, p in parameters.items() if p.default is p.empty]
+    kept = [arg for arg, name in zip(node.args, parameters, strict=False) if name in required]
+    keywords = [k for k in node.keywords if k.arg in (*required, "like")]
+    return ast.unparse(ast.Call(func=node.func, args=kept, keywords=keywords))
+
+
 def with_argument(text: str, argument: str, value: Any, field: str) -> str:
     """Return a call with one keyword argument replaced or appended: ("nsr()", "low", 0.1) -> "nsr(low=0.1)".
 

@@ -10,8 +10,12 @@ Training
 Files of a run
 ``checkpoints``    Checkpoints, written in the background and verified when restored: ``Checkpointer``.
 ``digests``        Names and digests of the arrays of a checkpoint.
-``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl and TensorBoard events: ``Logger``.
+``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl: ``Logger``.
 ``events``         Starts, warnings, memory and ends of a run, with times: ``Events``.
+``steplog``        An append-only file of records that a resumed run cuts back: ``StepLog``.
+``sinks``          Where records go beside these: TensorBoard, W&B, CSV.
+``glossary``       Unit, meaning and bad values of every metric.
+``watch``          Symptoms of failure in the metrics, and their remedies: ``Watcher``.
 ``progress``       The progress line: ``Progress``.
 ``plots``          The learning curve and pass@k: ``learning_curve``, ``passk``.
 ``reports``        Pages on runs, rollouts and metrics in the terminal, and the comparison of several: ``compare``.

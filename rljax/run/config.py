@@ -40,5 +40,8 @@ class LogConfig:
     rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; 0: none.")
     rollout_rows: Size = setting(32, "Rows of a dump, rounded up to whole groups; 0: none.")
     report: bool = setting(True, "Write report.html when the run ends or is interrupted.", fixed=True)
+    sinks: str = setting(
+        "tensorboard()", "Where else records go: calls such as tensorboard() | csv(); 'none'.", fixed=True
+    )
 
     __post_init__ = settings.check

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 
 from rljax.host import workdirs
-from rljax.run import metrics
+from rljax.run import steplog
 from rljax.run.reports import report as reports
 
 _PACKAGES = ("rljax", "jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -43,7 +43,7 @@ class Events(contextlib.AbstractContextManager):
         self.step = 0
         self._directory: workdirs.WorkDirectory | None = None
         self._report = False
-        self._log: metrics.StepLog | None = None
+        self._log: steplog.StepLog | None = None
         self._records: list[dict[str, Any]] = []
         self._texts: set[str] = set()
         self._stack = contextlib.ExitStack()
@@ -73,7 +73,7 @@ class Events(contextlib.AbstractContextManager):
     def open(self, directory: workdirs.WorkDirectory, step: int, report: bool) -> None:
         """Write to a work directory: the start, and what was collected before; at the end the report, if wanted."""
         self._directory, self._report, self.step = directory, report, step
-        self._log, collected, self._records = metrics.StepLog(directory.logs / "events.jsonl"), self._records, []
+        self._log, collected, self._records = steplog.StepLog(directory.logs / "events.jsonl"), self._records, []
         self.add("start", **_machine())
         for record in collected:
             self._write(record)

@@ -184,6 +184,7 @@ def train(
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )
+        run.announce()
         state = run.state
         if progress and processes.leader():
             run.greet()
@@ -191,17 +192,20 @@ def train(
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
-                run.announce(step)
                 state = step.begin(state, program.key, run.initial() if state is None else None)
             assert state is not None
             state = _phase(run, number, step, state, workers[number], stopping)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
-            plots.learning_curve(result.history, run.written.path / "learning_curve.png", _bounds(program))
+            pictures = [run.written.path / "learning_curve.png"]
+            plots.learning_curve(result.history, pictures[0], _bounds(program))
             named = _named(program, result.evaluations)
             if named:
-                plots.passk(named, run.written.path / "passk.png")
+                pictures.append(run.written.path / "passk.png")
+                plots.passk(named, pictures[1])
+            for picture in pictures:
+                run.logger.picture(picture, program.updates)
     return result
 
 

@@ -1,6 +1,7 @@
 """A run in progress: its checkpoints, logs and progress line."""
 
 import base64
+import collections
 import contextlib
 import json
 import time
@@ -14,7 +15,7 @@ from rljax import algorithms, types
 from rljax.config import files
 from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, events, forks, host_rollouts, metrics, programs
+from rljax.run import checkpoints, events, forks, host_rollouts, metrics, programs, sinks, watch
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 from rljax.training import steps
@@ -67,7 +68,7 @@ class Session(contextlib.AbstractContextManager):
             self.start = forks.load(program)
             self.state, self.step = self.start.state, self.start.step
         folder = written and written.logs
-        self.logger = processes.together(lambda: metrics.Logger(folder, resume_step=self.step, written=logs))
+        self.logger = processes.together(lambda: self._logger(folder, logs))
         if written is not None:
             written.write("code.json", json.dumps(code, indent=2))  # first: it is compared where there is a config
             written.write("config.json", files.dumps(program.config, indent=2))
@@ -79,6 +80,9 @@ class Session(contextlib.AbstractContextManager):
         hosted = any(task.host for task in program.tasks)
         self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
         self.journal = host_rollouts.Journal(self.verdicts, self.step)
+        self.watcher = watch.Watcher()
+        for record in self.logger.history:  # what was reported before the run was resumed
+            collections.deque(self.watcher.step(record["step"], record["phase"], record), maxlen=0)
         self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
@@ -87,6 +91,17 @@ class Session(contextlib.AbstractContextManager):
             profiles.steps(program.settings.profile, program.updates), directory and directory.path
         )
         self.failure: NonFinite | None = None
+
+    def _logger(self, folder: Any, written: Any) -> metrics.Logger:
+        config = self.program.config
+        return metrics.Logger(
+            folder,
+            openers=sinks.build(self.program.settings.log.sinks, "config.log.sinks"),
+            name=config.name,
+            settings={name.removeprefix("config."): value for name, value in files.flatten(config).items()},
+            resume_step=self.step,
+            written=written,
+        )
 
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
         """Return the abstract state of the phase that wrote a checkpoint."""
@@ -152,6 +167,7 @@ class Session(contextlib.AbstractContextManager):
             rate = values["length"] * setup.rows / seconds
             self.logger.step(step, name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
             self.bar.update(step, name, values, tokens_per_second=rate)
+            self._warn(*self.watcher.step(step, name, values))
             if in_row > limit and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
                 self.failure = NonFinite(
@@ -161,10 +177,17 @@ class Session(contextlib.AbstractContextManager):
                     "optimizer state."
                 )
 
-    def announce(self, step: steps.Step) -> None:
-        """Log what a new phase does not carry over although its config requests it."""
-        for note in step.notes if processes.leader() else ():
-            logging.warning("%s", note)
+    def announce(self) -> None:
+        """Log what has no effect in the phases to come, and what they do not carry over although they request it."""
+        for step in self.program.steps:
+            if self.step < step.setup.phase.last:
+                self._warn(*_remarks(step))
+
+    def _warn(self, *texts: str) -> None:
+        if texts and processes.leader():
+            self.bar.close()
+            for text in texts:
+                logging.warning("%s", text)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of a state, after the logs of all steps before it are written.
@@ -208,12 +231,18 @@ class Session(contextlib.AbstractContextManager):
             self.tracer.close()
 
 
+def _remarks(step: steps.Step) -> list[str]:
+    """Return what a user should know of a phase before it runs."""
+    phase = step.setup.phase
+    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
+
+
 def _describe(program: programs.Program) -> str:
     """Describe the phases, with all defaults."""
     return "\n\n".join(
         f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
         f"{s.prompts} prompts x {s.samples} samples\n"
-        + "".join(f"note: {note}\n" for note in step.notes)
+        + "".join(f"{text}\n" for text in _remarks(step))
         + algorithms.describe(s.algorithm)
         for s, step in zip(program.setups, program.steps, strict=True)
     )

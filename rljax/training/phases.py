@@ -66,6 +66,8 @@ class Phase(Generic[S]):
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
     task: environments.Task  # before it is bound to a tokenizer
+    warnings: tuple[str, ...] = ()  # what the user set without effect
+    notes: tuple[str, ...] = ()  # what the recipe has by default without effect
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rljax.data import documents, storage
-from rljax.run import metrics
+from rljax.run import steplog
 
 Record = dict[str, Any]
 Path = str | os.PathLike[str]
@@ -91,7 +91,7 @@ def log(path: storage.Path) -> list[Record]:
     """
     if not storage.exists(path):
         return []
-    return metrics.records(os.fspath(path), documents.content(path, LARGEST))
+    return steplog.records(os.fspath(path), documents.content(path, LARGEST))
 
 
 def tail(records: Sequence[Record], name: str) -> float | None:

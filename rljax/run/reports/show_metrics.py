@@ -2,6 +2,7 @@
 
 python -m rljax metrics DIR [NAME ...]          a table; a NAME may be a pattern such as 'loss/*'
 python -m rljax metrics DIR [NAME ...] --csv    every step, as comma-separated values
+python -m rljax metrics --glossary              unit, meaning and bad values of every metric
 """
 
 import csv
@@ -15,6 +16,7 @@ import rich.table
 from absl import flags
 
 from rljax.data import storage
+from rljax.run import glossary
 from rljax.run.reports import curves, directory
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -83,11 +85,15 @@ def values(records: Sequence[directory.Record], names: Sequence[str], file: Text
 
 def define_flags() -> None:
     """Define the flags of this command."""
+    flags.DEFINE_bool("glossary", False, "Explain every metric: unit, meaning, and what a bad value means.")
     flags.DEFINE_bool("csv", False, "Print every step as comma-separated values.")
 
 
 def main(argv: Sequence[str]) -> None:
     """Show the metrics of a work directory."""
+    if flags.FLAGS.glossary:
+        glossary.show()
+        return
     if len(argv) < 2:
         raise ValueError("expected a work directory, and optionally names of metrics")
     records = read(argv[1])
