@@ -392,7 +392,7 @@ def test_errors_name_the_nearest_valid_name():
                "from rljax.aot import topology; topology.describe('v5e:4x4')"]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TPU_")}
     done = subprocess.run(missing, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert "RuntimeError: the TPU compiler is not installed. To fix: pip install" in done.stderr
+    assert "RuntimeError: the TPU compiler is not installed. To fix, in the checkout: pip install" in done.stderr
 
 
 def test_a_roofline_is_work_over_rates():

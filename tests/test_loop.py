@@ -89,7 +89,7 @@ def test_a_run_writes_everything_it_promises(finished):
         assert (workdir / name).stat().st_size > 0, name
     assert json.loads((workdir / "code.json").read_text()) == {}  # the config names nothing outside rljax
     assert {"15", "90", "100"} <= set(os.listdir(workdir / "checkpoints"))  # the end of a phase is kept
-    assert f"next:\n  python -m rljax metrics {workdir}\n" in output
+    assert f"next:\n  python -m rljax report {workdir}\n" in output
     assert (workdir / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
     assert (workdir / "passk.png").read_bytes()[:4] == b"\x89PNG"
     assert list((workdir / "tensorboard").iterdir())
@@ -333,8 +333,8 @@ def test_evaluate_and_sample_from_the_command_line(finished):
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
     done = run(str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
-    done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
-    assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout
+    done = run(str(whole), "--step", "80", "--count", "2", module="rollouts")
+    assert done.returncode == 0 and "step 80: 1 of 1 logged prompts, 4 completions" in done.stdout and "advantage" in done.stdout
 
 
 @pytest.mark.full

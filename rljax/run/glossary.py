@@ -76,6 +76,8 @@ outcome/crashed [fraction] rows on which the verifier failed; they do not count
     above 0: an error in the verifier or its memory limit
 outcome/timed_out [fraction] rows whose verdict took too long; they do not count
     above 0.01: raise config.verifier.timeout
+outcome/unjudged [fraction] rows whose reward does not say whether they are correct
+    above 0: they count as not correct; set verifier.threshold
 outcome/unparseable [fraction] rows in which the verifier found no answer
     near 1: the format is not learned, or rows are truncated
 outcome/wrong [fraction] rows with an answer that is not correct
@@ -140,6 +142,10 @@ pass_at_* [fraction] probability that one of k samples is correct, unbiased
     falls at large k: diversity is lost
 greedy [fraction] prompts answered correctly at temperature 0
     below pass_at_1: the most probable answer is worse
+unjudged [fraction] samples whose reward does not say whether they are correct
+    above 0: they count as not correct; set verifier.threshold
+length [tokens] mean length of the completions, end-of-sequence included
+    at the limit of the task: answers are truncated
 """)
 
 

@@ -19,8 +19,11 @@ from rljax.language import dotted, messages, parse
 Log = Literal["metrics", "timings", "evaluations"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-TABLE = {name: f"rljax.run.sinks.{module}:{name}" for name, module in
-         {"tensorboard": "tensorboard", "wandb": "weights_and_biases", "csv": "table"}.items()}  # fmt: skip
+TABLE = {
+    "tensorboard": "rljax.run.sinks.tensorboard:tensorboard",
+    "wandb": "rljax.run.sinks.weights_and_biases:wandb",
+    "csv": "rljax.run.sinks.table:csv",
+}
 """The sinks by name, imported at first use."""
 
 
@@ -82,9 +85,10 @@ def build(text: str, field: str) -> tuple[Opener, ...]:
 
 
 def flat(evaluation: Mapping[str, Any]) -> tuple[int, str, dict[str, float]]:
-    """Return step, name and numbers of an evaluation's record: ``pass_at_1``, ..., and ``greedy``."""
+    """Return step, name and numbers of an evaluation's record: ``pass_at_1``, ..., ``greedy``, ``length``."""
     values = {f"pass_at_{k}": row[0] for k, row in evaluation.get("pass_at_k", {}).items()}
     values |= {"greedy": evaluation["greedy"][0]} if "greedy" in evaluation else {}
+    values |= {name: evaluation[name] for name in ("length", "unjudged") if name in evaluation}
     return evaluation["step"], evaluation.get("name", ""), values
 
 
