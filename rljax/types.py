@@ -28,13 +28,14 @@ Metrics = Mapping[str, Array]
 
 
 class Outcome(enum.IntEnum):
-    """The verifier's verdict. After a crash or a timeout the row is invalid, not wrong."""
+    """The verifier's verdict. After a crash or a timeout the row is invalid, not wrong; unjudged is not correct."""
 
     WRONG = 0
     CORRECT = 1
     UNPARSEABLE = 2
     TIMED_OUT = 3
     CRASHED = 4
+    UNJUDGED = 5  # a reward that does not say whether the answer is correct
 
 
 class Finish(enum.IntEnum):
@@ -195,6 +196,9 @@ class Needs:
     episodes: bool = False  # Rollout.episode, of several rows each
     domains: bool = False  # Rollout.domain, more than one in a batch
     whole: Whole = "row"  # what the splitter may not cut
+    moves: frozenset[str] = frozenset()  # of a ratio: what takes it from 1, "steps", "sampler" or "always"
+    follows: bool = False  # of an after-update piece: the reference is the policy at the start of every step
+    idle: frozenset[tuple[str, ...]] = frozenset()  # (call, *causes): arguments without effect, see transforms.idle
 
     def __or__(self, other: "Needs") -> "Needs":
         union = {

@@ -18,12 +18,14 @@ import pytest
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from rljax.config import files, schema
-from rljax.data import gsm8k_builder, storage, tokenizers
+from rljax.data import storage, tokenizers
+from rljax.environments import gsm8k
 from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
-from rljax.run import checkpoints, evaluate, loop, metrics
-from tests import compiler, flaky
+from rljax.run import checkpoints, evaluate, forks, loop, metrics, programs
+from rljax.run.reports import compare
+from tests import compiler, flaky, test_compare, tiny
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -561,15 +563,45 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 
 
 @pytest.mark.full
+def test_a_run_in_a_store_can_be_forked_but_not_renamed(runs):
+    _, place = runs
+    config = tiny.config("grpo(kl=0.01)", phase__main__steps=6, checkpoint__init=f"{place}@main")
+    config.phase.more = schema.phase(steps=1)
+
+    def start(*phases, **fields):
+        config.phases = phases
+        config.model.update(fields)
+        complete = forks.complete(config)
+        assert complete.checkpoint.init == f"{place}@6"
+        return forks.load(programs.build(complete, tokenizers.load(forks.tokenizer(complete)), ONE))
+
+    _, params, _ = evaluate.load(place)
+    after = start("main", "more")
+    assert after.state is not None and after.step == int(after.state.step) == 6
+    same(after.state.params["policy"], params)
+    before = start("more")  # no phase in common
+    assert before.state is None and before.step == 0
+    same(before.policy, params)
+    with pytest.raises(ValueError, match=r"all phases had ended by step 6, so there is nothing to run"):
+        start("main")
+    with pytest.raises(ValueError, match=r"params/policy/embedding: saved \(\(17, 32\), .*expected \(\(17, 64\)"):
+        start("more", width=64)
+    with pytest.raises(ValueError, match=r"--fresh: .*killed contains a run, and an object store cannot rename it"):
+        loop.train(config, place, fresh=True, progress=False, devices=ONE)
+
+
+@pytest.mark.full
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command("sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
-        command("metrics", place, "--count", "1"),
+        command("sample", place, "--prompt", "3+4=", "--samples", "2"),
+        command("rollouts", place, "--count", "1"),
+        command("report", place),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
-    assert [process.returncode for process in reads] == [0, 0], outputs
+    assert [process.returncode for process in reads] == [0, 0, 0], outputs
     assert "step 6" in outputs[0] and outputs[0].count("3+4=") >= 2 and "step 6: 1 of" in outputs[1]
+    assert b"Step 6 of 6, finished, started 2 times" in storage.read(f"{place}/report.html")
 
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
@@ -580,35 +612,20 @@ def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
 # --- data and weights --------------------------------------------------------------------------------
 
 
-def rows(source):
-    return {split: [(row["question"], row["answer"]) for row in records] for split, records in source.items()}
-
-
-def test_data_on_gs_is_copied_here_whole_and_read(store, tmp_path, monkeypatch):
-    files = {"train": "train.jsonl", "heldout": "test.jsonl"}
-    for name in files.values():
+def test_problems_on_gs_are_read_as_files_here_are(store, tmp_path):
+    for name in ("train.jsonl", "test.jsonl"):
         lines = [json.dumps({"question": f"{name} {i}?", "answer": f"so #### {i}"}) for i in range(50)]
         (tmp_path / name).write_text("\n".join(lines))
         storage.write(f"{BUCKET}/data/{name}", (tmp_path / name).read_bytes())
-    expected = rows(gsm8k_builder.sources(tmp_path, files, tmp_path / "local"))
-    cache = f"{BUCKET}/prepared"
-    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "one"))
-    store.plan(flaky.Fault("cut", "GET.*download.*data/train"), flaky.Fault("403", "POST.*prepared.*manifest"))
-    with pytest.raises(PermissionError):
-        gsm8k_builder.sources(f"{BUCKET}/data", files, cache)
-    (prepared,) = storage.names(cache)  # all but the manifest, without which nobody reads it
-    assert not storage.exists(f"{cache}/{prepared}/manifest.json")
-    assert rows(gsm8k_builder.sources(f"{BUCKET}/data", files, cache)) == expected
-    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "two"))  # another host: it builds nothing
-    monkeypatch.setattr(gsm8k_builder, "_build", None)
-    store.plan(
-        flaky.Fault("503", "GET.*download.*train.array_record"), flaky.Fault("cut", "GET.*heldout.array_record?")
-    )
-    assert rows(gsm8k_builder.sources(f"{BUCKET}/data", files, cache)) == expected
-    assert [fault.hits for fault in store.faults] == [1, 1]
-    for missing, names in ((f"{BUCKET}/none", files), (f"{BUCKET}/data", {**files, "heldout": "absent.jsonl"})):
-        with pytest.raises(FileNotFoundError, match=r"gs://.*(is not a folder|no file 'absent.jsonl' in it)"):
-            gsm8k_builder.sources(missing, names, tmp_path / "local")
+    store.plan(flaky.Fault("cut", "GET.*download.*data/train"))
+    there, here = gsm8k.gsm8k(f"{BUCKET}/data"), gsm8k.gsm8k(tmp_path)
+    assert [fault.hits for fault in store.faults] == [1]
+    for split in ("train", "heldout"):
+        assert there.size(split) == 50
+        assert [there.text(i, split) for i in range(50)] == [here.text(i, split) for i in range(50)]
+    for missing, heldout in ((f"{BUCKET}/none", "test.jsonl"), (f"{BUCKET}/data", "absent.jsonl")):
+        with pytest.raises(FileNotFoundError, match=r"gs://.*no such file"):
+            gsm8k.gsm8k(missing, heldout=heldout)
 
 
 def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_path):
@@ -648,6 +665,17 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     assert tokenizers.load(f"{BUCKET}/words") == made == tokenizers.load(f"{BUCKET}/words/tokenizer.model")
     with pytest.raises(FileNotFoundError, match=r"gs://.*nothing"):
         tokenizers.load(f"{BUCKET}/nothing")
+
+
+@pytest.mark.full
+def test_runs_are_compared_where_they_are(store, tmp_path):
+    for seed in range(2):
+        test_compare.write(tmp_path / f"seed={seed}", seed=seed)
+    for file in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        storage.write(f"{BUCKET}/study/{file.relative_to(tmp_path)}", file.read_bytes())
+    remote, local = compare.compare([f"{BUCKET}/study/seed=?"]), compare.compare([tmp_path])
+    assert remote.table == local.table and len(remote.runs) == 2
+    assert compare.compare(f"{BUCKET}/study").table == local.table
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@
 Each is a value: frozen, picklable, and compared and hashed by ``serialized``, which ``load`` accepts.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, cast
@@ -76,6 +77,10 @@ class Tokenizer(Protocol):
         """Return the bytes that each id adds to a text, None for special tokens; a character may span several ids."""
         ...
 
+    def special(self) -> dict[int, str]:
+        """Return the text that the files write for each special token, such as {2: "</s>"}."""
+        ...
+
     def characters(self) -> np.ndarray:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         ...
@@ -122,6 +127,14 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
     elif path.name == "tokenizer.json":
         return hugging_face.load(bundle.gather(path.parent), str(source), date)
     return _read(documents.content(path), str(source), date)
+
+
+def files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return the files of a tokenizer by name, which ``load`` accepts in a folder: those it was read from, if any."""
+    if not bundle.packed(tokenizer.serialized):
+        return {"tokenizer.model": tokenizer.serialized}
+    unpacked = bundle.unpack(tokenizer.serialized, "this tokenizer")
+    return {name: content for name, content in unpacked.items() if name not in ("config.json", bundle.DATE)}
 
 
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:
@@ -194,6 +207,16 @@ def exchange(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], reply:
     ids = continuation(tokenizer, prompt, written)
     end = next((n for n, i in enumerate(ids) if i in tokenizer.stop), len(ids))
     return tokenizer.encode(prompt), [*ids[:end], *(ids[end : end + 1] or [tokenizer.eos])]
+
+
+def visible(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[str, bool]]:
+    """Return the text of ids in parts, (text, whether it is a special token); ``decode`` leaves special tokens out."""
+    special = tokenizer.special()
+    parts: list[tuple[str, bool]] = []
+    for marked, group in itertools.groupby(ids, key=lambda i: i in special):
+        run = list(group)
+        parts += [(special[i], True) for i in run] if marked else [(tokenizer.decode(run), False)]
+    return parts
 
 
 def padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
