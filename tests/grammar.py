@@ -335,7 +335,7 @@ def _special(r: Reference) -> Iterator[tuple[str, str]]:
         yield from {
             "one root": f"\\sqrt{{{int(k) ** 2 * int(n)}}}",
             "dot": f"{k} \\cdot \\sqrt{{{n}}}",
-            "bare": f"{k}\\sqrt {n}",
+            "bare": f"{k}\\sqrt {n}" if len(n) == 1 else t,
         }.items()
         yield from {
             "power half": f"{k} \\cdot {n}^{{1/2}}",

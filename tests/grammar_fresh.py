@@ -44,7 +44,7 @@ RIGHT = {
     "radical": r"""
         {t} \text{{ cm}} | x = {t} | {k}\times\sqrt{{{n}}} | {k} * sqrt({n}) | {k}√{n} | \sqrt{{{k2} \cdot {n}}} | \sqrt{{{k2}}}\sqrt{{{n}}} | {k} \cdot {n}^{{\frac{{1}}{{2}}}} | {k}\sqrt[2]{{{n}}}
         \frac{{{twok}\sqrt{{{n}}}}}{{2}} | {t} \approx {three} | \sqrt{{{k2n}}} = {t} | AB = {t} | ({t}) | {k}{{\sqrt{{{n}}}}} | \frac{{{k}}}{{2}}\sqrt{{{fourn}}} | {k}\,\sqrt{{{n}}} | {t} \text{{ square units}}
-        \frac{{{k}\sqrt{{{fourn}}}}}{{2}} | {k}\cdot\sqrt {n} | {k}\sqrt{{{n}}}\text{{ m}} | d = {t}. | {k}({n})^{{0.5}} | \sqrt{{{n}}} \times {k}
+        \frac{{{k}\sqrt{{{fourn}}}}}{{2}} | {k}\cdot\sqrt {digit} | {k}\sqrt{{{n}}}\text{{ m}} | d = {t}. | {k}({n})^{{0.5}} | \sqrt{{{n}}} \times {k}
     """,
     "pi": r"""
         {k} \times \pi | A = {t} | V = {k} \pi | \pi({k}) | {k}\,\pi | {k}{{\pi}} | \frac{{{twok}\pi}}{{2}} | {t} \approx {three} | ({k})\pi | {t}\text{{ square inches}}
@@ -186,7 +186,7 @@ def _fields(kind: str, t: str, value: Any) -> dict[str, Any]:
     elif kind == "radical":
         k, n = ints
         out |= {"k": k, "n": n, "k1": k + 1, "n1": n + 2, "k2": k * k, "kn": k * n, "k2n": k * k * n, "twok": 2 * k}
-        out |= {"fourn": 4 * n, "k2n1": k * k * n + 1}
+        out |= {"digit": n if n < 10 else f"{{{n}}}", "fourn": 4 * n, "k2n1": k * k * n + 1}
     elif kind == "pi":
         k = ints[0]
         out |= {"k": k, "k1": k + 1, "twok": 2 * k, "k22": 22 * k}

@@ -16,6 +16,7 @@ _WORD = re.compile(r"(?<!\\)(?<![a-zA-Z\\])[a-zA-Z]{2,}")
 _IS_WORD = re.compile(r"\(?[A-Z]\)?|[a-zA-Z][a-zA-Z -]+")
 _DECIMAL = re.compile(r"-?\d+\.?\d*", re.ASCII)
 _CHOICE = re.compile(r"(?:\\[a-z]+\s*\{\s*)?\(?([A-Z])\)\s*\}?(?!.*\b(?:and|or|not|[A-Z])\b)\s*[^\s,;].*")  # (B) 12
+_PERCENT = re.compile(r"%[$.*\s]*$")
 _ADJACENT = re.compile(r"\d\s+[\d.]")  # two numbers
 
 
@@ -49,6 +50,9 @@ def compare(written: str, reference: str) -> Outcome:
         return "correct"
     if _IS_WORD.fullmatch(expected):
         return _words(answer, expected)
+    value, wanted = notation.rational(answer), notation.rational(expected)
+    if value is not None and wanted is not None and value == 100 * wanted and _PERCENT.search(written):
+        return "correct"
     answer, expected = relations.plain(answer), relations.plain(expected)
     exact, about, decimal = answer.partition("\\approx")
     if about and exact and _DECIMAL.fullmatch(decimal.strip()):
@@ -91,7 +95,7 @@ def _all(outcomes: Iterable[Outcome]) -> Outcome:
 
 def _parts(answer: str, expected: str) -> Outcome:
     """Compare tuples, intervals, sets and lists part by part."""
-    (kind, parts), (wanted_kind, wanted) = _split(answer), _split(expected)
+    (kind, parts), (wanted_kind, wanted) = relations.split(answer), relations.split(expected)
     if len(wanted) == 1 and len(parts) == 1:
         return _part(parts[0], wanted[0])
     if len(wanted) == 1 and not re.search(r"[,;]|and", answer):  # one value in several forms: 3/2 or 1.5
@@ -106,31 +110,6 @@ def _parts(answer: str, expected: str) -> Outcome:
             return "wrong"
         del wanted[equal[0]]
     return "correct"
-
-
-def _split(text: str) -> tuple[str, list[str]]:
-    r"""Return the brackets of a text, ``{}`` for a set or a list, and its parts."""
-    text = re.sub(r"\\(?:\}|rbrace)", "\x02", re.sub(r"\\(?:\{|lbrace)", "\x01", text))
-    kind = "{}"
-    if text[:1] in {*"([\x01"} and text[-1] in ")]\x02" and _encloses(text):
-        kind, text = (text[0] + text[-1]).replace("\x01\x02", "{}"), text[1:-1]
-    parts, depth, last = [], 0, 0
-    for match in re.finditer(rf"[(\[{{\x01]|[)\]}}\x02]|{relations.AND.pattern}", text):
-        depth += (match[0] in "([{\x01") - (match[0] in ")]}\x02")
-        if depth == 0 and match[0] not in ")]}\x02":
-            parts, last = [*parts, text[last : match.start()]], match.end()
-    parts = [notation.clean(p.replace("\x01", "\\{").replace("\x02", "\\}")) for p in [*parts, text[last:]]]
-    return kind, parts
-
-
-def _encloses(text: str) -> bool:
-    """Return whether the first bracket is closed by the last character."""
-    depth = 0
-    for i, character in enumerate(text):
-        depth += (character in "([\x01") - (character in ")]\x02")
-        if depth == 0:
-            return i == len(text) - 1
-    return False
 
 
 def _part(answer: str, expected: str) -> Outcome:

@@ -30,7 +30,7 @@ _AVOID += r"|square|root|cube|(?<!total )of|by|from|at|up|more|less|negative|opp
 _AVOID += r"|prob[a-z]*|poss[a-z]*|if|could|might|may|can|wrong|incorrect|false|under|below|above|around|roughly|nearly"
 _AVOID += r"|no(?:ne|thing)|others?|who|almost|after|before|without)"
 _COPULA = r"(?:is|are|was|were|has|have|had|equals|exactly|approximately|total of)"
-_LEAD = rf"(?!(?:[a-z]+ )*{_AVOID}\b)(?:[a-z]+ )*?{_COPULA}"
+_LEAD = rf"(?:(?!{_AVOID}\b)[a-z]+ )*?{_COPULA}"
 _LEAD = rf"{_LEAD}\s+(?=\S)|{FONT}\s*\{{\s*(?:{_LEAD}|(?!(?:[a-z]+ )*{_AVOID}\b)the [a-z ]+|[a-z] =)\s*\}}\s*(?=\S)"
 _LEAD += rf"|(?:{FONT}\s*\{{)?(?:option|choice)\s+\}}?\s*(?=\(?[a-z]\)?$)|\\approx(?![a-z])\s*"
 _WORDS = rf"(?!(?:[a-z/]+ )*{CHANGES}s?\b)[a-z]{{2,}}(?:[ /-][a-z]+)*"

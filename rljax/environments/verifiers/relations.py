@@ -58,6 +58,31 @@ def plain(text: str) -> str:
     return f"({listed})" if names == sorted(set(names)) else text
 
 
+def split(text: str) -> tuple[str, list[str]]:
+    r"""Return the brackets of a text, ``{}`` for a set or a list, and its parts."""
+    text = re.sub(r"\\(?:\}|rbrace)", "\x02", re.sub(r"\\(?:\{|lbrace)", "\x01", text))
+    kind = "{}"
+    if text[:1] in {*"([\x01"} and text[-1] in ")]\x02" and _encloses(text):
+        kind, text = (text[0] + text[-1]).replace("\x01\x02", "{}"), text[1:-1]
+    parts, depth, last = [], 0, 0
+    for match in re.finditer(rf"[(\[{{\x01]|[)\]}}\x02]|{AND.pattern}", text):
+        depth += (match[0] in "([{\x01") - (match[0] in ")]}\x02")
+        if depth == 0 and match[0] not in ")]}\x02":
+            parts, last = [*parts, text[last : match.start()]], match.end()
+    parts = [notation.clean(p.replace("\x01", "\\{").replace("\x02", "\\}")) for p in [*parts, text[last:]]]
+    return kind, parts
+
+
+def _encloses(text: str) -> bool:
+    """Return whether the first bracket is closed by the last character."""
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character in "([\x01") - (character in ")]\x02")
+        if depth == 0:
+            return i == len(text) - 1
+    return False
+
+
 def _interval(text: str) -> str | None:
     """Return the interval of an inequality in one variable, or of a set that an inequality describes."""
     built = _BUILDER.fullmatch(text)
