@@ -232,6 +232,14 @@ def test_no_answer_pays_for_every_reference_and_hostile_ones_are_judged_in_time(
     assert set(outcomes(scored)) <= {"WRONG", "UNPARSEABLE"} and scored.errors == []
 
 
+@pytest.mark.full
+def test_a_broken_library_fails_when_workers_start(tmp_path, monkeypatch):
+    (tmp_path / "math_verify.py").write_text("def parse(*_, **__): return []")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="math-verify does not work here"), pool.Verifiers(mathematics.boxed_answer, 1):
+        pass
+
+
 def test_workers_code_imports_no_jax():
     code = "import sys; from rljax.environments.verifiers import mathematics, worker; sys.exit('jax' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rljax.environments.verifiers import answers, equality
+from rljax.environments.verifiers import answers, equality, symbolic
 
 
 def numeric_answer(
@@ -34,3 +34,20 @@ def boxed_answer(
 ) -> Mapping[str, float | str]:
     r"""Return what ``numeric_answer`` does, of the answer in the last ``\boxed{...}`` by default."""
     return numeric_answer(completion, target, formats)
+
+
+def self_test() -> None:
+    """Check that math-verify judges expressions as it should; workers call this when they start.
+
+    Raises:
+      RuntimeError: it does not, which would make correct answers wrong or unparseable.
+    """
+    try:
+        outcomes = [symbolic.compare(written, r"\sqrt{12}") for written in (r"2\sqrt{3}", r"3\sqrt{2}")]
+    except Exception as error:
+        raise RuntimeError(f"math-verify does not work here: {error!r}; install rljax with its requirements") from error
+    if outcomes != ["correct", "wrong"]:
+        raise RuntimeError(
+            f"math-verify does not work here: of 2 sqrt(3) and 3 sqrt(2) as sqrt(12) it says {outcomes}, not correct and"
+            " wrong; install rljax with its requirements"
+        )

@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import struct
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
@@ -157,6 +158,13 @@ def _decode(reward: Any, outcome: Any, parts: Any, error: Any) -> Answer:
     )
 
 
+def self_test(reward: Any) -> None:
+    """Call ``self_test`` of each module that defines a function of the reward and has one; it raises if it fails."""
+    for function in [part.function for part in getattr(reward, "parts", ())] or [reward]:
+        name = getattr(getattr(function, "func", function), "__module__", "")  # of a functools.partial, its function's
+        getattr(sys.modules.get(name), "self_test", lambda: None)()
+
+
 def serve(pipe: socket.socket, requests: BinaryIO, payload: bytes) -> None:
     """Load the reward, then answer chunks of items until the pipe closes.
 
@@ -172,6 +180,7 @@ def serve(pipe: socket.socket, requests: BinaryIO, payload: bytes) -> None:
     trace = None
     try:
         reward = pickle.loads(payload)
+        self_test(reward)
     except BaseException:  # importing a module may raise anything; the pool reports it
         trace = failure("crashed", traceback.format_exc()).error
     pipe.sendall(json.dumps(trace).encode() + b"\n")
