@@ -10,7 +10,7 @@ import pytest
 
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
-from rljax.bench import algebra, ceilings, gap, parts, peers, shapes
+from rljax.bench import algebra, ceilings, gap, host, parts, peers, shapes
 from rljax.config import schema
 from tests import tiny
 
@@ -109,3 +109,11 @@ def test_peers_receive_the_shapes_and_return_json(tmp_path):
 
 def test_ceilings_are_rates():
     assert ceilings.bandwidth(repeats=1, mib=1) > 0
+
+
+@pytest.mark.full
+def test_the_bench_of_a_host_verifier_runs():
+    record = host.host(tiny.config(), "tiny", 4, 1, [(4, 1), (4, 2)])
+    assert [case["chunks"] for case in record["cases"]] == [1, 2]
+    assert all(case["host_s"] == record["rows"] * host.SECONDS / 4 < case["step_s"] for case in record["cases"])
+    assert host.table(record).count("\n") == 3

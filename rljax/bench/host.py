@@ -4,6 +4,7 @@ The verifier sleeps, so that the number of cores does not matter. The step would
 if decoding and judging overlapped completely.
 """
 
+import functools
 import json
 import pathlib
 import statistics
@@ -34,18 +35,17 @@ def awake(completion: str, reference: str) -> float:
     return float(len(completion) % 2)
 
 
-def stepper(program: programs.Program, verifiers: pool.Verifiers, chunks: int) -> Callable[[], None]:
-    """Return a function that runs a step and waits for it; compiled."""
+def stepper(program: programs.Program, chunks: int) -> Callable[[pool.Verifiers], None]:
+    """Return a function that runs a step with given workers and waits for it."""
     step = program.steps[-1]
-    state = step.begin(None, program.key)
+    state, journal = step.begin(None, program.key), host_rollouts.Journal(None, 0)
 
-    def run() -> None:
+    def run(verifiers: pool.Verifiers) -> None:
         nonlocal state
-        rows = host_rollouts.rollout(program, step, state, verifiers, host_rollouts.Journal(None, 0), chunks)
+        rows = host_rollouts.rollout(program, step, state, verifiers, journal, chunks)
         state, metrics = step.update(state, rows, program.key)
         jax.block_until_ready(metrics)
 
-    run()
     return run
 
 
@@ -65,33 +65,36 @@ def host(
       A JSON-able record: for each case the seconds of both, and their ratio to max(device, host / workers).
     """
     config = files.last_phase(config)
-    config.log.rollout_rows, config.tokenizer = 0, "bytes()"
+    config.log.rollout_rows = 0
     rows = config.batch.prompts * config.batch.samples
-    record = {"bench": "verifier", "device": jax.devices()[0].device_kind, "rows": rows, "seconds": SECONDS}
+    record: dict[str, Any] = {
+        "bench": "verifier",
+        "device": jax.devices()[0].device_kind,
+        "rows": rows,
+        "seconds": SECONDS,
+    }
     record |= {"shape": shape, "new_tokens": new_tokens, "cases": []}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows.jsonl"
         path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
-        for workers, chunks in cases:
-            times = _case(config, path, new_tokens, rounds, workers, chunks)
-            device, measured = (statistics.median(times[name]) for name in ("awake", "asleep"))
-            bound = max(device, rows * SECONDS / workers)
-            case = {"workers": workers, "chunks": chunks, "device_s": device, "host_s": rows * SECONDS / workers}
-            record["cases"].append(case | {"step_s": measured, "ratio": measured / bound})
+        config.task = f"jsonl({str(path)!r}, reward='{__name__}:awake', heldout=0.1, completion_length={new_tokens})"
+        program = programs.build(config)
+        runs = {chunks: stepper(program, chunks) for _, chunks in cases}
+        with pool.Verifiers(awake, 2) as fast:
+            for run in runs.values():
+                run(fast)  # compiles
+            for workers, chunks in cases:
+                with pool.Verifiers(asleep, workers) as slow:
+                    calls = {
+                        "awake": functools.partial(runs[chunks], fast),
+                        "asleep": functools.partial(runs[chunks], slow),
+                    }
+                    times = bench.interleaved(calls, rounds)
+                device, measured = (statistics.median(times[name]) for name in calls)
+                judging = rows * SECONDS / workers
+                case = {"workers": workers, "chunks": chunks, "device_s": device, "host_s": judging}
+                record["cases"].append(case | {"step_s": measured, "ratio": measured / max(device, judging)})
     return record
-
-
-def _case(
-    config: schema.ConfigDict, path: pathlib.Path, new_tokens: int, rounds: int, workers: int, chunks: int
-) -> dict[str, list[float]]:
-    steppers = {}
-    with pool.Verifiers(asleep, workers) as slow, pool.Verifiers(awake, min(workers, 2)) as fast:
-        for name, verifiers in {"asleep": slow, "awake": fast}.items():
-            config.task = (
-                f"jsonl({str(path)!r}, reward='{__name__}:{name}', heldout=0.1, completion_length={new_tokens})"
-            )
-            steppers[name] = stepper(programs.build(config), verifiers, chunks)
-        return bench.interleaved(steppers, rounds)
 
 
 def table(record: dict[str, Any]) -> str:

@@ -48,6 +48,6 @@ def self_test() -> None:
         raise RuntimeError(f"math-verify does not work here: {error!r}; install rljax with its requirements") from error
     if outcomes != ["correct", "wrong"]:
         raise RuntimeError(
-            f"math-verify does not work here: of 2 sqrt(3) and 3 sqrt(2) as sqrt(12) it says {outcomes}, not correct and"
-            " wrong; install rljax with its requirements"
+            f"math-verify does not work here: of 2 sqrt(3) and 3 sqrt(2) as sqrt(12) it says {outcomes}, not correct"
+            " and wrong; install rljax with its requirements"
         )
