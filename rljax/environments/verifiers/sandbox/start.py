@@ -1,0 +1,118 @@
+"""The worker's side of a sandbox: start it, learn what the kernel refuses, start boxes."""
+
+import functools
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import rljax
+from rljax.environments.verifiers.sandbox import box, kernel
+
+_START_LIMIT = 60.0  # seconds
+_ABSENT = (
+    "programs can use the network, read and write what this user can, and see and signal this user's processes;"
+    " limits of CPU time, memory, file size, processes and wall time are in force"
+)
+_BOOTSTRAP = """
+import importlib, socket, sys
+for name in ("bisect", "collections", "copy", "heapq", "itertools", "math", "random", "re", "string", "typing"):
+    importlib.import_module(name)
+sys.path.insert(0, sys.argv[3])
+from rljax.environments.verifiers.sandbox import zygote
+zygote.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] == "bare")
+"""
+
+
+class SandboxError(RuntimeError):
+    """The sandbox cannot be used."""
+
+
+class Sandbox:
+    """A zygote. ``refused`` is why the kernel gives it no namespaces, or ""."""
+
+    def __init__(self, unsafe: bool = False):
+        """Start it.
+
+        Args:
+          unsafe: run without namespaces if the kernel refuses them.
+
+        Raises:
+          SandboxError: the kernel refuses namespaces and not ``unsafe``, or the process does not start.
+        """
+        self.refused = self._start(bare=False) or ""
+        if self.refused and not unsafe:
+            raise SandboxError(
+                f"the kernel refuses the namespaces of the sandbox ({self.refused}). Without them {_ABSENT}."
+                " unsafe=True runs programs nevertheless"
+            )
+        if self.refused:
+            self._start(bare=True)
+
+    def _start(self, bare: bool) -> str | None:
+        self._socket, remote = socket.socketpair()
+        self._socket.settimeout(_START_LIMIT)
+        root = str(pathlib.Path(rljax.__file__).parents[1])
+        arguments = [str(remote.fileno()), "bare" if bare else "", root]
+        kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # the interpreter may need them
+        with remote:
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", "-S", "-P", "-c", _BOOTSTRAP, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[remote.fileno()],
+                env={"PYTHONHASHSEED": "0"} | {name: os.environ[name] for name in kept if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+        reader = self._socket.makefile("rb")
+        line = reader.readline()
+        if line == b"map\n":
+            self._map()
+            self._socket.sendall(b"m")
+            line = reader.readline()
+        if not line:
+            raise SandboxError(f"the sandbox ended while it started, with status {self._process.wait()}")
+        return json.loads(line)
+
+    def _map(self) -> None:
+        folder = pathlib.Path(f"/proc/{self._process.pid}")
+        for name, content in kernel.identity(self._process.pid).items():
+            (folder / name).write_text(content)
+
+    def start(self, job: Mapping[str, Any], limits: box.Limits) -> box.Box:
+        """Start a box.
+
+        Args:
+          job: as ``programs.run`` reads it.
+          limits: of the box.
+
+        Raises:
+          SandboxError: the zygote has ended.
+        """
+        (channel, inner), (control, guard) = socket.socketpair(), socket.socketpair()
+        with inner, guard:
+            try:
+                socket.send_fds(self._socket, [b"b"], [guard.fileno(), inner.fileno()])
+            except OSError as error:
+                raise SandboxError(f"the sandbox has ended ({error})") from error
+        started = box.Box(channel, control)
+        started.send(json.dumps({**job, **limits.job()}).encode(), time.monotonic() + _START_LIMIT)
+        return started
+
+    def close(self) -> None:
+        """End it, with all boxes whose ``Box`` is closed."""
+        self._socket.close()
+        self._process.wait()
+
+
+@functools.cache
+def shared(unsafe: bool) -> Sandbox:
+    """Return the sandbox of this process."""
+    return Sandbox(unsafe)
