@@ -158,6 +158,7 @@ TASKS: Mapping[str, str] = {
     "aime": "rljax.environments.questions.published:aime",
     "dapo_math": "rljax.environments.questions.published:dapo_math",
     "deepscaler": "rljax.environments.questions.published:deepscaler",
+    "code": "rljax.environments.questions.programs:code",
     "jsonl": "rljax.environments.questions.own:jsonl",
     "parquet": "rljax.environments.questions.own:parquet",
     "hugging_face": "rljax.environments.questions.own:hugging_face",

@@ -37,6 +37,10 @@ class Box:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the box."""
+        self.end()
+
+    def end(self) -> None:
         """End every process of the box."""
         self._channel.close()
         self._control.close()

@@ -10,9 +10,10 @@
 import atexit
 import json
 import os
+import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from rljax.environments.verifiers.sandbox import assertions, kernel, values
@@ -41,6 +42,7 @@ def run(channel: int, settle: Callable[[int], None]) -> NoReturn:
         del sys.modules[name]
     sys.path[:] = sys.path[1:]
     sys.argv[:] = ["program.py"]
+    random.seed(0)  # a verdict must not depend on chance
     kernel.limit(**job["limits"])
     {"run": _run, "serve": _serve, "test": _test}[job["kind"]](job)
     os._exit(0)
@@ -87,7 +89,7 @@ def _serve(job: Mapping[str, Any]) -> None:
         return len(objects) - 1
 
     _send(["ready"])
-    for target, attribute, args, kwargs in _received():
+    for target, attribute, args, kwargs in map(json.loads, open(_CHANNEL, "rb", closefd=False)):
         try:
             value = names[target] if isinstance(target, str) else objects[target]
             if attribute == "__iter__":
@@ -103,11 +105,11 @@ def _serve(job: Mapping[str, Any]) -> None:
 
 
 def _test(job: Mapping[str, Any]) -> None:
-    received = _received()
+    reader = open(_CHANNEL, "rb", closefd=False)
 
-    def ask(*call: Any) -> Any:
+    def ask(*call: Any) -> Any:  # not an iterator: no answer may raise StopIteration, which would end a loop of a test
         _send(["call", *call])
-        return next(received)
+        return json.loads(reader.readline())
 
     _send(["result", *assertions.judge(job, ask)])
 
@@ -116,8 +118,3 @@ def _send(message: Any) -> None:
     data = memoryview(json.dumps(message).encode() + b"\n")
     while data:
         data = data[os.write(_CHANNEL, data) :]
-
-
-def _received() -> Iterator[Any]:
-    with open(_CHANNEL, "rb", closefd=False) as reader:
-        yield from map(json.loads, reader)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import rljax
 from rljax.environments.verifiers.sandbox import box, kernel
 
 _START_LIMIT = 60.0  # seconds
-_ABSENT = (
+ABSENT = (
     "programs can use the network, read and write what this user can, and see and signal this user's processes;"
     " limits of CPU time, memory, file size, processes and wall time are in force"
 )
@@ -30,7 +31,7 @@ zygote.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] == "bare")
 
 
 class SandboxError(RuntimeError):
-    """The sandbox cannot be used."""
+    """The process of the sandbox has ended."""
 
 
 class Sandbox:
@@ -43,12 +44,13 @@ class Sandbox:
           unsafe: run without namespaces if the kernel refuses them.
 
         Raises:
-          SandboxError: the kernel refuses namespaces and not ``unsafe``, or the process does not start.
+          ValueError: the kernel refuses namespaces, and not ``unsafe``.
+          SandboxError: the process ends while it starts.
         """
         self.refused = self._start(bare=False) or ""
         if self.refused and not unsafe:
-            raise SandboxError(
-                f"the kernel refuses the namespaces of the sandbox ({self.refused}). Without them {_ABSENT}."
+            raise ValueError(
+                f"unsafe=False: the kernel refuses the namespaces of the sandbox ({self.refused}). Without them {ABSENT};"
                 " unsafe=True runs programs nevertheless"
             )
         if self.refused:
@@ -110,6 +112,14 @@ class Sandbox:
         """End it, with all boxes whose ``Box`` is closed."""
         self._socket.close()
         self._process.wait()
+
+
+def check(unsafe: bool) -> None:
+    """Start a sandbox and end it; warn of what is absent, or raise ValueError if not ``unsafe``."""
+    trial = Sandbox(unsafe)
+    trial.close()
+    if trial.refused:
+        warnings.warn(f"unsafe=True, and the kernel refuses namespaces ({trial.refused}): {ABSENT}", stacklevel=3)
 
 
 @functools.cache
