@@ -7,6 +7,7 @@ from rljax.data import rows
 from rljax.environments.questions import recipe
 from rljax.environments.questions.task import Overlong, Question, Questions
 from rljax.environments.verifiers import code as verifier
+from rljax.environments.verifiers import listings
 from rljax.environments.verifiers.sandbox import start
 from rljax.language import parse
 from rljax.language.settings import Count, Size
@@ -53,7 +54,7 @@ def code(
       path: the files, as in ``jsonl``.
       prompt: a column, or a text with columns; '': that of the form of the rows, which the column of tests tells:
         HumanEval (``test``), MBPP (``test_list``), APPS (``input_output``) or CodeContests (``public_tests``).
-      tests: the column of tests, as in ``verifiers.code.read``; '': that of the form.
+      tests: the column of tests, as in ``verifiers.listings.read``; '': that of the form.
       heldout: the fraction of prompts that is held out, or files.
       chat: as in ``jsonl``. Without it, a row with an ``entry_point`` is code to continue.
       seconds: wall time of a program for all its tests; less than ``verifier.timeout``.
@@ -90,7 +91,7 @@ def code(
     fenced = _FENCED.format(form.solution)
     if form.tests == "test":
         fenced = fenced.replace("\n", "\n{prompt}", 1)
-    solution = {True: "{%s}" % form.solution, False: fenced}[continued] if form.solution in has else ""
+    solution = {True: f"{{{form.solution}}}", False: fenced}[continued] if form.solution in has else ""
     text = next((name for name in ("text", "prompt") if name in has), "text")  # of MBPP and its sanitized part
     how = recipe.Recipe(
         "code",
@@ -110,7 +111,7 @@ def code(
 def _checked(question: Question, shown: bool) -> Question:
     """Return a question whose tests can be read, and whose prompt for the reward function is that of the file."""
     try:
-        verifier.read(question.reference)
+        listings.read(question.reference)
     except ValueError as error:
         raise ValueError(f"{question.where}: {error}") from None
     columns = {**question.columns, "prompt": question.prompt}

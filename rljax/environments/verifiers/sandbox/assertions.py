@@ -54,10 +54,10 @@ def judge(job: Mapping[str, Any], ask: Callable[..., Any]) -> tuple[int, int, st
 
     def call(target: str | int, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         sent = {name: values.encode(value, _number) for name, value in kwargs.items()}
-        kind, *content = ask(target, attribute, [values.encode(value, _number) for value in args], sent)
-        if kind == "value":
-            return values.decode(*content, functools.partial(Remote, call))
-        raise values.exception(*content)
+        answer = ask(target, attribute, [values.encode(value, _number) for value in args], sent)
+        if answer[0] == "value":
+            return values.decode(answer[1], functools.partial(Remote, call))
+        raise values.exception(answer[1], answer[2])
 
     names: dict[str, Any] = {"__name__": "tests", _RECORD: record}
     try:
@@ -116,7 +116,7 @@ def _free(trees: Sequence[ast.AST], known: Mapping[str, Any]) -> set[str]:
 class _Recorded(ast.NodeTransformer):
     """``assert x`` becomes: record whether x holds, and go on."""
 
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:  # noqa: N802  the name that the library asks for
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
         """Return the statement that takes the place of an assertion."""
         tree = ast.parse(f"try:\n    {_RECORD}(bool(0))\nexcept Exception:\n    {_RECORD}(False)")
         statement = tree.body[0]

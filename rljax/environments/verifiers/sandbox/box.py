@@ -16,7 +16,7 @@ class Limits:
     memory: int = 1 << 29  # bytes of address space
     file: int = 16 << 20  # bytes of a file
     folder: int = 32 << 20  # bytes of all files
-    processes: int = 16  # threads included
+    processes: int = 8  # threads included
     handles: int = 64  # open files and sockets
 
     def job(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Box:
         self._channel.sendall(data + b"\n")
 
     def line(self, deadline: float, most: int) -> bytes:
-        """Return the next line; TimeoutError, EOFError if the box has ended or the line has more bytes than ``most``."""
+        """Return the next line; TimeoutError, EOFError at the box's end or after more bytes than ``most``."""
         while b"\n" not in self._received:
             if not self._receive(deadline) or len(self._received) > most:
                 raise EOFError

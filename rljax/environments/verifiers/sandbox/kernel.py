@@ -1,10 +1,9 @@
-"""Namespaces, mounts, capabilities and limits, through ctypes. Linux only, except for ``limit``."""
+"""Namespaces, mounts, capabilities and limits, through ctypes. Linux only."""
 
 import contextlib
 import ctypes
 import os
 import resource
-import sys
 import sysconfig
 from collections.abc import Callable
 from typing import Any
@@ -37,16 +36,13 @@ def _call(name: str, *args: Any) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def identity(pid: int) -> dict[str, str]:
-    """Return the contents of ``uid_map``, ``gid_map`` and ``setgroups`` of a process in a new user namespace."""
-    if os.geteuid() == 0:  # each sandbox has a user of its own, whose processes the kernel counts
-        ids = f"0 0 1\n{INSIDE} {outside(pid)} 1"
-        return {"uid_map": ids, "gid_map": ids}
-    return {
-        "setgroups": "deny",
-        "uid_map": f"{INSIDE} {os.geteuid()} 1",
-        "gid_map": f"{INSIDE} {os.getegid()} 1",
-    }
+def identities(pid: int) -> list[dict[str, str]]:
+    """Return what may be written to /proc/PID of a process in a new user namespace, by preference."""
+    own = {"setgroups": "deny", "uid_map": f"{INSIDE} {os.geteuid()} 1", "gid_map": f"{INSIDE} {os.getegid()} 1"}
+    if os.geteuid() != 0:
+        return [own]
+    several = f"0 0 1\n{INSIDE} {outside(pid)} 1"  # a user for each sandbox, whose processes the kernel counts
+    return [{"uid_map": several, "gid_map": several}, own]
 
 
 def outside(pid: int) -> int:
@@ -58,7 +54,7 @@ def enter(mapped: Callable[[], None]) -> None:
     """Enter namespaces without network, whose file system holds nothing but read-only libraries.
 
     Args:
-      mapped: returns once ``identity`` has been written by another process.
+      mapped: returns once ``identities`` has been written by another process.
 
     Raises:
       OSError: the kernel refuses.
@@ -109,7 +105,7 @@ def folder(size: int) -> None:
 
 
 def become(user: int) -> None:
-    """Become a user, if root or a user that ``identity`` maps, and give up all capabilities for good."""
+    """Become a user, if root or a user that ``identities`` maps, and give up all capabilities for good."""
     if os.geteuid() != user:
         os.setgroups([])
     os.setresgid(user, user, user)
@@ -123,15 +119,13 @@ def become(user: int) -> None:
 
 def restrain() -> None:
     """End with the parent; gain no privileges by starting programs."""
-    if sys.platform == "linux":
-        _call("prctl", _PARENT_DEATH, 9, 0, 0, 0)
-        _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    _call("prctl", _PARENT_DEATH, 9, 0, 0, 0)
+    _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def adopt() -> None:
     """Become the parent of all descendants whose parent ends."""
-    if sys.platform == "linux":
-        _call("prctl", _SUBREAPER, 1, 0, 0, 0)
+    _call("prctl", _SUBREAPER, 1, 0, 0, 0)
 
 
 def limit(**limits: int) -> None:

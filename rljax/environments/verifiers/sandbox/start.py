@@ -1,5 +1,6 @@
 """The worker's side of a sandbox: start it, learn what the kernel refuses, start boxes."""
 
+import contextlib
 import functools
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import rljax
 from rljax.environments.verifiers.sandbox import box, kernel
 
+_KEPT = ("LD_LIBRARY_PATH", "TMPDIR")  # of the environment: the interpreter may need the first
 _START_LIMIT = 60.0  # seconds
 ABSENT = (
     "programs can use the network, read and write what this user can, and see and signal this user's processes;"
@@ -44,14 +46,16 @@ class Sandbox:
           unsafe: run without namespaces if the kernel refuses them.
 
         Raises:
-          ValueError: the kernel refuses namespaces, and not ``unsafe``.
+          ValueError: the kernel refuses namespaces, and not ``unsafe``; or it is not Linux.
           SandboxError: the process ends while it starts.
         """
+        if sys.platform != "linux":
+            raise ValueError(f"the sandbox of programs needs Linux, this is {sys.platform}")
         self.refused = self._start(bare=False) or ""
         if self.refused and not unsafe:
             raise ValueError(
-                f"unsafe=False: the kernel refuses the namespaces of the sandbox ({self.refused}). Without them {ABSENT};"
-                " unsafe=True runs programs nevertheless"
+                f"unsafe=False: the kernel refuses the sandbox its namespaces ({self.refused}). Without them"
+                f" {ABSENT}; unsafe=True runs programs nevertheless"
             )
         if self.refused:
             self._start(bare=True)
@@ -61,7 +65,6 @@ class Sandbox:
         self._socket.settimeout(_START_LIMIT)
         root = str(pathlib.Path(rljax.__file__).parents[1])
         arguments = [str(remote.fileno()), "bare" if bare else "", root]
-        kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # the interpreter may need them
         with remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-S", "-P", "-c", _BOOTSTRAP, *arguments],
@@ -69,24 +72,28 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[remote.fileno()],
-                env={"PYTHONHASHSEED": "0"} | {name: os.environ[name] for name in kept if name in os.environ},
+                env={"PYTHONHASHSEED": "0", **{k: v for k, v in os.environ.items() if k in _KEPT}},
                 cwd="/",
                 start_new_session=True,
             )
         reader = self._socket.makefile("rb")
         line = reader.readline()
         if line == b"map\n":
-            self._map()
-            self._socket.sendall(b"m")
+            self._socket.sendall(b"m" if self._map() else b"x")
             line = reader.readline()
         if not line:
             raise SandboxError(f"the sandbox ended while it started, with status {self._process.wait()}")
         return json.loads(line)
 
-    def _map(self) -> None:
+    def _map(self) -> bool:
+        """Set the user of the zygote in its user namespace."""
         folder = pathlib.Path(f"/proc/{self._process.pid}")
-        for name, content in kernel.identity(self._process.pid).items():
-            (folder / name).write_text(content)
+        for files in kernel.identities(self._process.pid):
+            with contextlib.suppress(OSError):
+                for name, content in files.items():
+                    (folder / name).write_text(content)
+                return True
+        return False
 
     def start(self, job: Mapping[str, Any], limits: box.Limits) -> box.Box:
         """Start a box.

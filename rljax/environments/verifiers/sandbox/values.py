@@ -66,8 +66,18 @@ def decode(data: Any, kept: Callable[[Any], Any]) -> Any:
 def exception(name: Any, message: Any) -> Exception:
     """Return the exception that a program raised: a builtin one, unless its type would end a loop of the tests."""
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
-    usable = isinstance(kind, type) and issubclass(kind, Exception) and issubclass(kind, _REBUILT)
-    return kind(str(message)) if usable else RuntimeError(f"{name}: {message}")
+    if isinstance(kind, type) and issubclass(kind, _REBUILT):
+        return kind(str(message))
+    return RuntimeError(f"{name}: {message}")
 
 
-_REBUILT = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+_REBUILT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)

@@ -20,7 +20,7 @@ def main(sock: socket.socket, bare: bool) -> None:
     """Fork boxes until the socket closes; does not return.
 
     Args:
-      sock: on it, "map" asks for ``kernel.identity``; then a line of JSON says why the kernel refused, or null; then
+      sock: on it, "map" asks for ``kernel.identities``; then a line of JSON says why the kernel refused, or null; then
         each message has a control socket and a job's socket, for a box.
       bare: use no namespaces.
     """
@@ -97,10 +97,12 @@ def _settle(size: int, place: str, user: int) -> None:
         kernel.folder(size)
         kernel.become(kernel.INSIDE)
     else:
-        if os.geteuid() == 0:
+        os.chdir(place)
+        try:  # root can, unless it is root of a container without the right
             os.chown(place, kernel.outside(user), kernel.outside(user))
             kernel.become(kernel.outside(user))
-        os.chdir(place)
+        except OSError:
+            kernel.become(os.geteuid())
     kernel.restrain()
 
 
