@@ -289,6 +289,17 @@ ATTACKS = {
         print("held")""",
         "held",
     ),
+    "system calls": (
+        """
+        import ctypes, os
+        libc, allowed = ctypes.CDLL(None), []
+        for number in (101, 425, 321, 319):
+            if os.uname().machine == "x86_64" and libc.syscall(number, 0, 0, 0, 0, 0) != -1: allowed.append(number)
+        try: os.memfd_create("x"); allowed.append("memory")
+        except OSError: pass
+        print(allowed or "held")""",
+        "held",
+    ),
     "the environment": ("import os\nprint([n for n in os.environ if 'MARK' in n] or 'held')", "held"),
 }
 

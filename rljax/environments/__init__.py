@@ -15,11 +15,11 @@ path a function or class under ``@task``; modules are imported when needed.
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
 ``countdown.py``     device task: reach a target from given numbers
-``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``, ``tfds``
+``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; programs: ``code``
 ``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
 ``characters.py``    text inside a compiled program, as rows of code points
 ``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
-``verifiers/``       reward functions for mathematics; the worker processes that run reward functions
+``verifiers/``       reward functions for mathematics and programs, a sandbox; the workers that run reward functions
 ===================  ==========================================================================================
 
 ``README.md`` shows how to write a task of each kind and a reward function.

@@ -9,6 +9,7 @@ through a socket that the zygote does not read, so that no box finds another box
 ``box.py``         a job seen from the worker: ``Limits``, ``Box``
 ``zygote.py``      the process that forks boxes, and the guard of each
 ``kernel.py``      namespaces, mounts, capabilities and limits, through ctypes
+``calls.py``       a filter of system calls
 ``programs.py``    what runs in a box: a program, a program whose functions are called, or tests
 ``assertions.py``  tests, which call functions of a program in another box
 ``values.py``      values on their way between two boxes

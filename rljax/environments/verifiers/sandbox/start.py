@@ -51,14 +51,17 @@ class Sandbox:
         """
         if sys.platform != "linux":
             raise ValueError(f"the sandbox of programs needs Linux, this is {sys.platform}")
-        self.refused = self._start(bare=False) or ""
+        self.refused = self._start(bare=False) or self._trial()
         if self.refused and not unsafe:
             raise ValueError(
                 f"unsafe=False: the kernel refuses the sandbox its namespaces ({self.refused}). Without them"
                 f" {ABSENT}; unsafe=True runs programs nevertheless"
             )
         if self.refused:
+            self.close()
             self._start(bare=True)
+            if problem := self._trial():
+                raise SandboxError(problem)
 
     def _start(self, bare: bool) -> str | None:
         self._socket, remote = socket.socketpair()
@@ -114,6 +117,12 @@ class Sandbox:
         started = box.Box(channel, control)
         started.send(json.dumps({**job, **limits.job()}).encode(), time.monotonic() + _START_LIMIT)
         return started
+
+    def _trial(self) -> str:
+        """Run a program; return what is wrong with it, or ""."""
+        with self.start({"kind": "run", "source": "print(input())", "input": "1"}, box.Limits()) as running:
+            deadline = time.monotonic() + _START_LIMIT
+            return "" if running.output(deadline, 9) == b"1\n" else f"status {running.status(deadline)} of a trial"
 
     def close(self) -> None:
         """End it, with all boxes whose ``Box`` is closed."""

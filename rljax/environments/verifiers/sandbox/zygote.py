@@ -13,7 +13,7 @@ import signal
 import socket
 import tempfile
 
-from rljax.environments.verifiers.sandbox import kernel, programs
+from rljax.environments.verifiers.sandbox import calls, kernel, programs
 
 
 def main(sock: socket.socket, bare: bool) -> None:
@@ -104,6 +104,7 @@ def _settle(size: int, place: str, user: int) -> None:
         except OSError:
             kernel.become(os.geteuid())
     kernel.restrain()
+    calls.refuse()
 
 
 def _end_others() -> None:
