@@ -16,7 +16,7 @@ import rljax
 
 
 def get_config(arg: str = ""):
-    """Return the config; ``arg`` "quick" makes it small enough for a test and too short to learn."""
+    """Return the config; ``arg`` "quick" runs every part of it and is too short to learn (see quickstart:quick)."""
     config = rljax.default_config()
     config.name = "countdown"
     config.task = "countdown(numbers=3, highest=15, operators='+-', slip=0.3)"
@@ -40,8 +40,8 @@ def get_config(arg: str = ""):
     if arg == "quick":
         config.phase.warm.steps = 4
         config.phase.main.steps = 3
-        config.evaluation.final_prompts = config.evaluation.prompts = 16
-        config.evaluation.final_samples = config.evaluation.samples = 4
+        config.evaluation.final_prompts = 16
+        config.evaluation.final_samples = 4
     elif arg:
         raise ValueError(f"countdown:{arg}: the only variant is 'quick'.")
     return config

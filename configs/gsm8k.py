@@ -20,7 +20,7 @@ import rljax
 
 
 def get_config(arg: str = ""):
-    """Return the config; ``arg`` "quick" makes it small enough for a test and a few hundred problems."""
+    """Return the config; ``arg`` "quick" fits a test and a few hundred problems and learns nothing."""
     config = rljax.default_config()
     config.name = "gsm8k"
     config.task = "gsm8k(path='data/gsm8k')"

@@ -1,16 +1,19 @@
-"""Your own rows and your own reward: a warm start on the answers, then GRPO.
+r"""Your own rows and your own reward: a warm start on the answers, then GRPO.
 
-Command:   python -m rljax --config configs/own_data.py --config.task="jsonl('rows.jsonl', reward='my:correct')"
+Command:   python -m rljax --config configs/own_data.py \
+               --config.task="jsonl('rows.jsonl', reward='my:correct', completion_length=16)"
            rows.jsonl has a question and an answer in each line; my.py, next to it, has the reward:
 
                def correct(completion, reference):
                    return float(completion.strip() == reference)
 
-           rljax/environments/README.md lists the other arguments and formats. With a published model, add
-           --config.model.weights=MODEL_DIR --config.phases="('main',)": no warm start is needed then.
+           completion_length is the most tokens of an answer; a small one saves time. rljax/environments/README.md
+           lists the other arguments and formats. With a published model, add --config.model.weights=MODEL_DIR
+           --config.phases="('main',)": no warm start is needed then.
 Hardware:  two CPU cores, no accelerator, for the small model of this file.
-Time:      TIME
-Score:     SCORE
+Time:      about 1 min, half of it compilation.
+Score:     with the 1,000 rows and the reward of notebooks/own_data.ipynb (sort three digits), held-out pass@1 83 %
+           before RL and 88 % after, greedy 86 % and 89 %; one seed, 64 prompts, so within the noise of about 7 %.
 
 ``:quick`` needs no files: it writes 1,000 rows, "largest of 738:" with the answer "8", and rewards the exact answer.
 """

@@ -31,7 +31,7 @@ TASKS = {"gsm8k": "gsm8k(path='data/gsm8k', chat=True)", "math": "math(path='dat
 
 
 def get_config(arg: str = ""):
-    """Return the config of "MODEL" or "MODEL,TASK" (qwen2.5-0.5b, gsm8k); "quick" is a small model for tests."""
+    """Return the config of "MODEL" or "MODEL,TASK" (qwen2.5-0.5b, gsm8k); "quick" learns nothing."""
     quick = arg == "quick"
     model, _, task = ("" if quick else arg).partition(",")
     if task not in ("", *TASKS):

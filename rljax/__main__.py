@@ -10,6 +10,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -20,15 +21,23 @@ COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
     "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
-    "metrics": ("rljax.run.metrics", "Show the rollouts that a run has logged."),
+    "compare": ("rljax.run.reports.compare", "Compare runs: intervals over seeds, curves, differing settings."),
+    "report": ("rljax.run.reports.report", "Write a page about a run, or serve it while the run goes (--live)."),
+    "metrics": ("rljax.run.reports.show_metrics", "Show the metrics of a run by phase."),
+    "rollouts": ("rljax.run.reports.show_rollouts", "Show the rollouts that a run has logged, with colored tokens."),
     "sweep": ("rljax.run.sweep", "Print the commands of many runs, from a file of fields and values."),
     "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
     "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
+    "check": (
+        "rljax.algorithms.battery.command",
+        "Check a recipe or a piece on arrays: gradients, masks, splits, extremes.",
+    ),
     "sharding": ("rljax.run.sharding", "Print the sharding of a config's train state over a mesh."),
     "convert": ("rljax.run.convert", "Convert a run's policy to a public checkpoint, or the reverse."),
     "data": ("rljax.run.data", "Inspect, show and prepare data."),
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
 }
+_HELP = {"--help", "--helpshort", "--helpfull"}
 
 
 def overview() -> str:
@@ -39,6 +48,9 @@ def overview() -> str:
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run a command. A mistake of the user is reported in one line on stderr, with exit code 2.
 
+    Such a mistake is an error that a statement of rljax raises; an error inside a piece or a task has notes with the
+    traceback, and any other exception is not caught.
+
     Args:
       name: a key of ``COMMANDS``.
       arguments: the command-line arguments after the command's name.
@@ -48,8 +60,10 @@ def run(name: str, arguments: Sequence[str]) -> None:
     try:
         _run(name, arguments)
     except Exception as error:
+        from rljax.language import errors
+
         ours = type(error).__module__.startswith("rljax.")
-        if not ours and not isinstance(error, ValueError | OSError | flags.Error):
+        if not ours and not isinstance(error, OSError | flags.Error) and not errors.is_message(error):
             raise
         fail(error, getattr(error, "__notes__", ()) if ours else ())  # JAX adds notes to errors of others
 
@@ -60,15 +74,21 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
 
     print(f"error: {messages.printable(error)}", file=sys.stderr)
     for note in notes:
-        print("\n".join(map(messages.printable, note.splitlines())), file=sys.stderr)
+        for line in note.splitlines():
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            print(indent + messages.printable(line), file=sys.stderr)
     sys.exit(2)
 
 
 def _run(name: str, arguments: Sequence[str]) -> None:
-    from absl import app, flags
+    from absl import app, flags, logging
+
+    def main(argv: Sequence[str]) -> None:
+        logging.set_verbosity(logging.WARNING)  # libraries log much at level INFO
+        module.main(argv)
 
     module = importlib.import_module(COMMANDS[name][0])
-    argv = [f"python -m rljax {name}", *arguments]
+    argv = [f"python -m rljax {name}", *("--help" if word in ("-h", "-help") else word for word in arguments)]
     if not hasattr(module, "define_flags"):
         module.main(argv)
         return
@@ -76,11 +96,13 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     flags.adopt_module_key_flags(module)  # --help lists the flags of the main module
     sys.modules["__main__"].__doc__ = module.__doc__  # and begins with its docstring
     try:
-        app.run(module.main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
+        app.run(main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
     except SystemExit:
-        if "--help" in arguments and hasattr(module, "after_help"):
+        if not _HELP & {*argv}:
+            raise
+        if "--help" in argv and hasattr(module, "after_help"):
             module.after_help()
-        raise
+        sys.exit(0)  # absl exits with 1
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -98,16 +120,35 @@ def main(arguments: Sequence[str]) -> None:
     run(name, rest)
 
 
-def _stop(*_: Any) -> None:
-    """Exit with code 75: until a run handles SIGTERM itself, there is nothing to save."""
-    os.write(2, b"SIGTERM: to resume, run the same command again.\n")
-    os._exit(os.EX_TEMPFAIL)
+def _stop(number: int, *_: Any) -> None:
+    """Exit with code 75 or 130: until a run handles the signal itself, there is nothing to save."""
+    name, code = (b"Ctrl-C", 130) if number == signal.SIGINT else (b"SIGTERM", os.EX_TEMPFAIL)
+    os.write(2, name + b": to resume, run the same command again.\n")
+    os._exit(code)
+
+
+def _stop_on_second_interrupt() -> None:
+    """Exit with code 130 on the second Ctrl-C, even while the main thread compiles and handles no signal."""
+    receiver, sender = os.pipe()
+    os.set_blocking(sender, False)
+    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        count = 0
+        while count < 2:
+            count += os.read(receiver, 1)[0] == signal.SIGINT
+        os._exit(130)
+
+    threading.Thread(target=watch, name="interrupts", daemon=True).start()
 
 
 if __name__ == "__main__":
     training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
     if training:
         signal.signal(signal.SIGTERM, _stop)  # before the imports of the command, which take seconds
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a background job ignores it
+            signal.signal(signal.SIGINT, _stop)
+            _stop_on_second_interrupt()
     code: Any = 1
     try:
         main(sys.argv[1:])
@@ -115,6 +156,8 @@ if __name__ == "__main__":
     except SystemExit as error:
         code = error.code or 0
         raise
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         if training:  # the state is saved and the exit code is known
             signal.signal(signal.SIGTERM, lambda *_: os._exit(code if isinstance(code, int) else 1))

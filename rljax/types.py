@@ -196,6 +196,9 @@ class Needs:
     episodes: bool = False  # Rollout.episode, of several rows each
     domains: bool = False  # Rollout.domain, more than one in a batch
     whole: Whole = "row"  # what the splitter may not cut
+    moves: frozenset[str] = frozenset()  # of a ratio: what takes it from 1, "steps", "sampler" or "always"
+    follows: bool = False  # of an after-update piece: the reference is the policy at the start of every step
+    idle: frozenset[tuple[str, ...]] = frozenset()  # (call, *causes): arguments without effect, see transforms.idle
 
     def __or__(self, other: "Needs") -> "Needs":
         union = {

@@ -392,7 +392,7 @@ def test_errors_name_the_nearest_valid_name():
                "from rljax.aot import topology; topology.describe('v5e:4x4')"]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TPU_")}
     done = subprocess.run(missing, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert "RuntimeError: the TPU compiler is not installed. To fix: pip install" in done.stderr
+    assert "RuntimeError: the TPU compiler is not installed. To fix, in the checkout: pip install" in done.stderr
 
 
 def test_a_roofline_is_work_over_rates():
@@ -410,6 +410,26 @@ def test_the_command_names_an_unknown_topology():
 
     done = run("--config", "quickstart", "--topology", "v7:4x4")
     assert done.returncode == 2 and "error: topology 'v7:4x4'" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.full
+def test_without_a_tpu_a_command_prints_no_errors_of_libtpu_and_the_compiler_is_found():
+    code = """if True:
+        import jax
+        from rljax import __main__
+        from rljax.aot import topology
+        try:
+            __main__.run("sharding", ["quickstart:quick"])
+        except SystemExit as done:
+            assert not done.code
+        print(jax.config.jax_platforms, jax.default_backend(), len(topology.describe("v5e:2x2").devices))
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    command, where = [sys.executable, "-c", code], {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment | where, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    # None: JAX chooses among all other platforms, so a GPU comes before the CPU
+    assert done.stdout.splitlines()[-1] == "None cpu 4"
 
 
 def test_a_task_without_its_files_is_refused_with_the_flags_that_replace_it():

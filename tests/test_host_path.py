@@ -156,7 +156,7 @@ def test_every_completion_is_scored(whole):
 
 def test_each_row_is_judged_by_its_own_text_and_its_own_answer(whole):
     rollouts = [r for r in read(whole[0], "rollouts") if r["step"] > WARM]
-    assert len(rollouts) == 4 * 8
+    assert len(rollouts) == 4 * ROWS
     for row in rollouts:
         words = row["prompt"].split()
         assert row["parts"] == {"format": 1.0, "wanted": float(words[3]) + float(words[7])}  # Ann has 3 pens and buys 4
@@ -369,7 +369,6 @@ def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moo
         "rljax",
         "evaluate",
         "--allow_code=judges_of_test_host_path",
-        "--workdir",
         str(whole[0]),
         "--prompts",
         "4",

@@ -310,9 +310,9 @@ def test_a_config_that_is_none_is_one_line(config, tmp_path):
 def test_every_command_on_a_run_reports_its_code_in_one_line(trace, tmp_path):
     run = foreign(tmp_path, task=f"{STUDY_NAME}.task()")
     lines = (
-        ["sample", "--workdir", run, "--prompt", "1"],
-        ["evaluate", "--workdir", run],
-        ["convert", "--source", run],
+        ["sample", run, "--prompt", "1"],
+        ["evaluate", run],
+        ["convert", run],
     )
     done = commands(tmp_path, *lines)
     assert [code for code, _ in done] == [2, 2, 2] and not trace.exists()
@@ -380,6 +380,20 @@ def commands(folder, *lines):
     done = subprocess.run([sys.executable, "-c", COMMANDS], env=environment, cwd=folder, capture_output=True, text=True)
     codes = [int(line) for line in done.stdout.splitlines() if line.lstrip("-").isdigit()]
     return [(code, (folder / f"{number}.stderr").read_text()) for number, code in enumerate(codes)]
+
+
+def test_mistakes_on_the_command_line_end_with_one_clear_line(tmp_path):
+    cases = (
+        (("--config", "quickstrat"), "quickstart"),
+        (("--config", "quickstart", "--config.phase.main.seed=1"), "a phase cannot set seed, which"),
+        (("--config", "quickstart:quik"), "the only variant is 'quick'"),
+        (("--config", "quickstart", "--config.batch.promts=3"), "batch.promts: unknown field. Did you mean 'prompts'"),
+        (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
+        (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
+    )
+    done = commands(tmp_path, *(list(arguments) for arguments, _ in cases))
+    for (_, words), (code, text) in zip(cases, done, strict=True):
+        assert code == 2 and words in text and text.startswith("error: ") and text.count("\n") == 1, text
 
 
 @pytest.mark.full

@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 TPU = ROOT / "tpu"
 SCRIPTS = ("pod", "worker", "slurm.sh")
 PLACE = ["--zone=us-east5-b", "--project=lab"]
+PLACE_FLAGS = ["--zone", "us-east5-b", "--project", "lab"]
 
 STUB = """
 import json, os, pathlib, re, shutil, signal, subprocess, sys
@@ -148,7 +149,7 @@ class Cloud:
         head, tail = arguments, []
         if "--" in arguments:
             head, tail = arguments[: arguments.index("--")], arguments[arguments.index("--") :]
-        return self.run("pod", *head, "--zone", "us-east5-b", "--project", "lab", "--interval", "0.05", *tail, **more)
+        return self.run("pod", *head, *PLACE_FLAGS, "--interval", "0.05", *tail, **more)
 
     def worker(self, *arguments):
         """Run tpu/worker on the first worker, after its setup."""
@@ -313,6 +314,16 @@ def test_wait_ends_with_the_state_of_the_resource(cloud, states, message):
         (["launch", "mine", "--env", "A B=1", "--", "x"], "--env: got 'A B=1', must be NAME=VALUE"),
         (["create", "mine", "--type"], "--type: requires a value"),
         (["watch", "mine", "--", "x"], "watch: --type is required"),
+        (
+            ["watch", "mine", "--type", "v4-8", "--hours", "1h", "--", "x"],
+            "--hours: got '1h', must be a number of hours",
+        ),
+        (["launch", "mine", "--delete", "--", "x"], "--hours and --delete are options of watch"),
+        (
+            ["watch", "mine", "--type", "v4-8", "--spot", "--", "--workdir", "a"],
+            "--spot: a preempted TPU loses its disk",
+        ),
+        (["watch", "mine", "--type", "v4-8", "--delete", "--", "x"], "--delete: the work directory would be deleted"),
     ],
 )
 def test_an_invalid_command_is_refused_before_any_call(cloud, arguments, message):
@@ -437,15 +448,18 @@ def test_watch_recreates_preempted_tpus_until_the_run_has_finished(cloud):
     states = ["", "PROVISIONING", "ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED", "", "ACTIVE"]
     cloud.plan((STATE, [{"out": s and s + "\n"} for s in states]))
     cloud.codes("sleep", "sleep", 0, 0)  # the first two runs end with their machines
-    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--", *ARGUMENTS)
+    arguments = [*ARGUMENTS, "--workdir", "gs://bucket/run"]
+    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--delete", "--", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
+    (checked,) = [line for line in (cloud.path / "installs").read_text().splitlines() if "--check" in line]
+    assert checked.startswith("-m rljax --config quick start") and checked.endswith(" --check --devices 16")
     verbs = [
         a[1] if a[1] != "ssh" else re.search(r"worker (\w+)", a[-1])[1] for a in cloud.requests() if a[1] != "list"
     ]
     once = ["create", "status", "stop", "scp", "setup", "start"]
-    assert [v for v in verbs if v != "status"] == [v for v in [*once, "delete", *once] if v != "status"]
+    assert [v for v in verbs if v != "status"] == [v for v in [*once, "delete", *once, "delete"] if v != "status"]
     assert ["queued-resources", "delete", "mine", "--force", "--quiet"] in cloud.requests()
-    assert cloud.arguments() == [["-m", "rljax", *ARGUMENTS]] * 4
+    assert cloud.arguments() == [["-m", "rljax", *arguments]] * 4
     assert "the run has finished on every worker" in done.stdout
 
 
@@ -454,7 +468,7 @@ def test_watch_survives_a_preemption_during_setup(cloud):
     states = (STATE, [{"out": "ACTIVE\n"}, {"out": "SUSPENDED\n"}, {}, {"out": "ACTIVE\n"}])
     cloud.plan(states, ("scp", [{"err": "connection lost\n", "code": 255}, {}]))
     cloud.codes(0, 0)
-    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--", "--config", "x")
+    done = cloud.pod("watch", "mine", "--type", "v5litepod-16", "--spot", "--", "--workdir=gs://b/r")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "error: setup: could not copy to the workers" in done.stderr and len(cloud.arguments()) == 2
 
@@ -522,6 +536,35 @@ def test_watch_ends_within_its_limits(cloud, replies, message):
     bounds = ["--max-recreations", "4", "--max-misses", "2", "--interval", "0"]
     done = cloud.pod("watch", "mine", "--type", "v4-8", *bounds, "--", "--config", "x")
     assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+def test_a_run_that_the_check_refuses_is_not_launched(cloud, small, tmp_path_factory):
+    cloud.executable("bin/python3", "#!/bin/sh\necho 'error: config.task: no such file' >&2\nexit 2\n")
+    done = cloud.pod("watch", "mine", "--type", "v5p-64", "--", "--config", "x")
+    assert done.returncode == 1 and cloud.calls() == []
+    assert "config.task: no such file" in done.stderr and "the check failed" in done.stderr
+    assert "--check --devices 32" in done.stdout  # a v5p-64 has 64 cores in 32 chips
+    own = tmp_path_factory.mktemp("own") / "repository"
+    shutil.copytree(small, own)
+    (own / "mine.py").write_text("")
+    done = subprocess.run(
+        [str(own / "tpu/pod"), "launch", "mine", *PLACE_FLAGS, "--", "--config=mine.py:quick"],
+        env=cloud.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "git does not track mine.py" in done.stderr and cloud.calls() == []
+
+
+@pytest.mark.full
+def test_watch_stops_the_run_and_deletes_the_tpus_after_some_hours(cloud):
+    cloud.plan(ACTIVE, ("tail", [{"out": "the last lines\n", "code": 0}]))
+    cloud.codes("sleep", "sleep")
+    bounds = ["--hours", "0.001", "--delete"]  # 3 s
+    done = cloud.pod("watch", "mine", "--type", "v4-8", *bounds, "--", "--config", "x", "--workdir", "gs://b/r")
+    assert done.returncode == 1 and "stopped after 0.001 hours. The same command resumes" in done.stderr
+    assert "the last lines" in done.stdout and cloud.requests()[-1][1] == "delete"
+    assert (cloud.path / "asleep").exists()  # the run was in progress
 
 
 def test_a_dry_watch_shows_the_first_round(cloud):

@@ -1,5 +1,6 @@
 """The loop as a person meets it: killed, stopped, resumed, mistaken; and from Python without files."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -20,8 +21,10 @@ import pytest
 
 import rljax
 from rljax.config import files, schema
+from rljax.data import tokenizers
 from rljax.host import workdirs
-from rljax.run import checkpoints, evaluate, loop, sample
+from rljax.models.checkpoints import weights
+from rljax.run import checkpoints, convert, evaluate, glossary, loop, preview, sample
 from tests import compiler, kills, tiny
 
 ONE = jax.devices()[:1]
@@ -33,19 +36,23 @@ from tests import tiny
 
 def get_config(arg=""):
     return tiny.config("grpo(kl=0.01)", phase__warm__steps=15, phase__main__steps=85,
-                       checkpoint__every=10, log__rollouts=20, evaluation__every=25)
+                       checkpoint__every=10, log__rollouts=20, log__report=True, evaluation__every=25,
+                       log__sinks="tensorboard() | csv()")
 """
 
 
-def command(module, *arguments):
+def command(module, *arguments, prefix=()):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     return {
-        "args": [sys.executable, "-m", "rljax", *filter(None, [module]), *arguments],
+        "args": [*prefix, sys.executable, "-m", "rljax", *filter(None, [module]), *arguments],
         "env": environment,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.STDOUT,
         "text": True,
     }
+
+
+FOREGROUND = ("env", "--default-signal=INT")  # pytest itself may run in the background and ignore Ctrl-C
 
 
 def run(*arguments, module=""):
@@ -80,6 +87,9 @@ def test_a_run_writes_everything_it_promises(finished):
     _, workdir, output = finished
     for name in ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "config.json"):
         assert (workdir / name).stat().st_size > 0, name
+    assert json.loads((workdir / "code.json").read_text()) == {}  # the config names nothing outside rljax
+    assert {"15", "90", "100"} <= set(os.listdir(workdir / "checkpoints"))  # the end of a phase is kept
+    assert f"next:\n  python -m rljax report {workdir}\n" in output
     assert (workdir / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
     assert (workdir / "passk.png").read_bytes()[:4] == b"\x89PNG"
     assert list((workdir / "tensorboard").iterdir())
@@ -90,9 +100,22 @@ def test_a_run_writes_everything_it_promises(finished):
     assert [e["name"] for e in map(json.loads, (workdir / "evaluations.jsonl").open())] == [
         "base", "training", "training", "training", "result",
     ]  # fmt: skip
+    for name in ("metrics", "timings", "evaluations"):
+        rows = [*csv.DictReader((workdir / f"{name}.csv").open(newline=""))]
+        assert [int(row["step"]) for row in rows] == [
+            json.loads(line)["step"] for line in (workdir / f"{name}.jsonl").open()
+        ]
+        entries = getattr(glossary, name.upper())
+        assert all(glossary.lookup(column, entries) for column in rows[0] if column not in ("step", "phase"))
+    assert output.count("note: phase 'main': clip(low=0.2, high=0.2) has no effect") == 1
     assert "pass@4" in output and "greedy" in output and "sample completions" in output
     rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)
+    assert {"text", "advantage", "ratio", "entropy", "kl"} == set(rollout["tokens"])
+    assert "Step 100 of 100, finished" in (workdir / "report.html").read_text()
+    events = [json.loads(line) for line in (workdir / "events.jsonl").open()]
+    assert events[0]["event"] == "start" and events[0]["command"][:3] == ["python", "-m", "rljax"]
+    assert events[-1]["event"] == "end" and events[-1]["step"] == 100
 
 
 @pytest.mark.full
@@ -102,14 +125,48 @@ def test_8_kills_and_2_sigterms_at_random_moments_change_nothing(tmp_path):
     assert failures == [] and len(signals) == 10
 
 
-def test_sigterm_before_the_imports_exits_with_the_resumable_code():
-    process = subprocess.Popen(**command("", "--config", "quickstart", "--workdir", "/nonexistent/run"))
+@pytest.mark.parametrize(("sign", "name", "code"), [(signal.SIGTERM, "SIGTERM", 75), (signal.SIGINT, "Ctrl-C", 130)])
+def test_a_signal_before_the_imports_exits_with_its_code(sign, name, code):
+    arguments = ("--config", "quickstart", "--workdir", "/nonexistent/run")
+    process = subprocess.Popen(**command("", *arguments, prefix=FOREGROUND))
     while not kills.handles(process.pid, signal.SIGTERM):
         assert process.poll() is None, process.communicate()[0]
-    process.terminate()
+    time.sleep(0.05)  # SIGTERM is the first of its handlers
+    process.send_signal(sign)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == loop.RESUMABLE == 75
-    assert output == "SIGTERM: to resume, run the same command again.\n"
+    assert process.returncode == code and code in (loop.RESUMABLE, loop.INTERRUPTED)
+    assert output == f"{name}: to resume, run the same command again.\n"
+
+
+@pytest.mark.full
+def test_a_fork_interrupted_and_resumed_ends_as_the_run_that_did_everything(finished, tmp_path):
+    config, whole, _ = finished
+    fork = tmp_path / "fork"
+    arguments = ("--config", str(config), "--workdir", str(fork), "--init", f"{whole}@warm")
+    process = subprocess.Popen(**command("", *arguments, prefix=FOREGROUND))
+    while not (fork / "metrics.jsonl").exists() or (fork / "metrics.jsonl").read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == loop.INTERRUPTED == 130, output
+    assert "begins at step 15 with the parameters of" in output and "skipped phases: warm" in output
+    assert re.search(r"Ctrl-C: stopped after step \d+ of 100, saved\. To resume, run the same command again", output)
+    done = run(*arguments)
+    assert done.returncode == 0 and "begins at" not in done.stdout, done.stdout
+    assert json.loads((fork / "config.json").read_text())["checkpoint"]["init"] == f"{whole}@15"
+    for name, left_out in (("metrics", 15), ("evaluations", 1)):
+        lines = (whole / f"{name}.jsonl").read_bytes().splitlines()
+        assert (fork / f"{name}.jsonl").read_bytes().splitlines() == lines[left_out:], name
+    jax.tree.map(np.testing.assert_array_equal, parameters(fork), parameters(whole))
+
+
+@pytest.mark.full
+def test_the_tokenizer_of_a_run_is_written_with_its_policy(finished, tmp_path):
+    _, whole, _ = finished
+    architecture, params, tokenizer = convert._read(str(whole), None, "", [])
+    weights.save(str(tmp_path / "out"), architecture, params, tokenizer=tokenizer)
+    assert tokenizers.load(tmp_path / "out") == tokenizers.load(whole)
 
 
 def listing(folder):
@@ -245,6 +302,7 @@ def test_a_finished_run_says_so_again_and_changes_nothing(finished):
     before = (whole / "metrics.jsonl").read_bytes()
     done = run("--config", str(config), "--workdir", str(whole))
     assert done.returncode == 0 and "pass@4" in done.stdout
+    assert "already finished at step 100 of 100: nothing was run (--fresh starts anew)\n" in done.stdout
     assert (whole / "metrics.jsonl").read_bytes() == before
 
 
@@ -267,16 +325,16 @@ def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, 
 
 def test_evaluate_and_sample_from_the_command_line(finished):
     _, whole, _ = finished
-    done = run("--workdir", str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
+    done = run(str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")
     assert done.returncode == 0, done.stdout
     record = json.loads(done.stdout.strip().splitlines()[-1])
     assert list(record["pass_at_k"]) == ["1", "3", "8"] and record["step"] == 100
-    done = run("--workdir", str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
+    done = run(str(whole), "--prompt", "3+4=", "--samples", "2", module="sample")
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
-    done = run("--workdir", str(whole), "--prompt", "3+x=", module="sample")
+    done = run(str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
-    done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
-    assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout
+    done = run(str(whole), "--step", "80", "--count", "2", module="rollouts")
+    assert done.returncode == 0 and "step 80: 1 of 1 logged prompts, 4 completions" in done.stdout and "advantage" in done.stdout
 
 
 @pytest.mark.full
@@ -285,22 +343,35 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
     program, params, _ = evaluate.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
     record = evaluate.evaluate(program, params, name="other", step=0, prompts=8, samples=4)
     assert record["prompts"] == 8 and set(record["pass_at_k"]) == {"1", "2", "4"}
+    assert len(record["correct"]) == 8 and sum(record["correct"]) == pytest.approx(record["pass_at_k"]["1"][0] * 32)
+    assert sum(record["greedy_correct"]) == pytest.approx(record["greedy"][0] * 8)
     with pytest.raises(ValueError, match=r"lacks|missing|character"):
         evaluate.load(str(whole), "countdown()")
 
 
-def test_mistakes_on_the_command_line_end_with_one_clear_line():
-    for arguments, words in (
-        (("--config", "quickstrat"), "quickstart"),
-        (("--config", "quickstart", "--config.phase.main.seed=1"), "a phase cannot set seed, which"),
-        (("--config", "quickstart:quik"), "the only variant is 'quick'"),
-        (("--config", "quickstart", "--config.batch.promts=3"), "batch.promts: unknown field. Did you mean 'prompts'"),
-        (("--config", "quickstart", "--config.algorithm=grppo()"), "Did you mean 'grpo'"),
-        (("--config", "quickstart", "--set", "algorithm.kll=0.1"), "no argument 'kll'"),
-    ):
-        done = run(*arguments)
-        assert done.returncode == 2, done.stdout
-        assert words in done.stdout and "Traceback" not in done.stdout
+def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
+    config = tiny.config(mesh__data=8)
+    lines = preview.lines(config, tmp_path / "run")
+    text = "\n".join(lines)
+    assert f"{tmp_path / 'run'}: new, 4 steps" in text and "8 assumed (data 8)" in text
+    assert "phase warm: steps 1 to 2, sft()" in text and "phase main: steps 3 to 4, grpo(" in text
+    assert "8 prompts x 4 samples = 32 rows of up to 4 + " in text
+    size = int(re.search(r"policy ([\d,]+)", text)[1].replace(",", ""))
+    assert f"params {4 * size / 1024:.2f} KiB" in text  # float32
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(files.dumps(tiny.config("rloo()")))
+    with pytest.raises(ValueError, match=r"run of another config.*\n.*algorithm"):
+        preview.lines(config, tmp_path / "run")
+
+
+@pytest.mark.full
+def test_the_command_checks_a_run_that_exists_without_touching_it(finished):
+    config, whole, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    done = run("--config", str(config), "--workdir", str(whole), "--check")
+    assert done.returncode == 0 and "finished at step 100 of 100; nothing would be run" in done.stdout, done.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
 
 # --- from Python --------------------------------------------------------------------------------

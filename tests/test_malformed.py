@@ -21,7 +21,8 @@ from rljax.config import files, resolve, schema
 from rljax.data import hugging_face, tokenizers
 from rljax.environments import gsm8k
 from rljax.models.checkpoints import families, tensors, weights
-from rljax.run import checkpoints, evaluate, metrics
+from rljax.run import checkpoints, evaluate
+from rljax.run.reports import show_rollouts
 from tests import test_checkpoint, tiny
 
 DEEP = b"[" * 100_000
@@ -852,7 +853,7 @@ ROLLOUT = {"step": 1, "prompt": "1+1=", "completion": "2", "reward": 1.0}
 )
 def test_malformed_rollouts_are_refused_in_one_line(data, tmp_path):
     def show(folder):
-        metrics.show_rollouts(folder, console=rich.console.Console(file=io.StringIO()))
+        show_rollouts.show(folder, console=rich.console.Console(file=io.StringIO()))
 
     (tmp_path / "rollouts.jsonl").write_bytes(json.dumps(ROLLOUT).encode() + b"\n")
     show(tmp_path)
@@ -864,12 +865,12 @@ def test_malformed_rollouts_are_refused_in_one_line(data, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", ["convert", "train", "problems", "metrics"])
+@pytest.mark.parametrize("case", ["convert", "train", "problems", "rollouts"])
 def test_a_command_ends_with_one_line_and_code_2(case, tmp_path):
     folder = sound(tmp_path / "model")
     if case == "convert":
         FOLDERS["num_hidden_layers=10000000"](folder)
-        command = ["convert", f"--source={folder}"]
+        command = ["convert", str(folder)]
     elif case == "train":
         FOLDERS["config deep"](folder)
         command = ["--config=quickstart", f"--config.model.weights={folder}", f"--workdir={tmp_path / 'run'}"]
@@ -879,7 +880,7 @@ def test_a_command_ends_with_one_line_and_code_2(case, tmp_path):
         command = ["--config=pretrained:quick", f"--config.task=gsm8k(path={str(folder)!r})"]
     else:
         (tmp_path / "rollouts.jsonl").write_bytes(DEEP + b"\n")
-        command = ["metrics", str(tmp_path)]
+        command = ["rollouts", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", "rljax", *command], capture_output=True, text=True)
     lines = [text for text in done.stderr.splitlines() if text.strip()]
     assert done.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), done.stderr

@@ -18,7 +18,8 @@ import rich.console
 from tensorboardX.proto import event_pb2
 
 from rljax.data import storage
-from rljax.run import metrics, plots, progress
+from rljax.run import metrics, plots, progress, sinks
+from rljax.run.reports import show_rollouts
 
 
 def read_events(directory):
@@ -94,7 +95,7 @@ def test_a_broken_line_elsewhere_is_an_error_and_bad_records_are_refused(tmp_pat
 
 def test_metrics_are_sorted_exact_and_free_of_clocks(tmp_path):
     for name in ("a", "b"):
-        logger = metrics.Logger(tmp_path / name, tensorboard=False)
+        logger = metrics.Logger(tmp_path / name)
         logger.step(1, "sft", {"reward": jnp.float32(0.1), "accuracy": 0.25}, {"seconds": 1.0 if name == "a" else 2.0})
         logger.step(2, "grpo", {"reward": float("nan"), "count": np.int32(3)})
         logger.close()
@@ -106,6 +107,9 @@ def test_metrics_are_sorted_exact_and_free_of_clocks(tmp_path):
     ]
     assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
     assert json.loads((tmp_path / "b" / "timings.jsonl").read_text()) == {"step": 1, "phase": "sft", "seconds": 2.0}
+
+
+BOARD = sinks.build("tensorboard()", "test")
 
 
 def run_steps(logger, first, last):
@@ -137,7 +141,7 @@ def test_a_resumed_run_leaves_the_files_and_history_of_an_uninterrupted_one(tmp_
 
 
 def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
-    logger = metrics.Logger(tmp_path, tensorboard=False)
+    logger = metrics.Logger(tmp_path)
     run_steps(logger, 1, 4)
     written = logger.sync()  # with the checkpoint of step 4
     run_steps(logger, 5, 6)
@@ -152,11 +156,11 @@ def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
             with pytest.raises(
                 ValueError, match=rf"{name}\.jsonl: records from before the checkpoint of step 4 are .*gap"
             ):
-                metrics.Logger(tmp_path, tensorboard=False, resume_step=4, written=written)
+                metrics.Logger(tmp_path, resume_step=4, written=written)
             assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
         path.write_bytes(whole)
     (tmp_path / "metrics.jsonl").unlink()
-    allowed = metrics.Logger(tmp_path, tensorboard=False, resume_step=4)
+    allowed = metrics.Logger(tmp_path, resume_step=4)
     assert allowed.history == [] and [e["step"] for e in allowed.evaluations] == [2, 4]
     allowed.close()
 
@@ -164,7 +168,7 @@ def test_a_resumed_run_notices_what_its_logs_lack(tmp_path):
 def test_a_log_that_is_deleted_or_replaced_during_the_run_is_noticed(tmp_path):
     for deed in (lambda f: f.unlink(), lambda f: f.replace(f.with_suffix(".moved")), lambda f: shutil.rmtree(f.parent)):
         folder = tmp_path / "run"
-        logger = metrics.Logger(folder, tensorboard=False, resume_step=0)
+        logger = metrics.Logger(folder, resume_step=0)
         run_steps(logger, 1, 2)
         logger.sync()
         deed(folder / "metrics.jsonl")
@@ -200,26 +204,26 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_it_complete(tmp_
     with full_disk(5), pytest.raises(OSError, match=r"\[Errno \d+\].*/b'"):
         storage.write(tmp_path / "b", b"content")
     assert os.listdir(tmp_path) == ["a.jsonl"]
-    logger = metrics.Logger(tmp_path)
+    board = BOARD[0](sinks.Run(tmp_path, "run", 0, {}, {}))
     with full_disk(500):  # the events are written by this thread, so that it sees the error
         with pytest.raises(OSError, match=r"\[Errno \d+\].*tensorboard"):
             for step in range(1000):
-                logger._board.add("reward", 1.0, step)
-        logger.close()
+                board.scalars("metrics", step, "main", {"reward": 1.0})
+        board.close()
 
 
 def test_a_new_run_removes_the_records_of_a_killed_one(tmp_path):
-    run_steps(metrics.Logger(tmp_path, tensorboard=False), 1, 2)
-    new = metrics.Logger(tmp_path, tensorboard=False)
+    run_steps(metrics.Logger(tmp_path), 1, 2)
+    new = metrics.Logger(tmp_path)
     assert new.history == [] and new.evaluations == []
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
 def test_tensorboard_gets_scalars_and_purges_on_resume(tmp_path):
-    logger = metrics.Logger(tmp_path)
+    logger = metrics.Logger(tmp_path, openers=BOARD)
     run_steps(logger, 1, 2)
     logger.close()
-    logger = metrics.Logger(tmp_path, resume_step=1)
+    logger = metrics.Logger(tmp_path, openers=BOARD, resume_step=1)
     run_steps(logger, 2, 2)
     logger.close()
     events = read_events(tmp_path / "tensorboard")
@@ -335,17 +339,26 @@ ROLLOUTS = [
 
 def shown(source, **options):
     out = io.StringIO()
-    metrics.show_rollouts(source, console=rich.console.Console(file=out, width=80), **options)
+    show_rollouts.show(source, console=rich.console.Console(file=out, width=80), **options)
     return out.getvalue()
 
 
 def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
     text = shown(ROLLOUTS)
     assert "step 8: 2 of 2" in text and "1+1=" not in text
-    for part in ("correct", "reward 1", "format 0.5", "advantage +0.250", "finish stop", "[red]2+2=4\\x1b[31m", "ok"):
+    for part in (
+        "correct",
+        "reward 1",
+        "format 0.5",
+        "advantage +0.250",
+        "finish stop",
+        "[red]2+2=",
+        "4\\x1b[31m",
+        "ok",
+    ):
         assert part in text
     assert "\x1b" not in text
-    logger = metrics.Logger(tmp_path, tensorboard=False)
+    logger = metrics.Logger(tmp_path)
     logger.rollouts(ROLLOUTS)
     logger.close()
     assert shown(tmp_path) == shown(tmp_path / "rollouts.jsonl") == text
@@ -354,7 +367,7 @@ def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
 
 
 def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):
-    logger = metrics.Logger(tmp_path, tensorboard=False)
+    logger = metrics.Logger(tmp_path)
     logger.rollouts(ROLLOUTS)
     logger.close()
     shown = command(tmp_path, "--step", "4", "--count", "1")
@@ -365,12 +378,13 @@ def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):
 
 
 def command(*arguments):
-    words = [sys.executable, "-m", "rljax", "metrics", *map(str, arguments)]
+    words = [sys.executable, "-m", "rljax", "rollouts", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 HISTORY = [
-    {"step": s, "phase": "sft" if s <= 10 else "grpo", "reward": s / 30, "accuracy": 0.5, "entropy": 1.0, "length": 4.0}
+    {"step": s, "phase": "sft" if s <= 10 else "grpo", "reward": s / 30, "accuracy": 0.5}
+    | {"entropy": 1 / s, "length": 4.0 + s % 2, "truncated": 0.0}
     for s in range(1, 31)
 ]
 EVALUATIONS = [
@@ -381,7 +395,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_learning_curve_has_a_panel_for_each_metric_and_names_the_phases(tmp_path):
-    history = [*HISTORY, {**HISTORY[-1], "step": 31, "reward": float("nan"), "gradient_norm": 2.0}]
+    history = [{**r, "gradient_norm": 2.0 * r["step"]} for r in HISTORY]
+    history.append({**history[-1], "step": 31, "reward": float("nan")})
     fig = plots.learning_curve(history, tmp_path / "curve.png", [("warm", 10), ("rl", 31), ("never_reached", 99)])
     titles = [ax.get_title(loc="left") for ax in fig.axes]
     assert titles == ["Reward and accuracy", "Entropy", "Completion length", "Gradient norm"]
@@ -405,10 +420,37 @@ def test_the_learning_curve_infers_the_phases_and_leaves_out_missing_metrics():
         plots.learning_curve([])
 
 
+def test_the_panels_fit_what_was_trained():
+    def panels(*phases):  # each a list of metrics, all of which vary
+        numbered = [{name: 1.0 + step % 3 for name in phase} for phase in phases for step in range(6)]
+        return {p.title: p.names for p in plots.panels([{**r, "step": i + 1} for i, r in enumerate(numbered)])}
+
+    assert panels(["loss", "length", "gradient_norm"]) == {
+        "Loss": ("loss",),
+        "Completion length": ("length",),
+        "Gradient norm": ("gradient_norm",),
+    }
+    both = panels(["loss"], ["reward", "accuracy", "loss", "value/loss", "margin", "reward/format", "reward/length"])
+    assert list(both) == ["Reward and accuracy", "Loss", "Preferences", "Critics", "Parts of the reward"]
+    assert both["Parts of the reward"] == ("reward/format", "reward/length") and both["Critics"] == ("value/loss",)
+    assert "Loss" not in panels(["reward", "loss"])  # a policy gradient's loss is no measure of progress
+    # the loss of the first phase alone, and constants only where nothing varies
+    history = [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": 0.1, "reward": 0.5},
+        {"step": 3, "loss": 0.1, "reward": 0.5},
+    ]
+    assert plots.points(history, "loss").tolist() == [[1, 2]]
+    assert [p.title for p in plots.panels([*history, {"step": 4, "entropy": 1.0}, {"step": 5, "entropy": 2.0}])] == [
+        "Reward and accuracy",
+        "Entropy",
+    ]
+
+
 def test_smoothing_is_a_mean_over_a_twentieth_of_the_values():
     values = np.random.default_rng(0).random(80)  # half a window: 80 // 40 = 2
     expected = [values[max(0, i - 2) : i + 3].mean() for i in range(80)]
-    np.testing.assert_allclose(plots._smooth(values), expected, rtol=1e-12)
+    np.testing.assert_allclose(plots.smooth(values), expected, rtol=1e-12)
 
 
 def test_passk_draws_each_evaluation_with_its_band_and_the_greedy_mark(tmp_path):

@@ -4,6 +4,7 @@ import base64
 import io
 import os
 import pathlib
+import re
 
 import jax
 import matplotlib.image
@@ -81,6 +82,9 @@ def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
     printed = {c.source: text(c) for c in cells}
     (table,) = [t for source, t in printed.items() if "evaluate.table" in source]
     assert "pass@1" in table and "greedy" in table and "base" in table and "result" in table
+    (row,) = [line for line in table.splitlines() if "pass@1 " in line]
+    base, result = re.findall(r"\[([\d.]+), ([\d.]+)\]", row)
+    assert float(base[1]) < float(result[0])  # the quick run learns: the intervals are apart
     described = [t for source, t in printed.items() if "algorithms.describe" in source]
     assert "grpo(" in described[0] and "w_reinforce(positive=0.1" in described[1]
     (completions,) = [t for source, t in printed.items() if "sample.complete" in source]

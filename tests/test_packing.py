@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rljax import models, types
@@ -255,7 +256,7 @@ FIELDS = {
     "seam__penalty": "entropy(0.01)",
     "model__remat": "none",
     "learner__clip_norm": 0.0,
-    "log__rollout_rows": 0,
+    "log__rollout_rows": 29,  # rounded up to whole groups, which are all rows
 }
 REFERENCE = {"learner__share_prompt": False, "learner__vocabulary": 0, "model__attention": "plain"}
 
@@ -300,6 +301,7 @@ def updated(**changes):
     setup, state = setup_and_state()
     run = jax.jit(functools.partial(updates.update, tiny.changed(setup, learner=changes)))
     after, metrics = jax.device_get(run(state, rows(), jax.random.key(0)))
+    metrics["log_ratio"] = metrics.pop("rows").extra["log_ratio"]
     return jax.tree.map(lambda a, b: a - b, after.params, state.params), metrics
 
 
@@ -314,6 +316,27 @@ def test_an_update_of_packed_rows_is_the_update(lanes, microbatches):
     assert set(metrics) == set(plain_metrics) >= {"loss/live_entropy", "sampler_gap", "gradient_norm"}
     for name, value in plain_metrics.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_logged_ratio_of_each_token_is_the_one_of_the_loss():
+    _, metrics = updated()
+    mask, ratio = rows().mask * np.asarray(rows().valid)[:, None], metrics["log_ratio"]
+    assert ratio.shape == mask.shape and ((ratio != 0) == (mask > 0)).all()
+    # these rows have the same log-probs as the sampler's, so that its gap is the mean of |log ratio|
+    np.testing.assert_allclose(np.abs(ratio).sum() / mask.sum(), metrics["sampler_gap"], rtol=1e-5)
+
+
+@pytest.mark.full
+def test_the_logged_ratio_is_that_of_the_last_epoch():
+    setup, state = setup_and_state()
+    still = optax.sgd(0.0)
+    setup = tiny.changed(setup, learner={"epochs": 2, "minibatches": 2, "microbatches": 2})
+    setup = dataclasses.replace(setup, phase=dataclasses.replace(setup.phase, optimizers=(still,)))
+    state = state.replace(opt_state=(still.init(state.params["policy"]),))
+    _, metrics = jax.jit(functools.partial(updates.update, setup))(state, rows(), jax.random.key(0))
+    np.testing.assert_allclose(
+        metrics["rows"].extra["log_ratio"], updated()[1]["log_ratio"], rtol=1e-5, atol=1e-6
+    )  # the parameters stay, so that every epoch has the same
 
 
 def test_the_rows_of_the_update_are_of_many_lengths():

@@ -1,6 +1,7 @@
 """Files of a user: every format gives the same rows, every damage is named, prepared files, overlap, stored rows."""
 
 import gzip
+import io
 import json
 import sys
 
@@ -8,10 +9,13 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import rich.console
 from array_record.python import array_record_module
 
+from rljax import environments
 from rljax.data import overlap, rows, stored, tokenizers
 from rljax.data.rows import prepare
+from rljax.run.data import inspect, show
 from tests import test_public_tokenizer as public
 
 ROWS = [{"question": f"What is {i} + 1? é", "answer": str(i + 1), "meta": {"level": i % 3}} for i in range(20)]
@@ -140,11 +144,11 @@ def test_a_column_that_some_rows_lack_is_named(tmp_path):
         source.require(["questin"])
 
 
-def test_without_pyarrow_the_extra_is_named(written, monkeypatch):
+def test_without_pyarrow_the_package_is_named(written, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "rljax.data.rows.arrow", raising=False)
     monkeypatch.delattr(rows, "arrow", raising=False)
-    with pytest.raises(ValueError, match=r"pip install 'rljax\[data\]'"):
+    with pytest.raises(ValueError, match=r"pip install pyarrow"):
         rows.read(written / "a.parquet")
     assert len(rows.read(written / "a.jsonl")) == 20
 
@@ -194,7 +198,7 @@ def test_overlap_finds_what_was_put_there():
 
 
 CHATML = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
@@ -235,3 +239,68 @@ def test_special_tokens_are_visible(tmp_path):
     ids = [*model.encode("ab"), model.eos, *model.encode("c")]
     assert [text for text, special in tokenizers.visible(model, ids) if not special] == ["ab", "c"]
     assert "".join(text for text, _ in tokenizers.visible(model, ids)) == f"ab{model.special()[model.eos]}c"
+
+
+def printed(function, *args, **options):
+    """Return what a function prints to a console that is no terminal."""
+    out = io.StringIO()
+    function(*args, rich.console.Console(file=out, width=500, markup=False), **options)
+    return out.getvalue()
+
+
+def test_inspect_counts_what_does_not_fit_and_what_is_common(tmp_path):
+    path, other = tmp_path / "a.jsonl", tmp_path / "other.jsonl"
+    listed = [{"question": " ".join(words_of(seed, 20)), "answer": "1" * (seed + 1)} for seed in range(10)]
+    path.write_text("\n".join(map(json.dumps, [*listed, listed[2]])))
+    other.write_text("\n".join(json.dumps({"problem": row["question"] + "!"}) for row in listed))
+    shown = printed(inspect.report, f"jsonl({str(path)!r}, completion_length=8)", against=[str(other)])
+    table = [line.split() for line in shown.splitlines() if " demonstrations " in line]
+    assert sum(int(line[2]) for line in table) == 11  # train and heldout
+    assert sum(int(line[-2]) for line in table) == 3  # answers of 8, 9 and 10 digits, which end-of-sequence follows
+    assert f"{path}:3 and {path}:11: " in shown
+    assert "heldout in train: 0 (0.0%) prompts are equal" in shown
+    shown = printed(inspect.report, str(path), against=[str(other)])
+    assert f"{other} in {path}: 10 (100.0%) prompts are equal" in shown and f"100% of {other}:1: " in shown
+    assert "question" in shown and "11" in shown
+
+
+def test_show_prints_what_the_model_sees(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"{i}+1=", "answer": str(i + 1)}) for i in range(30)))
+    model = public.write(tmp_path / "model", "byte level", chat_template=CHATML)
+    task, changes = f"jsonl({str(path)!r}, system='Add.')", [f"tokenizer.path={model}"]
+    shown = printed(show.examples, task, changes=changes, split="heldout", count=1)
+    (index,) = [i for i in range(30) if f">{i}+1=" in shown]
+    assert f"reference: '{index + 1}'" in shown and "reward of the demonstration: 1, correct" in shown
+    bound = environments.lookup("jsonl")(path, system="Add.").bind(tokenizers.load(model))
+    prompts = bound.prompts([0], "heldout")
+    (row,), (mask,) = prompts.token, prompts.mask
+    seen = "".join(
+        f"[[{t}]]" if s else t for t, s in tokenizers.visible(tokenizers.load(model), row[mask > 0].tolist())
+    )
+    assert seen in shown and "Add." in seen and "[[" in seen
+    with pytest.raises(ValueError, match="--index=99"):
+        show.examples(task, rich.console.Console(), changes=changes, index=99)
+
+
+PUBLISHED = {
+    "amc": {"id": 0, "problem": "What is 3 + 4?", "answer": 7.0, "url": ""},
+    "aime": {"ID": "2024-I-1", "Problem": "What is 3 + 4?", "Solution": "7", "Answer": 7},
+    "dapo_math": {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": "What is 3 + 4?"}],
+        "reward_model": {"ground_truth": "7", "style": "rule-lighteval/MATH_v2"},
+    },
+    "deepscaler": {"problem": "What is 3 + 4?", "answer": "7", "solution": ""},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sets_are_read_in_their_own_columns(name, tmp_path):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([PUBLISHED[name]]), tmp_path / "a.parquet")
+    (tmp_path / "a.json").write_text(json.dumps([PUBLISHED[name]]))
+    for file in ("a.parquet", "a.json"):
+        task = environments.lookup(name)(tmp_path / file, heldout=1.0)
+        assert task.text(0, "heldout").startswith("What is 3 + 4?") and task.target(0, "heldout") == "7"
+        assert task.reward("Answer: 7", "7")["outcome"] == "correct"
+        assert task.reward("Answer: 8", "7")["outcome"] == "wrong"

@@ -23,8 +23,9 @@ from rljax.environments import gsm8k
 from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
-from rljax.run import checkpoints, evaluate, loop, metrics
-from tests import compiler, flaky
+from rljax.run import checkpoints, evaluate, forks, loop, metrics, programs
+from rljax.run.reports import compare
+from tests import compiler, flaky, test_compare, tiny
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -562,15 +563,45 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
 
 
 @pytest.mark.full
+def test_a_run_in_a_store_can_be_forked_but_not_renamed(runs):
+    _, place = runs
+    config = tiny.config("grpo(kl=0.01)", phase__main__steps=6, checkpoint__init=f"{place}@main")
+    config.phase.more = schema.phase(steps=1)
+
+    def start(*phases, **fields):
+        config.phases = phases
+        config.model.update(fields)
+        complete = forks.complete(config)
+        assert complete.checkpoint.init == f"{place}@6"
+        return forks.load(programs.build(complete, tokenizers.load(forks.tokenizer(complete)), ONE))
+
+    _, params, _ = evaluate.load(place)
+    after = start("main", "more")
+    assert after.state is not None and after.step == int(after.state.step) == 6
+    same(after.state.params["policy"], params)
+    before = start("more")  # no phase in common
+    assert before.state is None and before.step == 0
+    same(before.policy, params)
+    with pytest.raises(ValueError, match=r"all phases had ended by step 6, so there is nothing to run"):
+        start("main")
+    with pytest.raises(ValueError, match=r"params/policy/embedding: saved \(\(17, 32\), .*expected \(\(17, 64\)"):
+        start("more", width=64)
+    with pytest.raises(ValueError, match=r"--fresh: .*killed contains a run, and an object store cannot rename it"):
+        loop.train(config, place, fresh=True, progress=False, devices=ONE)
+
+
+@pytest.mark.full
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
     reads = [
-        command("sample", "--workdir", place, "--prompt", "3+4=", "--samples", "2"),
-        command("metrics", place, "--count", "1"),
+        command("sample", place, "--prompt", "3+4=", "--samples", "2"),
+        command("rollouts", place, "--count", "1"),
+        command("report", place),
     ]
     outputs = [process.communicate(timeout=240)[0] for process in reads]
-    assert [process.returncode for process in reads] == [0, 0], outputs
+    assert [process.returncode for process in reads] == [0, 0, 0], outputs
     assert "step 6" in outputs[0] and outputs[0].count("3+4=") >= 2 and "step 6: 1 of" in outputs[1]
+    assert b"Step 6 of 6, finished, started 2 times" in storage.read(f"{place}/report.html")
 
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
@@ -634,6 +665,17 @@ def test_weights_and_tokenizers_come_and_go_through_failures(store):
     assert tokenizers.load(f"{BUCKET}/words") == made == tokenizers.load(f"{BUCKET}/words/tokenizer.model")
     with pytest.raises(FileNotFoundError, match=r"gs://.*nothing"):
         tokenizers.load(f"{BUCKET}/nothing")
+
+
+@pytest.mark.full
+def test_runs_are_compared_where_they_are(store, tmp_path):
+    for seed in range(2):
+        test_compare.write(tmp_path / f"seed={seed}", seed=seed)
+    for file in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        storage.write(f"{BUCKET}/study/{file.relative_to(tmp_path)}", file.read_bytes())
+    remote, local = compare.compare([f"{BUCKET}/study/seed=?"]), compare.compare([tmp_path])
+    assert remote.table == local.table and len(remote.runs) == 2
+    assert compare.compare(f"{BUCKET}/study").table == local.table
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """A sweep file becomes commands that a shell can run; errors are reported before any of them runs."""
 
+import io
 import itertools
 import os
 import pathlib
@@ -9,10 +10,11 @@ import subprocess
 import sys
 
 import pytest
+import rich.console
 
 from rljax.config import files
 from rljax.language import parse
-from rljax.run import sweep
+from rljax.run import seeds, sweep
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEAD = "from rljax import sweep\n\ndef get_sweep():\n    return "
@@ -178,3 +180,53 @@ def test_the_command_prints_counts_and_runs(write, tmp_path):
 def test_the_example_of_the_repository_expands():
     _, runs = sweep.commands(line(str(ROOT / "experiments/example_pieces/sweep.py")))
     assert len(runs) == 12 and len({words[-1] for words in runs}) == 12
+
+
+# --- seeds ----------------------------------------------------------------------------------------
+
+
+def test_seeds_are_a_range_or_a_list():
+    assert seeds.read("0:4") == [0, 1, 2, 3] and seeds.read("0,3,5") == [0, 3, 5] and seeds.read("7,0:2") == [7, 0, 1]
+    for text, message in (("0:0", "no seed"), ("1,0:2", "given twice"), ("a", "like 0:4"), ("-1", "like")):
+        with pytest.raises(ValueError, match=f"--seeds='{text}'.*{message}"):
+            seeds.read(text)
+
+
+def test_a_command_line_loses_some_flags_with_their_values():
+    words = [
+        "--config",
+        "x",
+        "--seeds",
+        "0:2",
+        "--workdir=a b",
+        "-seeds=3",
+        "--set",
+        "seed=1",
+        "--workdir",
+        "y",
+        "--check",
+    ]
+    assert seeds.without(words, "seeds", "workdir") == ["--config", "x", "--set", "seed=1", "--check"]
+
+
+def test_the_table_of_seeds_has_students_interval():
+    def result(accuracy):
+        return {"result": {"pass_at_k": {"1": [accuracy, 0, 1]}, "greedy": [0.5, 0, 1]}}
+
+    out = io.StringIO()
+    seeds.table({s: result(x) for s, x in enumerate((0.2, 0.3, 0.4))}, rich.console.Console(file=out, width=100))
+    # mean 30, s = 10, t_2 = 4.3027: half of the width is 4.3027 * 10 / sqrt(3) = 24.84
+    assert "30.0 [5.2, 54.8]" in out.getvalue() and "50.0 [50.0, 50.0]" in out.getvalue()
+
+
+@pytest.mark.full
+def test_the_command_runs_each_seed_in_its_own_directory(tmp_path):
+    words = ["-m", "rljax", "--config", "quickstart", "--seeds=0,3", "--workdir", "runs", "--check"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *words], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("seed ", "config ", "work directory "))]
+    assert lines == [
+        *("seed 0, 1 of 2", "config          quickstart, seed 0", "work directory  runs/seed=0: new, 420 steps"),
+        *("seed 3, 2 of 2", "config          quickstart, seed 3", "work directory  runs/seed=3: new, 420 steps"),
+    ]

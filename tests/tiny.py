@@ -23,7 +23,7 @@ def config(algorithm="grpo(kl=0.0)", **fields):
     c.phase.main = schema.phase(steps=2, evaluate="result", warmup=1)
     c.evaluation.update({"prompts": 4, "samples": 4, "final_prompts": 8, "final_samples": 4})
     c.checkpoint.every = 1
-    c.log.update({"rollouts": 1, "rollout_rows": 4})
+    c.log.update({"rollouts": 1, "rollout_rows": 4, "report": False})
     for name, value in fields.items():
         files.override(c, name.replace("__", "."), value)
     return c

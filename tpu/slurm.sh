@@ -35,7 +35,7 @@ code=0
 wait "$step" || code=$?
 echo "rljax: exit code $code"
 # Requeue after exit code 75 or death by a signal. A job that is being cancelled is no longer RUNNING.
-if ((code == 75 || code >= 128)) && ((${SLURM_RESTART_COUNT:-0} < maximum)) \
+if ((code == 75 || code >= 128)) && ((code != 130)) && ((${SLURM_RESTART_COUNT:-0} < maximum)) \
   && [[ $(squeue --noheader --jobs "$SLURM_JOB_ID" --format %T) == RUNNING ]]; then
   exec scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -25,7 +25,7 @@ def tapered(
       power: exponent of the probability; no unit.
 
     Returns:
-      The policy term, ``[B, T]`` nats, and the metric ``taper``, ``[B, T]``: the factor.
+      The policy term, ``[B, T]`` nats, and the metric ``own/taper``, ``[B, T]``: the factor.
 
     Raises:
       ValueError: the rollout has no advantage, or the scores have no logp.
@@ -33,7 +33,7 @@ def tapered(
     if rollout.advantage is None or scores.logp is None:
         raise ValueError("tapered: needs rollout.advantage and scores.logp; give the recipe an advantage piece")
     factor = jnp.where(rollout.advantage < 0, jax.lax.stop_gradient(jnp.exp(power * scores.logp)), 1.0)
-    return -rollout.advantage * factor * scores.logp, {"taper": factor}
+    return -rollout.advantage * factor * scores.logp, {"own/taper": factor}
 
 
 @algorithms.recipe

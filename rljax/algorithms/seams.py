@@ -29,6 +29,12 @@ def algorithm(text: str, field: str) -> types.Algorithm:
     return parse.one(text, parse.Registry("recipe", algorithms.TABLE), field, arguments)
 
 
+def plain(text: str) -> types.Algorithm:
+    """Build the recipe of a valid call with its default arguments."""
+    field = "config.algorithm"
+    return algorithm(parse.without_options(text, parse.Registry("recipe", algorithms.TABLE), field), field)
+
+
 def _edit(seam: str, text: str, current: tuple, prefix: str = "config.seam.") -> tuple:
     """Apply a seam's field to the pieces of a recipe at that seam."""
     text = text.strip()

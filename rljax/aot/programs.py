@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
 from rljax import types
@@ -17,10 +16,9 @@ from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.language import parse
 from rljax.run import programs
-from rljax.training import phases, sharding, steps
+from rljax.training import phases, sharding, steps, traces
 
 NAMES = ("rollout", "score", "update", "fused")
-_KEY = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
 
 class DoesNotFitError(Exception):
@@ -86,12 +84,6 @@ def make(config: schema.ConfigDict, target: topology.Topology, tokens: tuple[int
     return programs.build(config, tokenizer, devices=target.devices, task=shapes.Filler(*tokens)).steps[-1]
 
 
-def names(step: steps.Step) -> list[str]:
-    """Return the names of the programs that a step has."""
-    sampled = step.setup.algorithm.source.origin == "policy"
-    return ["rollout"] * sampled + ["score", "update"] + ["fused"] * (step.fused is not None)
-
-
 def blocks(step: steps.Step) -> float:
     """Return how many cache blocks decoding reads per token, averaged over a completion of full length."""
     columns = max(1, step.setup.task.completion_length - 1)
@@ -104,41 +96,14 @@ def assumed(step: steps.Step) -> flops.Assumed:
     return flops.Assumed(blocks(step), step.setup.networks["policy"].architecture.experts)
 
 
-def _prompts(step: steps.Step) -> types.Prompts:
-    """Return the abstract prompts of a step."""
-    setup = step.setup
-    count, length = setup.prompts * setup.algorithm.source.oversample, setup.task.prompt_length
-    return jax.eval_shape(
-        lambda: types.Prompts(
-            jnp.zeros((count, length), jnp.int32), jnp.zeros((count, length)), jnp.zeros((count,), jnp.int32)
-        )
-    )
-
-
-def _by_rows(step: steps.Step, tree: types.Tree) -> types.Tree:
-    """Return abstract arrays with the shardings of a step's rows."""
-    mesh = step.setup.mesh
-    rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
-
-    def shard(x: Any) -> jax.ShapeDtypeStruct:
-        try:
-            layout = rows if x.ndim else replicated
-            layout.shard_shape(x.shape)
-        except ValueError:  # the rows do not divide evenly
-            layout = replicated
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout)
-
-    return jax.tree.map(shard, tree)
-
-
-def _arguments(step: steps.Step) -> tuple[Any, ...]:
-    prompts = _prompts(step)
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    return step.shape.params["policy"], scalar, prompts.index, _by_rows(step, prompts), _KEY
+def names(step: steps.Step) -> list[str]:
+    """Return the names of the programs that are compiled of a step."""
+    run = traces.names(step)
+    return [*(name for name in run if name == "rollout"), "score", *(name for name in run if name != "rollout")]
 
 
 def trace(step: steps.Step, name: str) -> Any:
-    """Trace a program of a step.
+    """Trace a program of a step, or "score".
 
     Raises:
       ValueError: an unknown program, or one that this step does not have.
@@ -147,16 +112,10 @@ def trace(step: steps.Step, name: str) -> Any:
         raise ValueError(f"program {name!r}.{parse.nearest(name, NAMES)}")
     if name not in names(step):
         raise ValueError(f"program {name!r}: this step has {', '.join(names(step))}.")
-    if name == "rollout":
-        return step.sample.trace(*_arguments(step))
-    if name == "fused":
-        assert step.fused is not None
-        return step.fused.trace(step.shape, _KEY)
-    rows = _by_rows(step, jax.eval_shape(step.sample, *_arguments(step)))
-    if name == "update":
-        return step.update.trace(step.shape, rows, _KEY)
+    if name != "score":
+        return traces.trace(step, name)
     count = step.setup.rows  # rows trained on; the source may oversample
-    rows = jax.tree.map(lambda x: x.update(shape=(count, *x.shape[1:])) if x.ndim else x, rows)
+    rows = jax.tree.map(lambda x: x.update(shape=(count, *x.shape[1:])) if x.ndim else x, traces.rows(step))
     return jax.jit(lambda params, rows: _score(step.setup, params, rows)).trace(step.shape.params["policy"], rows)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import flags, logging
+from absl import flags
 
 from rljax import __main__, bench
 from rljax.bench import algebra, ceilings, choices, gap, parts, peers, shapes
 from rljax.config import files, schema
+from rljax.host import backends
 
 FLAGS = flags.FLAGS
 
@@ -122,12 +123,12 @@ def _table(record: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
-    logging.set_verbosity(logging.WARNING)
     f = FLAGS
     if argv[1:] not in ([], ["algebra"], ["choices"], ["gap"]):
         raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, or none for the step")
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
+    backends.start()
     if argv[1:] == ["choices"]:
         record = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
         table = choices.table

@@ -14,11 +14,12 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import schema
+from rljax.config import effects, schema
 from rljax.host import profiles
-from rljax.language import messages, parse, settings
+from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
+from rljax.run import sinks
 from rljax.training import optimizers
 from rljax.training.config import PhaseConfig
 from rljax.training.phases import Phase
@@ -38,6 +39,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
     built = settings.build(schema.Config, {name: value for name, value in config.items() if name != "phase"})
     if "" in built.sampler.stop:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
+    sinks.build(built.log.sinks, "config.log.sinks")
     return built
 
 
@@ -101,7 +103,18 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
         built.append(_phase(config, name, built[-1].last if built else 0, tasks))
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
-    return tuple(built)
+    unread = effects.of_fields(config, built)
+    return tuple(
+        dataclasses.replace(phase, warnings=(*lines, *phase.warnings))
+        for phase, lines in zip(built, unread, strict=True)
+    )
+
+
+def code(config: schema.ConfigDict) -> dict[str, str]:
+    """Return digests of the modules outside rljax that a config reaches, see ``reached``. Raises as ``phases``."""
+    with reached.recording() as modules:
+        phases(config)
+    return reached.digests(modules)
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
@@ -169,7 +182,7 @@ def _phase(
     def optimizer(text: str) -> optax.GradientTransformation:
         return _optimizer(text, f"{field}.optimizer", chosen.learner.clip_norm, start.warmup)
 
-    return Phase(
+    phase = Phase(
         name=name,
         first=first,
         last=first + start.steps,
@@ -179,6 +192,8 @@ def _phase(
         optimizers=tuple(optimizer(o.optimizer or start.optimizer) for o in algorithm.objectives),
         task=task,
     )
+    warnings, notes = effects.of_algorithm(phase, seams.plain(chosen.algorithm))
+    return dataclasses.replace(phase, warnings=tuple(warnings), notes=tuple(notes))
 
 
 def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> types.Algorithm:

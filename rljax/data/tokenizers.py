@@ -129,6 +129,14 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
     return _read(documents.content(path), str(source), date)
 
 
+def files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return the files of a tokenizer by name, which ``load`` accepts in a folder: those it was read from, if any."""
+    if not bundle.packed(tokenizer.serialized):
+        return {"tokenizer.model": tokenizer.serialized}
+    unpacked = bundle.unpack(tokenizer.serialized, "this tokenizer")
+    return {name: content for name, content in unpacked.items() if name not in ("config.json", bundle.DATE)}
+
+
 def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tokenizer:
     """Return a tokenizer that needs no files: trained on a corpus, or bytes.
 

@@ -322,34 +322,48 @@ def global_rows(read: Callable[[np.ndarray], types.Tree], count: int, sharding: 
 # --- shutdown -----------------------------------------------------------------------------------
 
 
-_terminate = threading.Event()  # SIGTERM was received within ``notice``
+_received: list[int] = []  # the signals that were received within ``notice``
 
 
 @contextlib.contextmanager
 def notice() -> Iterator[Callable[[int], bool]]:
-    """Yield a function from a step number to whether the run must stop after that step (SIGTERM was received).
+    """Yield a function from a step number to whether the run must stop after that step, for SIGTERM or Ctrl-C.
 
     Call the function once at every step. With several processes, jax watches for SIGTERM, and a handler installed
-    here would disable that; jax then reports the same step to all processes. With one process, a signal handler is
-    installed if this is the main thread.
+    here would disable that; jax then reports the same step to all processes, and Ctrl-C is passed on as SIGTERM. With
+    one process, signal handlers are installed if this is the main thread. A second Ctrl-C has its earlier effect.
     """
-    if jax.distributed.is_initialized():
-        yield multihost_utils.reached_preemption_sync_point
-        return
+    several = jax.distributed.is_initialized()
+    asked = multihost_utils.reached_preemption_sync_point if several else lambda step: bool(_received)
     if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False
+        yield asked
         return
-    previous = signal.signal(signal.SIGTERM, lambda *_: _terminate.set())
+    background = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # such a job ignores Ctrl-C
+    numbers = [*([] if background else [signal.SIGINT]), *([] if several else [signal.SIGTERM])]
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
+
+    def receive(number: int, frame: Any) -> None:
+        if number == signal.SIGINT:
+            signal.signal(number, previous[number])
+            os.write(2, b"\nCtrl-C: stopping after this step; press it again to stop at once.\n")
+            if several:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+        _received.append(number)
+
     try:
-        yield lambda step: _terminate.is_set()
+        for number in numbers:
+            signal.signal(number, receive)
+        yield asked
     finally:
-        signal.signal(signal.SIGTERM, previous)
-        _terminate.clear()
+        for number in numbers:
+            signal.signal(number, previous[number])
+        _received.clear()
 
 
-def terminating() -> bool:
-    """Return whether SIGTERM was received within ``notice``; False if several processes decide together."""
-    return _terminate.is_set()
+def received() -> str:
+    """Return "SIGTERM" or "Ctrl-C", received within ``notice``, else ""; always "" if several processes decide."""
+    return "Ctrl-C" if signal.SIGINT in _received else "SIGTERM" if _received else ""
 
 
 def lost(error: BaseException | None) -> bool:

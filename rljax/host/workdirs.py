@@ -19,7 +19,7 @@ from rljax import data
 from rljax.data import storage
 from rljax.host import owners
 
-LOGS = ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "verdicts.jsonl")
+LOGS = tuple(f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "verdicts", "events"))
 _SECONDS = 60.0  # between two uploads of the thread
 
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rljax.language import messages, sources
+from rljax.language import messages, reached, sources
 
 T = TypeVar("T", bound=Callable)
 
@@ -29,6 +29,7 @@ KINDS = {
     "piece": "a decorator of rljax.transforms.define",
     "task": "@rljax.environments.task",
     "optimizer": "@rljax.training.optimizers.optimizer",
+    "sink": "@rljax.run.sinks.sink",
 }
 """The kinds of marked objects, each with the decorator that marks it."""
 
@@ -156,6 +157,7 @@ def _permit(path: str) -> None:
 
 
 def _import(module: str, name: str, shown: str) -> object:
+    reached.record(module)
     try:
         return getattr(importlib.import_module(module), name, None)
     except Exception as error:  # the module's own errors

@@ -1,5 +1,6 @@
 """Text of error messages: user text in them is shortened, printable, and on one line."""
 
+from collections.abc import Sequence
 from typing import Any
 
 _LONGEST_VALUE = 200  # characters of a value in a message
@@ -19,6 +20,22 @@ def printable(message: Any) -> str:
     """Return a message on one line, shortened to 4,000 characters, with escapes for what could control a terminal."""
     text = " ".join(_shortened(str(message), _LONGEST_MESSAGE).split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def argument(argv: Sequence[str], meaning: str) -> str:
+    """Return the argument of a command that takes one.
+
+    Args:
+      argv: the command and its arguments, without flags.
+      meaning: what the argument is, such as "the work directory of a run".
+
+    Raises:
+      ValueError: there is none, or there are several.
+    """
+    if len(argv) != 2:
+        given = f"got {len(argv) - 1}: {' '.join(argv[1:])}" if argv[1:] else "got none"
+        raise ValueError(f"{argv[0]}: expected one argument, {meaning}; {given}. See {argv[0]} --help")
+    return argv[1]
 
 
 def _shortened(text: str, limit: int) -> str:

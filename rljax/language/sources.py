@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import pkgutil
+from typing import Any
 
 from rljax.language import messages
 
@@ -26,7 +27,12 @@ def defined(module: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 def source(module: str) -> str | None:
-    """Return the source of a module, found as the import system does, but without importing its packages.
+    """Return the source of a module, or None if it has none, as a compiled one; raises as ``find``."""
+    return getattr(find(module), "get_source", lambda name: None)(module)
+
+
+def find(module: str) -> Any:
+    """Return the loader of a module, found as the import system does, but without importing its packages.
 
     Raises:
       ImportError: there is no such module.
@@ -47,4 +53,4 @@ def source(module: str) -> str | None:
         locations = portions
     if loader is None:
         raise ImportError(f"no module named {messages.shown(module)}")
-    return getattr(loader, "get_source", lambda name: None)(name)  # compiled modules have none
+    return loader

@@ -10,15 +10,23 @@ Training
 Files of a run
 ``checkpoints``    Checkpoints, written in the background and verified when restored: ``Checkpointer``.
 ``digests``        Names and digests of the arrays of a checkpoint.
-``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl and TensorBoard events: ``Logger``.
+``metrics``        Metrics, timings, evaluations and sampled rollouts as jsonl: ``Logger``.
+``events``         Starts, warnings, memory and ends of a run, with times: ``Events``.
+``steplog``        An append-only file of records that a resumed run cuts back: ``StepLog``.
+``sinks``          Where records go beside these: TensorBoard, W&B, CSV.
+``glossary``       Unit, meaning and bad values of every metric.
+``watch``          Symptoms of failure in the metrics, and their remedies: ``Watcher``.
 ``progress``       The progress line: ``Progress``.
 ``plots``          The learning curve and pass@k: ``learning_curve``, ``passk``.
+``reports``        Pages on runs, rollouts and metrics in the terminal, and the comparison of several: ``compare``.
 
 Commands on runs
 ``evaluate``       pass@k and greedy accuracy: ``evaluate``, ``table``.
 ``passk``          Unbiased estimators of pass@k and their intervals: ``pass_at_k``, ``bootstrap``, ``wilson``.
 ``sample``         Completions of a prompt: ``complete``.
 ``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
+``seeds``          One config with several seeds, and a table of the results.
+``preview``        What a run would do, without devices: ``--check``.
 ``sharding``       How a config's train state is laid out over a mesh.
 ``convert``        A policy as a public checkpoint, and the reverse.
 """

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -99,6 +99,7 @@ class Checkpointer(contextlib.AbstractContextManager):
     Args:
       directory: the directory of the checkpoints, created by the first save.
       max_to_keep: number of newest checkpoints to keep besides the best; with 1 there is no older one to fall back to.
+      keep: steps of further checkpoints to keep.
       save_interval: ``save`` without ``force`` saves only steps divisible by it.
       best: the metric that ranks checkpoints; higher is better.
 
@@ -107,13 +108,19 @@ class Checkpointer(contextlib.AbstractContextManager):
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, max_to_keep: int = 2, save_interval: int = 1, best: str = "accuracy"
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        max_to_keep: int = 2,
+        keep: Collection[int] = (),
+        save_interval: int = 1,
+        best: str = "accuracy",
     ):
         for name, value in (("max_to_keep", max_to_keep), ("save_interval", save_interval)):
             if value < 1:
                 raise ValueError(f"{name}: got {value}, must be at least 1")
         self._directory = storage.path(directory)
-        self._max_to_keep, self._save_interval, self._best = max_to_keep, save_interval, best
+        self._max_to_keep, self._keep, self._save_interval, self._best = max_to_keep, keep, save_interval, best
         self._writer: ocp.CheckpointManager | None = None
         self._scores: dict[int, float] = {}
         self._last: int | None = None  # the step last saved or restored
@@ -215,7 +222,7 @@ class Checkpointer(contextlib.AbstractContextManager):
           CheckpointError: no checkpoint can be read; the message lists the errors.
           storage.Unavailable: the store did not respond.
         """
-        state, record, failures = self._first(step, lambda record: self._read_tree(like, "", record))
+        state, record, failures = self._first(step, lambda record: self._read_tree(like, "", record, whole=True))
         self.close()  # the next save starts from what was restored
         self._last, self._unreadable = record["step"], set(failures)
         return state, record["extras"], record["step"]
@@ -235,6 +242,10 @@ class Checkpointer(contextlib.AbstractContextManager):
         """
         params, record, _ = self._first(step, lambda record: self._read_tree(like, "params/", record))
         return params, record["extras"], record["step"]
+
+    def restore_part(self, like: types.TrainState, step: int) -> types.TrainState:
+        """Restore the leaves that ``like``, a part of the state, has; otherwise as ``restore_params``."""
+        return self._first(step, lambda record: self._read_tree(like, "", record))[0]
 
     def read_extras(self, step: int | None = None) -> dict[str, Any]:
         """Return the extras of the newest checkpoint with a readable record, or of ``step``. Raises as ``restore``."""
@@ -288,10 +299,10 @@ class Checkpointer(contextlib.AbstractContextManager):
         storage.empty_trash(self._directory)
 
     def _delete_old(self) -> None:
-        """Delete all but the newest steps and the best; orbax's deletion would remove the commit mark at any point."""
+        """Delete old checkpoints; orbax's deletion would remove the commit mark at any point."""
         if processes.leader():
             steps = self.all_steps()
-            for step in set(steps[: -self._max_to_keep]) - {_best(steps, self._scores)}:
+            for step in set(steps[: -self._max_to_keep]) - {_best(steps, self._scores), *self._keep}:
                 try:
                     storage.remove(self._directory / str(step))
                 except OSError as error:  # the run continues; the next save tries again
@@ -338,10 +349,10 @@ class Checkpointer(contextlib.AbstractContextManager):
                 scores[step] = float(self._read_record(step)["metrics"][self._best])
         return scores
 
-    def _read_tree(self, like: Like, prefix: str, record: dict[str, Any]) -> types.Tree:
+    def _read_tree(self, like: Like, prefix: str, record: dict[str, Any], whole: bool = False) -> types.Tree:
         target = like(record["extras"]) if callable(like) else like
         flat = {prefix + name: leaf for name, leaf in digests.flatten(target).items()}
-        self._check(flat, record, whole=not prefix)
+        self._check(flat, record, whole)
         values = _guarded(self._read_arrays, flat, record)
         return jax.tree.unflatten(jax.tree.structure(target), [values[name] for name in flat])
 

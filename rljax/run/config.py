@@ -24,7 +24,10 @@ class CheckpointConfig:
     """Checkpoints of the train state."""
 
     every: Count = setting(100, "Steps between checkpoints; phases and evaluations end with one too.")
-    max_to_keep: Count = setting(2, "Newest checkpoints kept, beside the best.", fixed=True)
+    max_to_keep: Count = setting(2, "Newest checkpoints kept, beside the best and those at ends of phases.", fixed=True)
+    init: str = setting(
+        "", "Run whose parameters this one begins with: RUN@STEP, RUN@PHASE or RUN, its newest checkpoint.", fixed=True
+    )
 
     __post_init__ = settings.check
 
@@ -35,6 +38,10 @@ class LogConfig:
 
     every: Count = setting(10, "Steps between flushes of the metrics.")
     rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; 0: none.")
-    rollout_rows: Size = setting(8, "Rows of a dump.")
+    rollout_rows: Size = setting(32, "Rows of a dump, rounded up to whole groups; 0: none.")
+    report: bool = setting(True, "Write report.html when the run ends or is interrupted.", fixed=True)
+    sinks: str = setting(
+        "tensorboard()", "Where else records go: calls such as tensorboard() | csv(); 'none'.", fixed=True
+    )
 
     __post_init__ = settings.check

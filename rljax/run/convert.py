@@ -1,10 +1,12 @@
 """Copy a policy between a public checkpoint and a run: ``python -m rljax convert``.
 
-    python -m rljax convert --source Qwen2.5-0.5B                  # print the architecture; check all tensors
-    python -m rljax convert --source RUN --target out --like Qwen2.5-0.5B    # write a run's policy for transformers
+    python -m rljax convert Qwen2.5-0.5B                          # print the architecture; check all tensors
+    python -m rljax convert runs/first --target out               # write a run's policy and tokenizer for transformers
 
-A source is a folder with config.json and safetensors, or the work directory of a run; both may be on gs://. Training
-from a public checkpoint needs no conversion: ``config.model.weights`` names the folder.
+The source is a folder with config.json and safetensors, or the work directory of a run; both may be on gs://. A run's
+tokenizer is written as the files that it was read from, so transformers reads it if these are tokenizer.json or a
+SentencePiece model; rljax reads every kind. Training from a public checkpoint, or from such a folder, needs no
+conversion: ``config.model.weights`` names the folder.
 """
 
 import dataclasses
@@ -12,9 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import flags, logging
+from absl import flags
 
-from rljax.data import storage
+from rljax.data import storage, tokenizers
+from rljax.host import backends
+from rljax.language import messages
 from rljax.models import architectures
 from rljax.models.checkpoints import families, weights
 from rljax.types import Tree
@@ -24,27 +28,26 @@ FLAGS = flags.FLAGS
 
 def _read(
     source: str, step: int | None, dtype: str, allow_code: Sequence[str]
-) -> tuple[architectures.Architecture, Tree]:
-    """Return architecture and parameters of a public checkpoint or of a run's policy."""
+) -> tuple[architectures.Architecture, Tree, dict[str, bytes]]:
+    """Return architecture and parameters of a public checkpoint or of a run's policy, and a run's tokenizer files."""
     if not storage.is_dir(storage.path(source) / "checkpoints"):
         config = weights.config(source)
         try:
             fields: dict[str, Any] = families.read(config)
         except ValueError as error:
-            raise ValueError(f"--source={source}: {error}") from None
+            raise ValueError(f"{source}: {error}") from None
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
-        return architecture, weights.load(source, architecture)
+        return architecture, weights.load(source, architecture), {}
     from rljax.run import evaluate
 
     program, params, _ = evaluate.load(source, step=step, allow_code=allow_code)
-    return program.policy.architecture, params
+    return program.policy.architecture, params, tokenizers.files(program.tokenizer)
 
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string("source", None, "Folder of a public checkpoint, or work directory of a run.", required=True)
     flags.DEFINE_string("target", "", "Folder to write, which must not exist yet; default: only describe the source.")
-    flags.DEFINE_string("like", "", "Folder whose tokenizer files are copied to the target.")
+    flags.DEFINE_string("like", "", "Folder whose tokenizer files are copied to the target; default: a run's own.")
     flags.DEFINE_string("family", "", f"Family to write: {', '.join(families.FAMILIES)}; default: the first that fits.")
     flags.DEFINE_enum("dtype", "", ["", "float32", "bfloat16"], "Type of the written tensors; default: unchanged.")
     flags.DEFINE_integer("step", None, "Checkpoint of a run; default: the newest.")
@@ -53,15 +56,13 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Read a source, print its architecture, and write it to --target if set."""
-    if len(argv) > 1:
-        raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)
-    f = FLAGS
-    architecture, params = _read(f.source, f.step, f.dtype, f.allow_code)
+    f, source = FLAGS, messages.argument(argv, "a folder of a public checkpoint, or the work directory of a run")
+    backends.start()
+    architecture, params, tokenizer = _read(source, f.step, f.dtype, f.allow_code)
     count = sum(x.size for x in jax.tree.leaves(params))
-    print(f"{f.source}: {count:,} parameters in {architecture.param_dtype}")
+    print(f"{source}: {count:,} parameters in {architecture.param_dtype}")
     for name, value in dataclasses.asdict(architecture).items():
         print(f"  {name} = {value!r}")
     if f.target:
-        weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like)
+        weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like, tokenizer=tokenizer)
         print(f"wrote {f.target}")

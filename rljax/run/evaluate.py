@@ -1,6 +1,7 @@
 """Evaluation: unbiased pass@k and greedy accuracy on held-out prompts.
 
-python -m rljax evaluate --workdir DIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+python -m rljax evaluate WORKDIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+python -m rljax evaluate runs/first --samples 64
 """
 
 import base64
@@ -17,14 +18,14 @@ import numpy as np
 import rich.console
 import rich.table
 import rich.text
-from absl import flags, logging
+from absl import flags
 
 from rljax import environments, sampling, types
 from rljax.config import files
 from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
-from rljax.host import processes
-from rljax.language import dotted
+from rljax.host import backends, processes
+from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, passk, programs
 from rljax.training import steps
 
@@ -71,7 +72,8 @@ def evaluate(
       A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
       with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
-      correct, which count as not correct; ``length``, the mean in tokens; and ``examples``, a few completions.
+      correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
+      number of correct completions of each prompt; and ``examples``, a few completions.
 
     Raises:
       ValueError: a k is greater than the number of samples.
@@ -104,6 +106,8 @@ def evaluate(
         "greedy": [right / prompts, *passk.wilson(right, prompts)],
         "unjudged": float((sampled["outcome"] == types.Outcome.UNJUDGED).mean()),
         "length": float(sampled["length"].mean()),
+        "correct": correct.tolist(),
+        "greedy_correct": (greedy["outcome"] == types.Outcome.CORRECT).astype(int).tolist(),
         "examples": [
             {
                 "prompt": task.text(i, split),
@@ -208,6 +212,7 @@ def load(
       FileNotFoundError: there is no such checkpoint.
       ValueError: an unknown task, one that the tokenizer cannot encode, or code that ``allow_code`` does not allow.
     """
+    backends.start()
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
         extras = saved.read_extras(step)
         if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("tokenizer"), str):
@@ -228,7 +233,6 @@ def load(
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; default: the run's.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
     flags.DEFINE_list("allow_code", [], ALLOW_CODE)
@@ -240,11 +244,8 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Evaluate a checkpoint; print a table and one line of JSON."""
-    if len(argv) > 1:
-        raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)
     f = flags.FLAGS
-    program, params, step = load(f.workdir, f.task, f.step, f.allow_code)
+    program, params, step = load(messages.argument(argv, "the work directory of a run"), f.task, f.step, f.allow_code)
     number = program.number(step - 1)
     with host_rollouts.verifiers(program.setups[number]) as workers:
         record = evaluate(
@@ -260,4 +261,4 @@ def main(argv: Sequence[str]) -> None:
             phase=number,
         )
     table([record])
-    print(json.dumps({k: v for k, v in record.items() if k != "examples"}))
+    print(json.dumps({k: v for k, v in record.items() if k not in ("examples", "correct", "greedy_correct")}))

@@ -155,7 +155,7 @@ def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.V
         parts=task.parts,
         memory=fields.memory,
         threshold=fields.threshold,
-        interrupted=processes.terminating,
+        interrupted=lambda: bool(processes.received()),
     )
 
 
@@ -224,7 +224,7 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
 
     Raises:
       VerifierError: it crashed on every row; its note is the first traceback.
-      Interrupted: the process received SIGTERM.
+      Interrupted: the process received SIGTERM or Ctrl-C.
     """
     local = [(r.place, p.result()) for r, p in zip(rows, pending, strict=True)]
     every = [part for process in processes.gather(local) for part in process]
@@ -299,7 +299,7 @@ def rollout(
 
     Raises:
       VerifierError: the verifier crashed on every row; its note is the first traceback.
-      Interrupted: the process received SIGTERM.
+      Interrupted: the process received SIGTERM or Ctrl-C.
     """
     key, params, task = program.key, state.params["policy"], step.setup.task
     position, index = processes.fetch(step.next_prompts(state, key))

@@ -2,24 +2,26 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from rljax import types
-from rljax.config import files, resolve, schema
-from rljax.data import documents, tokenizers
+from rljax.config import resolve, schema
+from rljax.data import tokenizers
 from rljax.environments.verifiers import pool
-from rljax.host import processes, profiles, workdirs
-from rljax.run import evaluate, host_rollouts, plots, programs, session
+from rljax.host import backends, processes, profiles, workdirs
+from rljax.run import evaluate, events, forks, host_rollouts, identity, plots, programs, session
 from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
 """Exit code 75 after SIGTERM: the run is unfinished and can be resumed."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: the run is unfinished and can be resumed."""
 
 
 class Recompiled(RuntimeError):
@@ -61,40 +63,6 @@ def _bounds(program: programs.Program) -> list[tuple[str, int]]:
 def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = {p.start.evaluate for p in program.phases}
     return [e for e in evaluations if e["name"] in names]
-
-
-def _open_directory(
-    config: schema.ConfigDict, directory: workdirs.WorkDirectory | None, allow_config_change: bool
-) -> bytes | None:
-    """Become the owner of a work directory that is new or has this config; return its serialized tokenizer, if any.
-
-    Raises:
-      ValueError: another process uses it, it has a run of another config (the message lists the fields that differ), or
-        it cannot be written.
-    """
-    if directory is None:
-        return None
-    directory.owner.acquire()
-    stored = directory.read("config.json")
-    if stored is not None:
-        where = str(directory.path / "config.json")
-        lines = files.differences(files.from_dict(documents.parse_object(stored, where), f"{where}: config"), config)
-        if lines and not allow_config_change:
-            raise ValueError(
-                f"{directory.path} contains a run of another config. Choose another --workdir, or continue this run "
-                "with the changed config by --allow_config_change. Differences:\n  " + "\n  ".join(lines)
-            )
-    return directory.read("tokenizer.model")
-
-
-def _check_same(config: schema.ConfigDict) -> None:
-    """Raise ValueError in every process if the processes have different configs."""
-    first, *others = (files.from_dict(json.loads(c)) for c in processes.gather(files.dumps(config)))
-    for process, other in enumerate(others, start=1):
-        if lines := files.differences(first, other):
-            raise ValueError(
-                f"process {process} has another config than process 0. Differences:\n  " + "\n  ".join(lines)
-            )
 
 
 def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):
@@ -143,12 +111,25 @@ def _evaluation(
     return record
 
 
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[int], bool]]:
+    """As ``processes.notice``; ``Interrupted`` becomes a KeyboardInterrupt after Ctrl-C, and names the signal."""
+    with processes.notice() as stopping:
+        try:
+            yield stopping
+        except Interrupted as stopped:
+            keyboard = processes.received() == "Ctrl-C"
+            message = f"{processes.received() or 'SIGTERM'}: {stopped}"
+            raise (KeyboardInterrupt if keyboard else Interrupted)(message) from stopped.__cause__
+
+
 def train(
     config: schema.ConfigDict,
     workdir: str | os.PathLike[str] | None = None,
     *,
     allow_config_change: bool = False,
     allow_log_gap: bool = False,
+    fresh: bool = False,
     progress: bool = True,
     devices: Sequence[Any] | None = None,
 ) -> Result:
@@ -157,8 +138,10 @@ def train(
     Args:
       config: see ``config.default``.
       workdir: folder for checkpoints, logs and plots; None keeps everything in memory, and the run cannot be resumed.
-      allow_config_change: whether a work directory may be continued with a different config.
+      allow_config_change: whether a work directory may be continued with a different config, or with changed code of
+        the modules outside rljax that the config reaches.
       allow_log_gap: whether a work directory may be continued if its logs lack records from before the checkpoint.
+      fresh: whether to start anew; an earlier run in the work directory is renamed to NAME.old-1, and so on.
       progress: whether to show the progress line.
       devices: the devices of the mesh; None: all devices.
 
@@ -170,46 +153,59 @@ def train(
         explains.
       OSError: a file cannot be written, or was deleted during the run.
       Interrupted: the process received SIGTERM; the state is saved, except during an evaluation.
+      KeyboardInterrupt: Ctrl-C, which saves like SIGTERM; the second one stops at once.
       VerifierError: the workers of a host task cannot be started, or every score of a step crashed.
       NonFinite: too many consecutive updates were not finite.
       Recompiled: a function of the step was compiled more than once.
       profiles.OutOfMemory: a device ran out of memory.
     """
-    config = resolve.complete(config)
-    programs.start_devices(resolve.check(config).cpu_devices)
-    _check_same(config)
+    config = forks.complete(resolve.complete(config))
+    backends.start(resolve.check(config).cpu_devices)
+    code = resolve.code(config)
+    identity.check_same(config, code)
     directory = None if workdir is None else workdirs.WorkDirectory(workdir)
     with contextlib.ExitStack() as stack:
         if directory is not None:
             stack.callback(directory.close)
-        saved = processes.from_leader(lambda: _open_directory(config, directory, allow_config_change))
+        happened = stack.enter_context(events.Events())
+        saved = directory and processes.from_leader(
+            lambda: identity.claim(directory, config, code, allow_change=allow_config_change, fresh=fresh)
+        )
+        if saved is None and config.checkpoint.init:
+            saved = processes.from_leader(lambda: forks.tokenizer(config))
         if saved is None and processes.several():  # created by one process, so that all have the same
             settings, resolved = resolve.check(config), resolve.phases(config)
             saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
         tokenizer = None if saved is None else tokenizers.load(saved)
         program = processes.together(lambda: programs.build(config, tokenizer, devices))
         workers = _workers(program, stack)
-        stopping = stack.enter_context(processes.notice())
-        run = stack.enter_context(session.Session(program, directory, progress, allow_log_gap))
+        stopping = stack.enter_context(_signals())
+        run = stack.enter_context(session.Session(program, code, directory, happened, progress, allow_log_gap))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
         )
+        run.announce()
         state = run.state
+        if progress and processes.leader():
+            run.greet()
         for number, (phase, step) in enumerate(zip(program.phases, program.steps, strict=True)):
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
-                run.announce(step)
-                state = step.begin(state, program.key, program.initial() if state is None else None)
+                state = step.begin(state, program.key, run.initial() if state is None else None)
             assert state is not None
             state = _phase(run, number, step, state, workers[number], stopping)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
-            plots.learning_curve(result.history, run.written.path / "learning_curve.png", _bounds(program))
+            pictures = [run.written.path / "learning_curve.png"]
+            plots.learning_curve(result.history, pictures[0], _bounds(program))
             named = _named(program, result.evaluations)
             if named:
-                plots.passk(named, run.written.path / "passk.png")
+                pictures.append(run.written.path / "passk.png")
+                plots.passk(named, pictures[1])
+            for picture in pictures:
+                run.logger.picture(picture, program.updates)
     return result
 
 
@@ -260,5 +256,5 @@ def _phase(
         run.step = current
         if stop and current < run.program.updates:
             saved = "saved" if run.saver is not None else "not saved (no work directory)"
-            raise Interrupted(f"SIGTERM: stopped after step {current} of {run.program.updates}, {saved}.")
+            raise Interrupted(f"stopped after step {current} of {run.program.updates}, {saved}.")
     return state

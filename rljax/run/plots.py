@@ -1,10 +1,12 @@
 """The two figures of a run: the learning curve, and pass@k of its evaluations.
 
 Figures are matplotlib ``Figure`` objects created without pyplot, so there is no global state; a notebook displays the
-figure that a cell returns. They have 1000 x 600 pixels and the colors of the Okabe-Ito palette, which color-blind
+figure that a cell returns. They are 1000 pixels wide and have the colors of the Okabe-Ito palette, which color-blind
 readers can distinguish.
 """
 
+import dataclasses
+import fnmatch
 import functools
 import io
 import math
@@ -20,24 +22,74 @@ from rljax.data import storage
 Record = Mapping[str, Any]
 Path = str | os.PathLike[str]
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_GREY = "#595959"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#595959"
 
-# The title, the unit, and the metrics with their labels of each panel.
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A panel of a learning curve: title, unit, the patterns of its metrics, and whether it names a single one."""
+
+    title: str
+    unit: str
+    names: tuple[str, ...]
+    named: bool = False
+
+
+# Of all phases that train on rewards, on demonstrations, on pairs, and on values. A panel without data is left out, and
+# one whose metrics do not vary if another varies; of the others, the first ``_MAX_PANELS`` are drawn.
 _PANELS = (
-    ("Reward and accuracy", "mean over completions", (("reward", "reward"), ("accuracy", "accuracy"))),
-    ("Entropy", "nats per token", (("entropy", "entropy"),)),
-    ("Completion length", "tokens", (("length", "length"),)),
-    ("KL to the reference", "nats per token", (("kl", "KL"),)),
-    ("Gradient norm", "L2, before clipping", (("gradient_norm", "gradient norm"),)),
+    Panel("Reward and accuracy", "mean over completions", ("reward", "accuracy")),
+    Panel("Loss", "of phases without rewards", ("loss",)),  # a policy gradient's loss is no measure of progress
+    Panel("Preferences", "mean over pairs", ("*margin", "preference_accuracy"), named=True),
+    Panel("Critics", "mean over tokens", ("*/loss", "loss/value", "*explained_variance"), named=True),
+    Panel("Entropy", "nats per token", ("entropy",)),
+    Panel("KL to the reference", "nats per token", ("kl",)),
+    Panel("Completion length", "tokens", ("length",)),
+    Panel("Fractions", "of completions or groups", ("truncated", "flat_groups"), named=True),
+    Panel("Parts of the reward", "mean over completions", ("reward/*",), named=True),
+    Panel("Gradient norm", "L2, before clipping", ("gradient_norm",)),
 )
-_MAX_PANELS = 4  # with KL, the gradient norm is left out
+_MAX_PANELS = 6
+_MAX_LINES = len(COLORS)
+
+
+def panels(history: Sequence[Record]) -> list[Panel]:
+    """Return the panels that fit what was trained, with the metrics that the history has.
+
+    Raises:
+      ValueError: the history has none of the metrics.
+    """
+    present = sorted({name for record in history for name in record})
+    chosen = []
+    # metrics of other modules than the policy that no panel shows
+    taken = {
+        name for pattern in ("*/gradient_norm", "*/skipped", "*/loss/*") for name in fnmatch.filter(present, pattern)
+    }
+    for panel in _PANELS:
+        names = [name for pattern in panel.names for name in fnmatch.filter(present, pattern)]
+        names = [name for name in dict.fromkeys(names) if name not in taken and len(points(history, name))]
+        if names:
+            chosen.append(dataclasses.replace(panel, names=tuple(names[:_MAX_LINES])))
+            taken |= set(names)
+    if not chosen:
+        names = ", ".join(name for panel in _PANELS for name in panel.names)
+        raise ValueError(f"history: got {len(history)} records with {present}, must have one of {names}")
+    vary = [panel for panel in chosen if any(np.ptp(points(history, name)[:, 1]) > 0 for name in panel.names)]
+    return [panel for panel in chosen if panel in vary or panel is chosen[0]][:_MAX_PANELS]
+
+
+def points(history: Sequence[Record], name: str) -> np.ndarray:
+    """Return the steps and finite values of a metric, ``[points, 2]``; the loss is that of steps without a reward."""
+    records = [record for record in history if name in record and not (name == "loss" and "reward" in record)]
+    rows = [(record["step"], float(record[name])) for record in records]
+    return np.array([row for row in rows if math.isfinite(row[1])], float).reshape(-1, 2)
 
 
 def learning_curve(
     history: Sequence[Record], path: Path | None = None, phases: Sequence[tuple[str, int]] = ()
 ) -> figure.Figure:
-    """Draw reward, accuracy, entropy, length, and KL or gradient norm against the step.
+    """Draw the metrics that fit what was trained against the step: rewards, losses, entropy, KL, length, and so on.
 
     Values are drawn light, their moving average within a phase dark. Panels without data and non-finite values are left
     out.
@@ -53,29 +105,40 @@ def learning_curve(
     Raises:
       ValueError: the history is empty or has none of the metrics.
     """
-    present = {name for record in history for name in record}
-    panels = [panel for panel in _PANELS if any(name in present for name, _ in panel[2])][:_MAX_PANELS]
-    if not panels:
-        names = ", ".join(name for panel in _PANELS for name, _ in panel[2])
-        raise ValueError(f"history: got {len(history)} records with {sorted(present)}, must have one of {names}")
-    phases = list(phases) or _phases_of(history)
-    fig = _figure()
-    columns = 2 if len(panels) > 1 else 1
-    grid = fig.subplots(math.ceil(len(panels) / columns), columns, sharex=True, squeeze=False).ravel()
-    for ax, (title, unit, lines) in zip(grid, panels, strict=False):
-        for color, (name, label) in zip(_COLORS, lines, strict=False):
-            _line(ax, history, phases, name, label, color)
-        _decorate(ax, title, "step", unit)
-        _mark_phases(ax, phases, history[-1]["step"])
-        if len(ax.get_legend_handles_labels()[1]) > 1:
-            position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
-            ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
-    for ax in grid[len(panels) :]:
+    chosen = panels(history)
+    columns = 2 if len(chosen) > 1 else 1
+    rows = math.ceil(len(chosen) / columns)
+    fig = _figure(3.0 * max(rows, 2))
+    grid = fig.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    for ax, panel in zip(grid, chosen, strict=False):
+        _draw(ax, history, panel, list(phases) or phases_of(history))
+        first, last = history[0]["step"], history[-1]["step"]  # the panels share their axis
+        mark_phases(ax, list(phases) or phases_of(history), first, last)
+    for ax in grid[len(chosen) :]:
         ax.remove()
-    for ax in grid[: len(panels)]:
-        ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        ax.tick_params(labelbottom=True)
     return _finish(fig, path)
+
+
+def learning_curves(history: Sequence[Record], phases: Sequence[tuple[str, int]] = ()) -> list[figure.Figure]:
+    """Return the panels of ``learning_curve`` as a figure each, for pages."""
+    figures = []
+    for panel in panels(history):
+        figures.append(small())
+        ax = figures[-1].subplots()
+        _draw(ax, history, panel, list(phases) or phases_of(history))
+        mark_phases(ax, list(phases) or phases_of(history), *ax.dataLim.intervalx)
+    return figures
+
+
+def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequence[tuple[str, int]]) -> None:
+    for color, name in zip(COLORS, panel.names, strict=False):
+        _line(ax, history, phases, name, color)
+    decorate(ax, panel.title, "step", panel.unit)
+    if len(panel.names) > 1 or panel.named:
+        position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
+        ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    ax.tick_params(labelbottom=True)
 
 
 def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Figure:
@@ -98,7 +161,7 @@ def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Fig
     ax = fig.subplots()
     ks = sorted({int(k) for record in evaluations for k in record["pass_at_k"]})
     for i, record in enumerate(evaluations):
-        color, dashes = _COLORS[i % len(_COLORS)], ("-", "--", ":")[i // len(_COLORS) % 3]
+        color, dashes = COLORS[i % len(COLORS)], ("-", "--", ":")[i // len(COLORS) % 3]
         label = f"{record['name']} (step {record['step']})"
         rows = sorted((int(k), row) for k, row in record["pass_at_k"].items())
         x = [k for k, _ in rows]
@@ -117,28 +180,29 @@ def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Fig
     ax.set_xticks(ticks, labels=[*(["greedy"] if greedy else []), *(str(k) for k in ks)])
     ax.minorticks_off()
     if greedy:
-        ax.axvline(ks[0] / 2**0.5, color=_GREY, linewidth=0.8)
+        ax.axvline(ks[0] / 2**0.5, color=GREY, linewidth=0.8)
     ax.set_ylim(-0.02, 1.02)
     ax.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
-    _decorate(ax, "Held-out prompts solved in k tries, with 95 % intervals", "k, samples per prompt", "pass@k")
+    decorate(ax, "Held-out prompts solved in k tries, with 95 % intervals", "k, samples per prompt", "pass@k")
     ax.legend(loc="best")
     return _finish(fig, path)
 
 
-def _line(
-    ax: axes.Axes, history: Sequence[Record], phases: Sequence[tuple[str, int]], name: str, label: str, color: str
-) -> None:
-    points = [(record["step"], float(record[name])) for record in history if name in record]
-    step, value = np.array([point for point in points if math.isfinite(point[1])], float).reshape(-1, 2).T
-    phase = np.searchsorted([last for _, last in phases], step)  # the first phase whose last step is at or after it
-    for number in np.unique(phase):
-        x, y = step[phase == number], value[phase == number]
+def _line(ax: axes.Axes, history: Sequence[Record], phases: Sequence[tuple[str, int]], name: str, color: str) -> None:
+    label = name.replace("_", " ")
+    for x, y in by_phase(points(history, name), phases).values():
         ax.plot(x, y, color=color, alpha=0.25, linewidth=0.8)
-        ax.plot(x, _smooth(y), color=color, linewidth=1.8, label=label)
+        ax.plot(x, smooth(y), color=color, linewidth=1.8, label=label)
         label = "_"  # one legend entry for all phases
 
 
-def _smooth(values: np.ndarray) -> np.ndarray:
+def by_phase(values: np.ndarray, phases: Sequence[tuple[str, int]]) -> dict[int, np.ndarray]:
+    """Return the points of each phase, [2, points], by its number in ``phases``, (name, last step) in order."""
+    phase = np.searchsorted([last for _, last in phases], values[:, 0])  # the first that ends at or after the step
+    return {int(number): values[phase == number].T for number in np.unique(phase)}
+
+
+def smooth(values: np.ndarray) -> np.ndarray:
     """Return the centered moving average over about a twentieth of the values; windows are cut at the ends."""
     half = len(values) // 40
     i = np.arange(len(values))
@@ -147,7 +211,8 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return (total[last] - total[first]) / (last - first)
 
 
-def _phases_of(history: Sequence[Record]) -> list[tuple[str, int]]:
+def phases_of(history: Sequence[Record]) -> list[tuple[str, int]]:
+    """Return the (name, last step) of each phase of a history, in order."""
     phases: list[tuple[str, int]] = []
     for record in history:
         if phases and phases[-1][0] == record.get("phase", ""):
@@ -156,22 +221,24 @@ def _phases_of(history: Sequence[Record]) -> list[tuple[str, int]]:
     return phases
 
 
-def _mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], end: int) -> None:
-    """Draw a line between phases, and the name of each at its top left."""
+def mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], first_step: float, end: float) -> None:
+    """Draw a line between the phases from one step to another, and the name of each at its top left."""
     if len(phases) < 2:
         return
     ax.set_ylim(top=ax.get_ylim()[0] + 1.14 * (ax.get_ylim()[1] - ax.get_ylim()[0]))  # room for the names
     top = transforms.blended_transform_factory(ax.transData, ax.transAxes)
     first = 0
     for name, last in phases:
-        if first >= end:
-            break
-        if first:
-            ax.axvline(first + 0.5, color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-        narrow = (min(last, end) - first) / end < 0.015 * len(name) + 0.02
+        start, first = first + 0.5, last
+        if last < first_step or start > end:
+            continue
+        if start > first_step:
+            ax.axvline(start, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+        start = max(start, first_step)
+        narrow = (min(last, end) - start) / max(end - first_step, 1) < 0.015 * len(name) + 0.02
         ax.annotate(
             name,
-            (first + 0.5, 1.0),
+            (start, 1.0),
             xycoords=top,
             xytext=(4, -4),
             textcoords="offset points",
@@ -179,20 +246,25 @@ def _mark_phases(ax: axes.Axes, phases: Sequence[tuple[str, int]], end: int) -> 
             va="top",
             rotation=90 if narrow else 0,
             fontsize=9,
-            color=_GREY,
+            color=GREY,
             zorder=1,  # behind the data
         )
-        first = last
 
 
-def _figure() -> figure.Figure:
-    fig = figure.Figure(figsize=(10, 6), dpi=100, layout="constrained")
+def small() -> figure.Figure:
+    """Return a figure for one panel of a page."""
+    return _figure(3.4, 5.4)
+
+
+def _figure(height: float = 6.0, width: float = 10.0) -> figure.Figure:
+    fig = figure.Figure(figsize=(width, height), dpi=100, layout="constrained")
     # IPython's display method, for notebooks without an inline backend.
     setattr(fig, "_repr_png_", functools.partial(_png, fig))  # noqa: B010 (no declared attribute)
     return fig
 
 
-def _decorate(ax: axes.Axes, title: str, x: str, y: str) -> None:
+def decorate(ax: axes.Axes, title: str, x: str, y: str) -> None:
+    """Set the title and the labels of the axes, and draw a grid."""
     ax.set_title(title, loc="left", fontsize=12, fontweight="bold")
     ax.set_xlabel(x)
     ax.set_ylabel(y)

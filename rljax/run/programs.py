@@ -17,9 +17,10 @@ from rljax.algorithms import interpreter
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.data.config import TokenizerConfig
+from rljax.host import backends
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
-from rljax.training import optimizers, phases, sharding, steps
+from rljax.training import checks, optimizers, phases, sharding, steps
 
 Phase = phases.Phase[schema.Config]
 Setup = phases.Setup[schema.Config]
@@ -150,12 +151,13 @@ def build(
       The program.
 
     Raises:
+      CodeError: an exception inside a task or a piece of any phase, or a result of another shape (``training.checks``).
       ValueError: the errors of ``resolve.phases``, a task that does not fit its tokenizer, a mesh that does not fit
         the devices, or weights whose shapes differ from those of their config.json.
     """
     config = resolve.complete(config)  # a copy, which later changes of the argument do not affect
     settings, resolved = resolve.check(config), resolve.phases(config)
-    start_devices(settings.cpu_devices)
+    backends.start(settings.cpu_devices)
     mesh = sharding.make_mesh(dataclasses.asdict(settings.mesh), devices)
     for phase in resolved:
         if phase.settings.learner.offload:
@@ -173,27 +175,11 @@ def build(
     if settings.model.weights:
         weights.check(settings.model.weights, program.policy.architecture)
     for setup in program.setups:
+        checks.check(setup)
         lines = work(setup)
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program
-
-
-def start_devices(count: int) -> None:
-    """Set the number of CPU devices that JAX creates; 0 keeps the default.
-
-    Raises:
-      ValueError: JAX is already initialized with another number.
-    """
-    if count:
-        try:
-            jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:
-            if jax.local_device_count() != count:
-                raise ValueError(
-                    f"config.cpu_devices={count}: JAX has already started with {jax.local_device_count()} devices. Set "
-                    "it before the first use of JAX."
-                ) from None
 
 
 def work(setup: phases.Setup) -> list[str]:

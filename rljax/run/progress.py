@@ -21,7 +21,7 @@ class Progress(contextlib.AbstractContextManager):
       total: steps of the whole run.
       quiet: whether to show nothing.
       console: where to print; standard output by default.
-      interval: minimum seconds between two printed lines.
+      interval: minimum seconds between two printed lines; they become rarer, up to one a minute in long phases.
       clock: returns the time in seconds.
     """
 
@@ -70,9 +70,13 @@ class Progress(contextlib.AbstractContextManager):
         count = step - self._start[1]
         left = (now - self._start[0]) / count * (self._total - step) if count else None
         self._line = progress_line(step, self._total, phase, values, tokens_per_second, left)
-        if now - self._shown_at >= self._interval or step == self._total:
+        if now - self._shown_at >= self._pause(now) or step == self._total:
             self._shown_at = now
             self._show()
+
+    def _pause(self, now: float) -> float:
+        """Return the seconds between two lines: printed lines of a phase become rarer, up to one a minute."""
+        return self._interval if self._mode != "plain" else max(self._interval, min(60.0, (now - self._start[0]) / 50))
 
     def close(self) -> None:
         """Show the latest line and end its updates; a later line is printed below it."""

@@ -1,6 +1,7 @@
 """Sample completions of a prompt from a checkpoint.
 
-    python -m rljax sample --workdir DIR --prompt "12+34=" [--samples 4] [--temperature 1.0]
+    python -m rljax sample WORKDIR [--prompt TEXT] [--samples 4] [--temperature 1.0]
+    python -m rljax sample runs/first --prompt "12+34="
 
 Without --prompt, prompts are read from standard input, one per line. A run whose task asks by the chat template is
 asked in the same way: the prompt is the content of the user's message. --messages continues a whole conversation.
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from absl import flags, logging
+from absl import flags
 
 from rljax import environments, sampling, types
 from rljax.data import documents, storage, tokenizers
@@ -108,7 +109,6 @@ def _messages(path: str) -> list[dict[str, str]]:
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string("workdir", None, "Work directory of a run.", required=True)
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
     flags.DEFINE_list("allow_code", [], evaluate.ALLOW_CODE)
     flags.DEFINE_string("prompt", None, "Prompt; default: read prompts from standard input.")
@@ -125,11 +125,8 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and print completions of prompts."""
-    if len(argv) > 1:
-        raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)
-    f = flags.FLAGS
-    program, params, step = evaluate.load(f.workdir, step=f.step, allow_code=f.allow_code)
+    f, workdir = flags.FLAGS, messages.argument(argv, "the work directory of a run")
+    program, params, step = evaluate.load(workdir, step=f.step, allow_code=f.allow_code)
     number = program.number(step - 1)
     print(f"step {step}; a prompt of this run looks like {program.tasks[number].text(0, 'heldout')!r}")
     names = ("samples", "temperature", "top_k", "top_p", "min_p", "chat", "system", "seed")

@@ -1,6 +1,7 @@
 """A run in progress: its checkpoints, logs and progress line."""
 
 import base64
+import collections
 import contextlib
 import json
 import time
@@ -14,8 +15,9 @@ from rljax import algorithms, types
 from rljax.config import files
 from rljax.data import storage
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, host_rollouts, metrics, programs
+from rljax.run import checkpoints, events, forks, host_rollouts, metrics, programs, sinks, watch
 from rljax.run.progress import Progress
+from rljax.run.reports import records
 from rljax.training import steps
 
 _FLUSH_SECONDS = 0.5
@@ -32,14 +34,20 @@ class Session(contextlib.AbstractContextManager):
     """
 
     def __init__(
-        self, program: programs.Program, directory: workdirs.WorkDirectory | None, progress: bool, allow_log_gap: bool
+        self,
+        program: programs.Program,
+        code: dict[str, str],
+        directory: workdirs.WorkDirectory | None,
+        happened: events.Events,
+        progress: bool,
+        allow_log_gap: bool,
     ):
         """Restore the newest checkpoint, if any, and truncate the logs to its step.
 
         Raises:
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
-        self.program, self.directory = program, directory
+        self.program, self.code, self.directory, self.happened = program, code, directory, happened
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -49,22 +57,32 @@ class Session(contextlib.AbstractContextManager):
             if written is not None:
                 written.open()
                 storage.empty_trash(directory.path / "checkpoints")  # a finished run saves no more
-            keep = program.settings.checkpoint.max_to_keep
-            self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=keep)
+            ends = [phase.last for phase in program.phases]
+            newest = program.settings.checkpoint.max_to_keep
+            self.saver = checkpoints.Checkpointer(directory.path / "checkpoints", max_to_keep=newest, keep=ends)
             if self.saver.latest_step() is not None:
                 self.state, extras, self.step = self.saver.restore(self._shape)
                 logs = None if allow_log_gap else extras.get("logs")
+        self.start: forks.Start | None = None
+        if self.state is None and program.settings.checkpoint.init:
+            self.start = forks.load(program)
+            self.state, self.step = self.start.state, self.start.step
         folder = written and written.logs
-        self.logger = processes.together(lambda: metrics.Logger(folder, resume_step=self.step, written=logs))
+        self.logger = processes.together(lambda: self._logger(folder, logs))
         if written is not None:
+            written.write("code.json", json.dumps(code, indent=2))  # first: it is compared where there is a config
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)
+            happened.open(written, self.step, program.settings.log.report)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")
         hosted = any(task.host for task in program.tasks)
         self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
         self.journal = host_rollouts.Journal(self.verdicts, self.step)
+        self.watcher = watch.Watcher()
+        for record in self.logger.history:  # what was reported before the run was resumed
+            collections.deque(self.watcher.step(record["step"], record["phase"], record), maxlen=0)
         self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
@@ -74,9 +92,32 @@ class Session(contextlib.AbstractContextManager):
         )
         self.failure: NonFinite | None = None
 
+    def _logger(self, folder: Any, written: Any) -> metrics.Logger:
+        config = self.program.config
+        return metrics.Logger(
+            folder,
+            openers=sinks.build(self.program.settings.log.sinks, "config.log.sinks"),
+            name=config.name,
+            settings={name.removeprefix("config."): value for name, value in files.flatten(config).items()},
+            resume_step=self.step,
+            written=written,
+        )
+
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
         """Return the abstract state of the phase that wrote a checkpoint."""
         return self.program.steps[self.program.number(extras["step"] - 1)].shape
+
+    def greet(self) -> None:
+        """Print where a fork begins, or that a finished run has nothing to do."""
+        if self.start is not None:
+            print(self.start.note, flush=True)
+        if self.step >= self.program.updates:
+            finished = f"already finished at step {self.step} of {self.program.updates}"
+            print(f"{finished}: nothing was run (--fresh starts anew)", flush=True)
+
+    def initial(self) -> types.Tree | None:
+        """Return the policy's parameters at the start of a new run; None: the first phase creates them."""
+        return self.program.initial() if self.start is None else self.start.policy
 
     def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
         """Add the metrics of a step. They are fetched in batches, so that devices do not wait for the host.
@@ -89,7 +130,7 @@ class Session(contextlib.AbstractContextManager):
         rows = values.pop("rows", None)
         log = setup.settings.log
         if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
-            self.logger.rollouts(_dump(self.program, setup, step, self._fetch(rows)))
+            self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:
             self.flush(setup)
@@ -119,12 +160,14 @@ class Session(contextlib.AbstractContextManager):
         self.pending, self.flushed = [], now
         spent = self.clock.take(len(fetched))
         name, limit = setup.phase.name, setup.learner.max_skipped
+        self.happened.step = fetched[-1][0]
         for step, values in fetched:
             values = {k: float(v) for k, v in values.items()}
             in_row = values.pop("skipped_in_row")
             rate = values["length"] * setup.rows / seconds
             self.logger.step(step, name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
             self.bar.update(step, name, values, tokens_per_second=rate)
+            self._warn(*self.watcher.step(step, name, values))
             if in_row > limit and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
                 self.failure = NonFinite(
@@ -134,10 +177,17 @@ class Session(contextlib.AbstractContextManager):
                     "optimizer state."
                 )
 
-    def announce(self, step: steps.Step) -> None:
-        """Log what a new phase does not carry over although its config requests it."""
-        for note in step.notes if processes.leader() else ():
-            logging.warning("%s", note)
+    def announce(self) -> None:
+        """Log what has no effect in the phases to come, and what they do not carry over although they request it."""
+        for step in self.program.steps:
+            if self.step < step.setup.phase.last:
+                self._warn(*_remarks(step))
+
+    def _warn(self, *texts: str) -> None:
+        if texts and processes.leader():
+            self.bar.close()
+            for text in texts:
+                logging.warning("%s", text)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of a state, after the logs of all steps before it are written.
@@ -152,8 +202,10 @@ class Session(contextlib.AbstractContextManager):
                 "step": step,
                 "logs": processes.together(self._store_logs),
                 "config": json.loads(files.dumps(self.program.config)),
+                "code": self.code,
                 "tokenizer": base64.b64encode(self.program.tokenizer.serialized).decode(),
             }
+            self.happened.memory("checkpoint", step)
             with self.clock.spent("checkpoint"):
                 self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
 
@@ -179,27 +231,10 @@ class Session(contextlib.AbstractContextManager):
             self.tracer.close()
 
 
-def _dump(program: programs.Program, setup: programs.Setup, step: int, rows: Any) -> list[dict[str, Any]]:
-    """Return rows, a Rollout of NumPy arrays, as records of text and numbers."""
-    texts = host_rollouts.texts(program.tokenizer, rows.action.token, rows.mask)
-    out = []
-    for i, text in enumerate(texts):
-        length = max(float(rows.mask[i].sum()), 1.0)
-        record: dict[str, Any] = {
-            "step": step,
-            "prompt": setup.task.text(int(rows.index[i]), "train"),
-            "completion": text,
-            "reward": float(rows.reward[i]),
-            "parts": {k: float(v[i]) for k, v in rows.parts.items()},
-        }
-        if rows.outcome is not None and rows.on_policy is not None and rows.on_policy[i]:
-            record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
-        if rows.advantage is not None:
-            record["advantage"] = float(rows.advantage[i].sum()) / length
-        if rows.finish is not None:
-            record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
-        out.append(record)
-    return out
+def _remarks(step: steps.Step) -> list[str]:
+    """Return what a user should know of a phase before it runs."""
+    phase = step.setup.phase
+    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
 
 
 def _describe(program: programs.Program) -> str:
@@ -207,7 +242,7 @@ def _describe(program: programs.Program) -> str:
     return "\n\n".join(
         f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
         f"{s.prompts} prompts x {s.samples} samples\n"
-        + "".join(f"note: {note}\n" for note in step.notes)
+        + "".join(f"{text}\n" for text in _remarks(step))
         + algorithms.describe(s.algorithm)
         for s, step in zip(program.setups, program.steps, strict=True)
     )

@@ -1,4 +1,7 @@
-"""Print the sharding of a config's train state: ``python -m rljax sharding --config quickstart --devices 8``.
+"""Print the sharding of a config's train state over a mesh.
+
+    python -m rljax sharding CONFIG [--devices N] [--set FIELD=VALUE]
+    python -m rljax sharding quickstart --devices 8 --set mesh.fsdp=8
 
 For each array: its shape with the mesh axes that split each dimension, its bytes per device, and the mesh axes over
 which it is replicated. Then the memory of rollout weights, and the reasons for each replication. Nothing is computed or
@@ -15,7 +18,7 @@ from absl import flags
 
 from rljax import types
 from rljax.config import files
-from rljax.language import parse
+from rljax.language import messages, parse
 from rljax.models import layouts
 from rljax.run import programs
 from rljax.training import sharding
@@ -82,6 +85,15 @@ def why(row: Row) -> str:
     return "; ".join(reasons)
 
 
+def sizes(state: types.TrainState) -> dict[str, int]:
+    """Return the bytes per device of each field of an abstract state."""
+    total: dict[str, int] = {}
+    for row in rows(state, {}):
+        part = row.name.split(".")[0]
+        total[part] = total.get(part, 0) + row.bytes
+    return total
+
+
 def resident(program: programs.Program, policy: Any) -> tuple[int, int]:
     """Return the bytes per device of the weights of a "resident" rollout, and how many of them are gathered."""
     layout, wide = sharding.Layout(program.mesh, "resident"), jnp.dtype(program.policy.architecture.dtype).itemsize
@@ -103,17 +115,16 @@ def page(program: programs.Program) -> str:
     lines = [f"{program.settings.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]
     for row in arrays:
         copied = f"copied over {', '.join(row.copied)}" if row.copied else ""
-        lines.append(f"{row.name:{width}}  {_size(row.bytes):>10}  {row.shape}  {copied}".rstrip())
+        lines.append(f"{row.name:{width}}  {size(row.bytes):>10}  {row.shape}  {copied}".rstrip())
     lines += ["", "on each device"]
-    for part in dict.fromkeys(row.name.split(".")[0] for row in arrays):
-        lines.append(f"  {part:13}{_size(sum(r.bytes for r in arrays if r.name.split('.')[0] == part)):>10}")
-    lines.append(f"  {'total':13}{_size(sum(row.bytes for row in arrays)):>10}")
+    lines += [f"  {part:13}{size(count):>10}" for part, count in sizes(state).items()]
+    lines.append(f"  {'total':13}{size(sum(row.bytes for row in arrays)):>10}")
     total, gathered = resident(program, state.params["policy"])
     dtype, layout = program.policy.architecture.dtype, program.phases[-1].settings.sampler.layout
     lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={layout!r})"]
     if layout == "update":
         lines.append("  sharded as above; axes fsdp and expert are gathered for every token, a layer at a time")
-    lines.append(f"  {'resident':13}{_size(total):>10}, of which {_size(gathered)} are gathered, once per rollout")
+    lines.append(f"  {'resident':13}{size(total):>10}, of which {size(gathered)} are gathered, once per rollout")
     lines += ["", *programs.work(program.steps[-1].setup)]
     copied = [row for row in arrays if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]
@@ -121,12 +132,13 @@ def page(program: programs.Program) -> str:
     lines += [f"  {row.name}: {why(row)}" for row in large]
     if len(copied) > len(large):
         small = [row for row in copied if row.bytes <= _LARGE]
-        lines.append(f"  {len(small)} small arrays, {_size(sum(row.bytes for row in small))} in total:")
+        lines.append(f"  {len(small)} small arrays, {size(sum(row.bytes for row in small))} in total:")
         lines += [f"    {reason}" for reason in dict.fromkeys(why(row) for row in small)]
     return "\n".join(lines)
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
+    """Format a number of bytes."""
     for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= limit:
             return f"{count / limit:.2f} {unit}"
@@ -135,19 +147,15 @@ def _size(count: int) -> str:
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string(
-        "config", None, "Path of a config file or name of a shipped config, and :argument.", required=True
-    )
     flags.DEFINE_integer("devices", 0, "Number of devices to assume; 0: those of this machine.", lower_bound=0)
     flags.DEFINE_multi_string("set", [], "field=value, such as mesh.tensor=4.")
 
 
 def main(argv: Sequence[str]) -> None:
     """Print the report on a config."""
-    if len(argv) > 1:
-        raise ValueError(f"unexpected argument {argv[1]!r}")
     f = flags.FLAGS
-    config = files.load(*f.config.split(":", 1))
+    meaning = "the path of a config file or the name of a shipped config, and :argument"
+    config = files.load(*messages.argument(argv, meaning).split(":", 1))
     for edit in f.set:
         files.override(config, *parse.setting(edit))
     if f.devices:

@@ -2,26 +2,29 @@
 
     python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
     python -m rljax --config quickstart --set algorithm.kl=0.01
+    python -m rljax --config quickstart --seeds 0:4     # one run for each seed, and a table of all
+    python -m rljax --config quickstart --check         # print what would run; no device is used
 
-A shipped config can be named without its path. The default work directory is runs/<name>-<digest of the config>. To
-resume a run, run the same command again. On SIGTERM a run saves its state and exits with code 75, which means that it
-is unfinished and should be started again.
+A shipped config can be named without its path. The default work directory is runs/NAME-CHANGES-DIGEST, with the fields
+that differ from the file, and a digest of the config and of the code outside rljax that it names. To resume a run, run
+the same command again; to start it anew, add --fresh. On SIGTERM a run saves its state and exits with code 75, which
+means that it is unfinished and should be started again; on Ctrl-C it saves its state and exits with code 130.
 
 On several hosts, run the same command on each, in a shared folder. On TPU slices and in SLURM steps the processes find
 each other; elsewhere set --coordinator HOST:PORT --num_processes N --process_id I, or RLJAX_COORDINATOR,
 RLJAX_NUM_PROCESSES and RLJAX_PROCESS_ID. If one process dies, the others exit with code 75 or are aborted by JAX.
 """
 
-import hashlib
 import itertools
 import pathlib
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from absl import flags, logging
+from absl import flags
 from ml_collections import config_flags
 
-from rljax import data
+from rljax import __main__, data
 from rljax.config import files, page, resolve, schema
 from rljax.language import messages, parse
 
@@ -65,11 +68,6 @@ def _explain(argv: Sequence[str]) -> None:
         files.check(config, field)
 
 
-def default_workdir(config: schema.ConfigDict) -> pathlib.Path:
-    """Return runs/<name>-<digest>, a different folder for each config."""
-    return pathlib.Path("runs") / f"{config.name}-{hashlib.sha256(files.dumps(config).encode()).hexdigest()[:8]}"
-
-
 def after_help() -> None:
     """Print what follows the flags of ``--help``: the fields of ``--config.FIELD``."""
     print("\nFields of --config.FIELD=VALUE; more in configs/README.md:")
@@ -79,10 +77,15 @@ def after_help() -> None:
 def define_flags() -> None:
     """Define the flags of this command."""
     config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped config.")
-    flags.DEFINE_string(
-        "workdir", None, "Folder for all files of the run; default: runs/<name>-<digest of the config>."
+    flags.DEFINE_string("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
+    flags.DEFINE_string("seeds", "", "Seeds to run one after another, such as 0:4 (0 to 3) or 0,3,5.")
+    flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
+    flags.DEFINE_integer(
+        "devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0
     )
-    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config.")
+    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config or code.")
+    flags.DEFINE_string("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
+    flags.DEFINE_bool("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
     flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
     flags.DEFINE_string("coordinator", None, "With several processes: HOST:PORT of process 0.")
@@ -98,24 +101,28 @@ def main(argv: Sequence[str]) -> None:
     """Train and print the results and the work directory."""
     if len(argv) > 1:
         raise ValueError(f"unexpected argument {argv[1]!r}")
-    logging.set_verbosity(logging.WARNING)  # Orbax logs every file at level INFO
     config = flags.FLAGS.config
     for edit in flags.FLAGS.set:
         files.override(config, *parse.setting(edit))
+    if flags.FLAGS.init is not None:
+        config.checkpoint.init = flags.FLAGS.init
     settings = resolve.check(config)
-    resolve.phases(config)
-    workdir = flags.FLAGS.workdir or default_workdir(config)
+    code = resolve.code(config)
 
     import jax
 
-    from rljax.host import processes
-
     # imported after the checks, so that errors of the config appear immediately
-    from rljax.run import checkpoints, loop, programs
+    from rljax.host import backends, processes
+    from rljax.run import checkpoints, forks, identity, loop
 
+    base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
+    workdir = flags.FLAGS.workdir or identity.default_workdir(forks.complete(config), code, base)
     checkpoints.hide_tracebacks()
+    if flags.FLAGS.seeds or flags.FLAGS.check:
+        _several_or_none(config, workdir)
+        return
     try:
-        programs.start_devices(settings.cpu_devices)
+        backends.start(settings.cpu_devices)
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )
@@ -125,7 +132,7 @@ def main(argv: Sequence[str]) -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     try:
-        _train(config, workdir)
+        _train(config, workdir, code)
     except Exception as error:
         if processes.lost(error):
             message = messages.shown(str(error))
@@ -138,7 +145,19 @@ def main(argv: Sequence[str]) -> None:
         raise
 
 
-def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
+def _several_or_none(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
+    """Run each seed of --seeds in a process, or print what --check does."""
+    from rljax.run import preview, seeds
+
+    if flags.FLAGS.seeds:
+        folder = flags.FLAGS.workdir or f"{workdir}-seeds"
+        words = seeds.without(sys.argv[1:], "seeds", "workdir")
+        seeds.run(seeds.read(flags.FLAGS.seeds), config, folder, words, flags.FLAGS.check)
+    else:
+        print("\n".join(preview.lines(config, workdir, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+
+
+def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping[str, str]) -> None:
     """Train; of several processes, process 0 prints."""
     from rljax.data import storage
     from rljax.host import processes
@@ -147,12 +166,29 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
     log = print if processes.leader() else lambda *_: None
     log(f"work directory: {workdir}")
     try:
-        changed, gap = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap
-        result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap)
-    except (loop.Interrupted, storage.Unavailable) as stopped:
-        command = " ".join(["python -m rljax", *sys.argv[1:]])
+        changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
+        result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
+    except (loop.Interrupted, storage.Unavailable, KeyboardInterrupt) as stopped:
+        command = " ".join(["python -m rljax", *(word for word in sys.argv[1:] if word.lstrip("-") != "fresh")])
         log(f"{stopped} To resume, run the same command again:\n  {command}")
-        sys.exit(loop.RESUMABLE)
+        sys.exit(loop.INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else loop.RESUMABLE)
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
+        print("next:" + "".join(f"\n  python -m rljax {command}" for command in _next(workdir, code)))
+
+
+def _next(workdir: str | pathlib.Path, code: Mapping[str, str]) -> list[str]:
+    """Return commands that look at a finished run."""
+    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code})
+    place = shlex.quote(str(workdir))
+    allowed = f" --allow_code={','.join(packages)}" if packages else ""
+    arguments = {
+        "report": place,
+        "compare": f"{place} OTHER_RUN",
+        "rollouts": place,
+        "metrics": place,
+        "evaluate": f"{place}{allowed}",
+        "sample": f"{place}{allowed}",
+    }
+    return [f"{name} {words}" for name, words in arguments.items() if name in __main__.COMMANDS]

@@ -18,7 +18,7 @@ class Log(Protocol):
 
     @property
     def rollout_rows(self) -> int:
-        """Rows of a step that are returned with its metrics."""
+        """Rows of a step that are returned with its metrics, before they are rounded up to whole groups."""
         ...
 
 
@@ -66,6 +66,8 @@ class Phase(Generic[S]):
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
     task: environments.Task  # before it is bound to a tokenizer
+    warnings: tuple[str, ...] = ()  # what the user set without effect
+    notes: tuple[str, ...] = ()  # what the recipe has by default without effect
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -117,6 +119,11 @@ class Setup(Generic[S]):
     def rows(self) -> int:
         """Rows that a step trains on."""
         return self.prompts * self.samples
+
+    @property
+    def logged(self) -> int:
+        """Rows of a step that are returned with its metrics: ``log.rollout_rows``, rounded up to whole groups."""
+        return min(self.rows, -(-self.settings.log.rollout_rows // self.samples) * self.samples)
 
     @property
     def temperature(self) -> float:

@@ -10,7 +10,7 @@ for every token is limited by communication. With the table "resident" each devi
 decode its rows for the duration of a rollout. If they do not fit, use ``fsdp_tensor``, which acts like ``fsdp`` in an
 update and like ``tensor`` in such a rollout.
 
-``python -m rljax sharding --config ...`` prints the sharding of a config's parameters.
+``python -m rljax sharding CONFIG`` prints the sharding of a config's parameters.
 """
 
 import dataclasses

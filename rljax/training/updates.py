@@ -94,6 +94,8 @@ def _minibatch_gradient(
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - sampled)
             drawn = (rows.mask > 0) & (sampled < 0)  # demonstrations have log-prob 0
             metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
+        if o.module == "policy" and setup.logged and scores.logp is not None:
+            metrics["log_ratio"] = _log_ratio(setup.logged, rows, jax.lax.stop_gradient(scores.logp))
         return value, metrics
 
     def gradient(*arguments: Any) -> Any:
@@ -114,6 +116,15 @@ def _minibatch_gradient(
     zero = _zeros(gradient, part, jax.tree.map(lambda x: x[0], parts), key)
     ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(setup.learner.microbatches), parts))
     return value, metrics, grads, inner
+
+
+def _log_ratio(count: int, rows: types.Rollout, logp: types.Array) -> types.Array:
+    """Return logp - behaviour_logp of the logged rows, [count, T]; 0 for rows that are not among ``rows``.
+
+    Sums over micro-batches and minibatches complete it. Demonstrations have behaviour_logp 0.
+    """
+    ratio = jnp.where(rows.mask > 0, logp if rows.behaviour_logp is None else logp - rows.behaviour_logp, 0.0)
+    return jnp.zeros((count, ratio.shape[1])).at[rows.extra["place"]].add(ratio, mode="drop")
 
 
 def _zeros(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -200,6 +211,8 @@ def _optimize(setup: phases.Setup, number: int, state: types.TrainState, rollout
     metrics["skipped"] = jnp.sum(stacked["skipped"])
     if "sampler_gap" in stacked:  # only the first minibatch is scored by the policy that sampled
         metrics["sampler_gap"] = stacked["sampler_gap"][0]
+    if "log_ratio" in stacked:  # each row is in one minibatch of the last epoch
+        metrics["log_ratio"] = jnp.sum(stacked["log_ratio"][-minibatches:], axis=0)
     part, opt_state, inner = carry
 
     def put(items: tuple, item: Any) -> tuple:
@@ -225,7 +238,7 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
 
 
-def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
+def rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
     """Return metrics of the rows a step trains on; those of rewards only if the rows were ``judged`` by a verifier."""
     valid = ops.valid_rows(rollout)
     metrics = {
@@ -271,8 +284,8 @@ def update(
       key: the run's root key.
 
     Returns:
-      (state, metrics): float32 scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first rows
-      that the step trained on.
+      (state, metrics): float32 scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first groups
+      of rows that the step trained on; extra["log_ratio"] is that of their last gradient step.
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
     algorithm, source, previous = setup.algorithm, setup.algorithm.source, state
@@ -287,19 +300,22 @@ def update(
     rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
     rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
     rollout, inner = interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
-    rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
+    place = jnp.arange(rollout.group.size, dtype=jnp.int32)
+    rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
-    metrics |= _rollout_metrics(rollout, judged=source.origin == "policy")
+    metrics |= rollout_metrics(rollout, judged=source.origin == "policy")
     metrics |= _experts(setup, state.params["policy"], rollout)
-    skipped = jnp.zeros(())
+    skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     for number, o in enumerate(algorithm.objectives):
         state, terms = _when_due(setup, number, state, rollout, jax.random.fold_in(key, 2 + number))
         skipped += terms["skipped"]
+        if "log_ratio" in terms:
+            logged = logged.replace(extra={**logged.extra, "log_ratio": terms.pop("log_ratio")})
         metrics |= terms if o.module == "policy" else {f"{o.module}/{name}": x for name, x in terms.items()}
     state = _finish(setup, previous, state, metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
-    if setup.settings.log.rollout_rows:
-        metrics["rows"] = jax.tree.map(lambda x: x[: setup.settings.log.rollout_rows], rollout)
+    if setup.logged:
+        metrics["rows"] = logged
     return state.replace(cursor=state.cursor.at[setup.cursor].add(drawn)), metrics
 
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define
+from rljax.transforms import define, idle
 
 
-@define.after(needs=types.Needs(reference=True))
+@define.after(needs=lambda a: types.Needs(reference=True, follows=idle.equals(a["decay"], 0)))
 def ema_reference(reference, params, metrics, decay: types.Fraction = 0.99):
     """Let the reference follow the policy: ref <- decay ref + (1 - decay) params."""
     return jax.tree.map(lambda r, p: decay * r + (1.0 - decay) * p, reference, params)
@@ -23,7 +23,8 @@ def reset_reference(every: types.Count = 100):
         due = count % every == 0
         return jax.tree.map(lambda r, p: jnp.where(due, p, r), reference, params), count
 
-    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True))
+    needs = types.Needs(reference=True, follows=every == 1)
+    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=needs)
 
 
 @define.constructor("after")
@@ -41,4 +42,5 @@ def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9):
         mixed = jax.tree.map(lambda r, p: jnp.where(due, share * p + (1.0 - share) * r, r), reference, params)
         return mixed, count
 
-    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=types.Needs(reference=True))
+    needs = types.Needs(reference=True, follows=every == 1 and idle.equals(share, 1))
+    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=needs)

@@ -26,11 +26,10 @@ the function's signature is its schema: ``unclipped(scale=0.5)``. What the funct
     schedule                                 a types.Controller
 
 A decorator may say what the piece ``needs`` of the machinery (types.Needs), and which ``statistics`` of the whole
-minibatch it reads (prepare transforms); both may be functions of the arguments by name. Arguments ``only`` and
-``predicate`` are names of ``transforms.PREDICATES``, whose needs are added.
+minibatch it reads (prepare transforms); both may be functions of the arguments. ``idle.until`` declares what has no
+effect. Arguments ``only`` and ``predicate`` name ``transforms.PREDICATES``, whose needs are added.
 
-A piece with a state, with random numbers, or with pieces for arguments is a function of its arguments that returns the
-transform, under ``@define.constructor(seam)``.
+A piece with a state, random numbers, or pieces for arguments is a function under ``@define.constructor(seam)``.
 """
 
 import dataclasses
@@ -44,7 +43,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.language import dotted
-from rljax.transforms import ops
+from rljax.transforms import idle, ops, shapes
 
 T = TypeVar("T", bound=types.Transform)
 Function = Callable[..., Any]
@@ -88,8 +87,11 @@ def _recorded(function: Function, seam: str) -> Function:
         moving = {k: v for k, v in arguments.items() if isinstance(v, types.Controller)}
         built = _steered(function, arguments, moving) if moving else function(*bound.args, **bound.kwargs)
         spec = transforms.call(function.__name__, arguments)
+        if seam == "ratio" and not built.needs.moves:
+            built = dataclasses.replace(built, needs=built.needs | idle.UNDECLARED)
         return dataclasses.replace(built, spec=spec, **({"seam": seam} if seam else {}))
 
+    build.seam = seam  # type: ignore[attr-defined]
     return dotted.mark(build, "piece")
 
 
@@ -196,7 +198,8 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     def build(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return lift(lambda *records: function(*records, **bound.arguments), bound.arguments)
+        built = lift(functools.partial(shapes.returned, seam, function, given := bound.arguments), given)
+        return dataclasses.replace(built, needs=built.needs | idle.needs(function, given))
 
     build.__signature__ = signature  # type: ignore[attr-defined]
     return _recorded(build, seam)
@@ -207,13 +210,13 @@ def _all_needs(needs: Needs, arguments: Arguments) -> types.Needs:
     return named | transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
 
 
-def _loss(apply: Function, needs: Needs, statistics: Statistics, arguments: Arguments) -> types.LossTransform:
-    brought = statistics(arguments) if callable(statistics) else statistics
-    return stateless(types.LossTransform, apply, _all_needs(needs, arguments), brought)
+def _loss(apply: Function, needs: Needs, brings: Statistics, arguments: Arguments) -> types.LossTransform:
+    statistics = brings(arguments) if callable(brings) else brings
+    return stateless(types.LossTransform, apply, _all_needs(needs, arguments), statistics)
 
 
-def _pair(out: Any, second: Any) -> tuple[Any, Any]:
-    return out if isinstance(out, tuple) else (out, second)
+def _pair(out: Any, other: Any) -> tuple[Any, Any]:
+    return out if isinstance(out, tuple) else (out, other)
 
 
 # --- one decorator for each seam ----------------------------------------------------------------

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, idle, ops
 from rljax.transforms import weight as weights
 
 Reduction = types.PrepareTransform | None
@@ -41,7 +41,20 @@ def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
     )
 
 
+_UNTIL = {"reference": ("steps", "reference"), "proximal": ("steps",), "behaviour": ("steps", "sampler")}
+
+
+def _divergence_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The slope of k1 at equal log-probs is 1, that of the others 0."""
+    return None if a["estimator"] == "k1" else _UNTIL[a["against"]]
+
+
+def _convex_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return None if a["estimator"] == "k1" else _UNTIL["reference"]
+
+
 @define.penalty(needs=lambda a: _against(a["against"], a["correction"]))
+@idle.until(_divergence_idle, coefficient=None)
 def kl(
     loss,
     r,
@@ -76,11 +89,17 @@ def kl(
     return value * jnp.exp(d), value
 
 
+def _alpha_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return None if a["divergence"] == "alpha" else ("divergence='alpha'",)
+
+
 def _exact(a: Mapping[str, Any]) -> str:
     return f"alpha_{a['alpha']:g}" if a["divergence"] == "alpha" else a["divergence"]
 
 
 @define.penalty(name="kl", needs=lambda a: types.Needs(divergence=frozenset({_exact(a)})))
+@idle.until("steps", "reference", coefficient=None)
+@idle.until(_alpha_idle, alpha=None)
 def exact_kl(
     loss,
     r,
@@ -110,6 +129,7 @@ def exact_kl(
 
 
 @define.penalty(name="kl", needs=_against("reference", "proximal"))
+@idle.until(_convex_idle, coefficient=None)
 def convex_kl(
     loss,
     r,
@@ -144,6 +164,7 @@ def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
 
 
 @define.penalty(needs=_against("proximal"), statistics=_most_covariant)
+@idle.until("steps", share=None, coefficient=None)
 def covariance_kl(
     loss, r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None
 ):
@@ -161,6 +182,7 @@ def covariance_kl(
 
 
 @define.penalty(needs=_against("behaviour"))
+@idle.until("steps", "sampler", coefficient=None)
 def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
     """Penalize the distance from the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
 
@@ -171,6 +193,8 @@ def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce:
 
 
 @define.penalty(needs=_against("reference"))
+@idle.until("steps", "reference", coefficient=None)
+@idle.until(_alpha_idle, alpha=None)
 def f_divergence(
     loss,
     r,

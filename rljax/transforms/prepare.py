@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops
+from rljax.transforms import define, idle, ops
 
 
 @define.prepare
@@ -43,6 +43,7 @@ def drop_used(r, s):
 
 
 @define.prepare(needs=types.Needs(fixed_proximal=True, behaviour=True))
+@idle.until("sampler", low=types.Range(float("-inf"), 0), high=idle.FROM_0, estimator=None, level=None)
 def reject(
     r,
     s,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, idle, ops
 
 
 def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor) -> types.Array:
@@ -42,12 +42,20 @@ def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Ancho
     return jnp.where(rollout.mask > 0, logp - jax.lax.stop_gradient(below), 0.0)
 
 
-def _anchored(arguments) -> types.Needs:
+_MOVES = {"proximal": {"steps"}, "behaviour": {"steps", "sampler"}}  # takes the ratio to an anchor from 1
+
+
+def _reshaped(arguments) -> types.Needs:
     of = arguments["anchor"]
     return types.Needs(proximal=of == "proximal", reference=of == "reference", behaviour=of == "behaviour")
 
 
+def _anchored(arguments) -> types.Needs:
+    return _reshaped(arguments) | types.Needs(moves=frozenset(_MOVES.get(arguments["anchor"], {"always"})))
+
+
 @define.ratio(needs=_anchored)
+@idle.until("ratio", limit=idle.ABOVE_0)
 def token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
     """Use the ratio of each token: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
 
@@ -67,6 +75,7 @@ def sequence(loss, r, s, anchor: types.Anchor = "proximal"):
 
 
 @define.ratio(needs=_anchored)
+@idle.until("ratio", limit=idle.ABOVE_0)
 def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
     """Use the row's geometric mean in value, the token's log-prob in gradient: sg(s) exp(logp - sg(logp)).
 
@@ -80,6 +89,7 @@ def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.P
 
 
 @define.ratio(needs=_anchored)
+@idle.until("ratio", low=types.Range(float("-inf"), -1e-30), high=idle.ABOVE_0)
 def product(loss, r, s, anchor: types.Anchor = "proximal", low: types.Bound = -20.0, high: types.Bound = 20.0):
     """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm clamped to [low, high].
 
@@ -93,7 +103,7 @@ def product(loss, r, s, anchor: types.Anchor = "proximal", low: types.Bound = -2
     return jnp.clip(ops.row_sum(difference(r, s, anchor), r.mask), low, high)
 
 
-@define.ratio
+@define.ratio(needs=types.Needs(moves=frozenset({"never"})))
 def on_policy(loss, r, s):
     """Treat every token as on-policy: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
 
@@ -108,7 +118,10 @@ def _age(r: types.Rollout, s: types.Scores):
     return (ops.current_version(r) - version).astype(r.mask.dtype)
 
 
-@define.ratio(needs=types.Needs(behaviour=True), statistics=(define.statistic("age", _age, shared=True),))
+@define.ratio(
+    needs=types.Needs(behaviour=True, moves=frozenset({"steps", "sampler"})),
+    statistics=(define.statistic("age", _age, shared=True),),
+)
 def interpolated(loss, r, s):
     """Put the proximal policy between sampler and policy by age: log prox = log b + (1 - 1/age) (sg(logp) - log b).
 
@@ -121,7 +134,7 @@ def interpolated(loss, r, s):
     return d - moved, behaviour + moved
 
 
-@define.ratio(needs=_anchored)
+@define.ratio(needs=_reshaped)
 def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"):
     """Reshape the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops, prepare
+from rljax.transforms import define, idle, ops, prepare
 
 GAP = types.Needs(proximal=True, behaviour=True)
 FIXED_GAP = types.Needs(fixed_proximal=True, behaviour=True)
@@ -58,6 +58,7 @@ def given(loss, r, s, name: str):
 
 
 @define.weight(needs=GAP)
+@idle.until("sampler", cap=idle.FROM_1, floor=types.Range(0, 1), level=None)
 def truncated_importance(
     loss, r, s, cap: types.Cap = 2.0, floor: types.NonNegative = 0.0, level: types.Level = "token"
 ):
@@ -75,6 +76,7 @@ def truncated_importance(
 
 
 @define.weight(needs=GAP)
+@idle.until("sampler", low=types.Range(0, 1), high=idle.FROM_1, level=None)
 def masked_importance(
     loss, r, s, low: types.NonNegative = 0.0, high: types.Positive = 5.0, level: types.Level = "token"
 ):
@@ -90,6 +92,7 @@ def masked_importance(
 
 
 @define.weight(needs=GAP)
+@idle.until("sampler", low=types.Range(0, 1), high=idle.FROM_1)
 def sequence_masked_importance(loss, r, s, low: types.NonNegative = 0.999, high: types.Positive = 1.002):
     """Keep a row iff its geometric-mean weight is in [low, high]; weigh its tokens by exp(x), untruncated.
 
@@ -106,12 +109,14 @@ def _normalised(r: types.Rollout, s: types.Scores, cap):
 
 
 @define.weight(statistics=lambda a: (_on_minibatch("normalised", _normalised, a, FIXED_GAP),))
+@idle.until("sampler", cap=idle.FROM_1)
 def normalised_importance(loss, r, s, cap: types.Cap = 2.0):
     """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl)."""
     return r.extra["normalised"]
 
 
 @define.weight(needs=GAP)
+@idle.until("sampler", low=types.Range(float("-inf"), 0), high=idle.FROM_0, estimator=None, level=None)
 def reject(
     loss,
     r,
@@ -136,6 +141,7 @@ def reject(
 
 
 @define.weight(needs=types.Needs(behaviour=True))
+@idle.until("steps", "sampler", delta=idle.ABOVE_0)
 def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5):
     """Drop rows of negative advantage whose mean log(behaviour / pi) exceeds delta, pi the live policy.
 
@@ -157,6 +163,7 @@ def _moment_kept(r: types.Rollout, s: types.Scores, tau):
 
 
 @define.weight(statistics=lambda a: (_on_minibatch("moment_kept", _moment_kept, a, FIXED_GAP),))
+@idle.until("sampler", tau=idle.ABOVE_0)
 def second_moment_mask(loss, r, s, tau: types.Positive = 0.04):
     """Drop tokens in descending x^2 until the mean of x^2 over the rest of the minibatch is below tau.
 
@@ -166,6 +173,7 @@ def second_moment_mask(loss, r, s, tau: types.Positive = 0.04):
 
 
 @define.weight(needs=GAP)
+@idle.until("sampler", bound=idle.ABOVE_0)
 def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
     """Drop tokens where the larger Bernoulli KL between proximal and behaviour exceeds ``bound`` (KPop)."""
     behaviour = jnp.where(r.mask > 0, ops.given(r.behaviour_logp, "weight: the rollout has no behaviour_logp"), 0.0)
@@ -174,6 +182,7 @@ def bernoulli_kl_mask(loss, r, s, bound: types.Positive = 2.0):
 
 
 @define.weight(needs=GAP)
+@idle.until("sampler", bound=idle.ABOVE_0)
 def row_tv_mask(loss, r, s, bound: types.Positive = 0.1):
     """Drop tokens that have moved in the direction of A, in rows whose mean |exp(x) - 1| exceeds ``bound``.
 
@@ -191,6 +200,7 @@ def _stale(r: types.Rollout, s: types.Scores, lag):
 
 
 @define.weight(statistics=lambda a: (_on_minibatch("stale", _stale, a),))
+@idle.until("sampler", lag=idle.FROM_0)
 def fresh(loss, r, s, lag: int = 0):
     """Keep the policy term only on tokens at most ``lag`` versions older than the trainer."""
     return 1.0 - r.extra["stale"]

@@ -11,9 +11,7 @@ try:
     import pyarrow
     import pyarrow.parquet
 except ImportError as error:
-    raise ValueError(
-        "parquet and Arrow files need pyarrow: pip install 'rljax[data]', or pip install pyarrow"
-    ) from error
+    raise ValueError("parquet and Arrow files need pyarrow: pip install pyarrow") from error
 
 _BATCH = 1024  # rows that are converted at once
 

@@ -203,7 +203,7 @@ class Verifiers:
         if self._interrupted():
             self._deadline = min(self._deadline, time.monotonic() + _GRACE)
             if time.monotonic() >= self._deadline:
-                raise Interrupted("SIGTERM: stopped while waiting for the verifier.")
+                raise Interrupted("stopped while waiting for the verifier.")
 
     def __enter__(self) -> Self:
         """Start the workers and wait until each has imported the reward function.

@@ -6,7 +6,7 @@ Reading holds one parameter in host memory at a time; writing holds the tensors 
 import json
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -211,6 +211,7 @@ def save(
     family: str = "",
     dtype: str = "",
     like: str = "",
+    tokenizer: Mapping[str, bytes] | None = None,
     shard_bytes: int = 2 << 30,
 ) -> None:
     """Write a folder that transformers and ``load`` can read; it appears complete or not at all.
@@ -223,6 +224,7 @@ def save(
       dtype: of the tensors; "": that of the parameters.
       like: a folder whose tokenizer files are copied, and whose config.json provides the fields that the
         architecture does not determine; "": none.
+      tokenizer: files to write if ``like`` is "".
       shard_bytes: about the most bytes of a file.
 
     Raises:
@@ -234,7 +236,7 @@ def save(
     architecture, params = adapters.merged(architecture, params)
     model = config(like) if like else {}
     names = [name for name in storage.names(like) if name.startswith(_COPIED)] if like else []
-    copied = {name: documents.content(epath.Path(like) / name) for name in names}
+    copied = {name: documents.content(epath.Path(like) / name) for name in names} if like else tokenizer or {}
     kind = family or families.kind(model)
     fields = families.write(architecture, kind if kind in families.FAMILIES else "")
     stored = dtype or str(params["embedding"].dtype)

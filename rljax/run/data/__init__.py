@@ -8,6 +8,7 @@ SUBJECT is a config ("configs/gsm8k.py", --config works too), a task ("gsm8k('DI
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -42,17 +43,17 @@ def main(argv: Sequence[str]) -> None:
     if command == "prepare":
         _prepare(given)
         return
-    subject = flags.FLAGS.config or (given[0] if given else "")
-    if len(given) + bool(flags.FLAGS.config) != 1:
+    from rljax.run.data import inspect, show, subjects  # here: they import jax
+
+    f = flags.FLAGS
+    given += [f.config] if f.config else []
+    if len(given) != 1:
         raise ValueError(f"data {command}: expected one config, task" + (" or file" if command == "inspect" else ""))
-    if command == "inspect":
-        from rljax.run.data import inspect
-
-        inspect.main(subject)
-    else:
-        from rljax.run.data import show
-
-        show.main(subject)
+    names = ("format", "against", "column", "ngram", "most", "count")
+    names = names if command == "inspect" else ("split", "index", "count")
+    options: dict[str, Any] = {name: f[name].value for name in names}
+    function = inspect.report if command == "inspect" else show.examples
+    function(given[0], subjects.console(), changes=f.set, **options)
 
 
 def _prepare(paths: Sequence[str]) -> None:

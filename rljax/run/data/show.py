@@ -1,5 +1,6 @@
 """Show examples as the model sees them: the ids as text with special tokens, the reference, the demonstration."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import rich.console
 import rich.text
-from absl import flags
 
 from rljax import environments
 from rljax.data import tokenizers
@@ -16,19 +16,33 @@ from rljax.language import messages
 from rljax.run.data import subjects
 
 
-def main(subject: str) -> None:
-    """Print examples of a config or a task."""
-    f, console = flags.FLAGS, subjects.console()
-    loaded = subjects.load(subject, f.set)
+def examples(
+    subject: str,
+    console: rich.console.Console,
+    *,
+    changes: Sequence[str] = (),
+    split: environments.Split = "train",
+    index: int = 0,
+    count: int = 3,
+) -> None:
+    """Print examples of a config or a task.
+
+    Args:
+      subject: the config or the task.
+      console: where to print.
+      changes: "field=value" of the config.
+      split: of the examples.
+      index: the first example.
+      count: how many.
+    """
+    loaded = subjects.load(subject, changes)
     task: Any = loaded.task.bind(loaded.tokenizer)
-    size = task.size(f.split)
-    if f.index >= size:
-        raise ValueError(f"--index={f.index}: the {f.split} split has {size:,} prompts, counted from 0")
-    console.print(
-        f"{loaded.name}: {size:,} {f.split} prompts; the prompt, then the demonstration, as the model sees them"
-    )
-    for index in range(f.index, min(f.index + f.count, size)):
-        _show(console, task, loaded.tokenizer, index, f.split)
+    size = task.size(split)
+    if index >= size:
+        raise ValueError(f"--index={index}: the {split} split has {size:,} prompts, counted from 0")
+    console.print(f"{loaded.name}: {size:,} {split} prompts; each with its demonstration, as the model sees them")
+    for number in range(index, min(index + count, size)):
+        _show(console, task, loaded.tokenizer, number, split)
 
 
 def _show(console: rich.console.Console, task: Any, tokenizer: tokenizers.Tokenizer, index: int, split: Any) -> None:

@@ -2,6 +2,7 @@
 
 import glob
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +38,7 @@ def is_task(text: str) -> bool:
     return re.fullmatch(r"[\w.:]+\(.*\)", text, re.DOTALL) is not None
 
 
-def load(text: str, changes: list[str]) -> Subject:
+def load(text: str, changes: Sequence[str]) -> Subject:
     """Return the task of a config's last phase, or of a call such as "gsm8k('DIR')" in the default config.
 
     Args:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops
+from rljax.transforms import define, idle, ops
 from rljax.transforms.reward import shaping, steps
 
 Beyond = Literal["hold", "grow", "zero"]
@@ -17,7 +17,12 @@ def _cosine(x):
     return 0.5 * (1 + jnp.cos(jnp.pi * x))
 
 
+def _overlong_idle(a) -> tuple[str, ...]:
+    return (f"{a['limit'] - a['cache']} tokens",)
+
+
 @define.reward
+@idle.until(_overlong_idle, limit=None, cache=None)
 def overlong(r, limit: types.Count, cache: types.Count, factor: types.NonNegative = 1.0, beyond: Beyond = "hold"):
     """Penalize length softly: add min(-(len - (limit - cache)) / cache * factor, 0). DAPO (arXiv 2503.14476, eq. 13).
 

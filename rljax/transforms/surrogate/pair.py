@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, idle, ops
 from rljax.transforms.surrogate import row, token
 
 PAIR = types.Needs(whole="group", siblings=True)
@@ -67,6 +67,7 @@ def squared_preference(loss, r, s, beta: types.Positive = 0.1, per_token: bool =
 
 
 @define.surrogate(needs=types.Needs(siblings=True))
+@idle.until("ratio", low=idle.ABOVE_0, high=idle.ABOVE_0)
 def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegative = 0.2):
     """Clip the ratios of both rows separately, with advantages +-(r_w - r_l) / 2; the pair's loss is their sum.
 

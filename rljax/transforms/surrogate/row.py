@@ -5,7 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, idle, ops
 from rljax.transforms.surrogate import token
 
 GROUP = types.Needs(whole="group")
@@ -20,6 +20,7 @@ def _on_tokens(row, rollout: types.Rollout):
 
 
 @define.surrogate
+@idle.until("ratio", epsilon=idle.ABOVE_0)
 def geometric_mean(loss, r, s, epsilon: types.NonNegative = 0.4):
     """Clip tokens in log space, then take the row's geometric mean: -A exp(sum_t d'_t / |y|).
 
@@ -44,6 +45,7 @@ def mirror_descent(loss, r, s, tau: types.Positive = 0.1):
 
 
 @define.surrogate
+@idle.until("ratio", tau=None)
 def scaled_mirror_descent(loss, r, s, tau: types.Positive = 0.01):
     """Regress as ``mirror_descent`` does, scaled to REINFORCE by row mean: tau / 2 (A / tau - Delta)^2 / |y|.
 
@@ -92,6 +94,7 @@ def group_variance(loss, r, s, beta: types.Positive = 0.1):
 
 
 @define.surrogate(needs=types.Needs(reference=True, value=True))
+@idle.until("ratio", cap=idle.FROM_1)
 def trajectory_balance(loss, r, s, beta: types.Positive = 15.0, cap: types.Positive = 10.0):
     """Match the policy to exp(beta A) ref: w (log Z + mean_t logp - beta A - mean_t ref)^2.
 

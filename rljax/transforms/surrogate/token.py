@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops, prepare
+from rljax.transforms import define, idle, ops, prepare
 
 sg = jax.lax.stop_gradient
 
@@ -34,6 +34,7 @@ def unclipped(loss, r, s):
 
 
 @define.surrogate
+@idle.until("ratio", low=idle.ABOVE_0, high=idle.ABOVE_0, dual=idle.ABOVE_1)
 def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2, dual: types.Positive | None = None):
     """Return the larger loss of -A rho and -A rho', where rho' is rho clamped to [1 - low, 1 + high].
 
@@ -55,6 +56,7 @@ def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2, dual
 
 
 @define.surrogate(needs=types.Needs(proximal=True, behaviour=True))
+@idle.until("steps", epsilon=idle.ABOVE_0)  # on a ratio to the sampler
 def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
     """Clip the ratio around where the update started: [c - epsilon, c + epsilon], c = exp(proximal - behaviour).
 
@@ -67,6 +69,7 @@ def centred_clip(loss, r, s, epsilon: types.NonNegative = 0.2):
 
 
 @define.surrogate
+@idle.until("ratio", low=idle.FROM_0, high=idle.FROM_0)
 def clipped_importance(loss, r, s, low: types.Limit = float("inf"), high: types.Number = 4.0):
     """Weigh REINFORCE by a clipped constant: -sg(clip(rho, 1 - low, 1 + high)) A logp.
 
@@ -77,6 +80,7 @@ def clipped_importance(loss, r, s, low: types.Limit = float("inf"), high: types.
 
 
 @define.surrogate
+@idle.until("ratio", low=idle.ABOVE_0, high=idle.ABOVE_0)
 def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2):
     """Weigh REINFORCE by sg(rho) inside (1 - low, 1 + high), by 0 outside (SkyRL).
 
@@ -87,6 +91,7 @@ def banded_importance(loss, r, s, low: types.NonNegative = 0.2, high: types.Limi
 
 
 @define.surrogate
+@idle.until("ratio", positive=None, negative=None)
 def soft_gate(loss, r, s, positive: types.Positive = 1.0, negative: types.Positive = 1.05):
     """Pass the ratio through a sigmoid: -A (4 / tau) sigmoid(tau (rho - 1)), tau by the sign of A.
 
@@ -101,6 +106,7 @@ Pair = tuple[float, float]
 
 
 @define.surrogate
+@idle.until("ratio", positive=None, negative=None)
 def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0, 2.0)):
     """Weigh REINFORCE by sg(W^k exp(lambda (1 - W))), W the ratio: largest at W = k / lambda, 1 at W = 1.
 
@@ -112,6 +118,7 @@ def gamma_weight(loss, r, s, positive: Pair = (2.0, 3.0), negative: Pair = (3.0,
 
 
 @define.surrogate
+@idle.until("ratio", measure=None, low=idle.FROM_0, high=idle.FROM_0, cap=idle.FROM_1)
 def divergence_mask(
     loss,
     r,
@@ -141,6 +148,7 @@ def divergence_mask(
 
 
 @define.surrogate
+@idle.until("ratio", beta=None)
 def quadratic(loss, r, s, beta: types.Positive):
     """Penalize the squared log-ratio of each token: -(A logp - beta / 2 (log rho)^2).
 
@@ -170,6 +178,7 @@ def likelihood(loss, r, s):
 
 
 @define.surrogate(needs=types.Needs(value=True), term="value")
+@idle.until("steps", clip=idle.ABOVE_0)
 def value_error(loss, r, s, clip: types.Positive | None = 0.2):
     """Regress the critic: max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2.
 

@@ -1,0 +1,193 @@
+"""Settings without effect: what a phase sets and nothing reads, or what cannot change its gradient.
+
+Pieces declare when their arguments have no effect (``transforms.idle``). A message is a warning where the user wrote
+the value, and a note where the recipe has it by default.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rljax import types
+from rljax.algorithms import interpreter
+from rljax.config import schema
+from rljax.language import settings
+from rljax.training.phases import Phase
+
+_ACT = "Set config.learner.epochs or config.learner.minibatches above 1, or remove it."
+_ONE_STEP = "each rollout has one gradient step"
+_REASONS = {  # by cause that is absent: why, and what to change
+    (): ("its coefficient is 0.", "Raise it, or remove the piece."),
+    ("ratio",): (f"{_ONE_STEP}, so the ratio is 1.", _ACT),
+    ("steps",): (f"{_ONE_STEP}, from the policy that it is compared with.", _ACT),
+    ("sampler",): (
+        "the policy that is trained is the one that sampled, with the same distribution, so importance weights are 1.",
+        "It acts on replayed, partial or demonstrated rows, with sampling filters, or in bfloat16. Else remove it.",
+    ),
+    ("steps", "sampler"): (f"{_ONE_STEP}, from the policy that sampled.", _ACT),
+    ("steps", "reference"): (f"{_ONE_STEP}, and before it the reference is the policy.", _ACT),
+}
+_ALWAYS_1 = ("the ratio of ratio.on_policy() is always 1.", "Set another config.seam.ratio, or remove it.")
+
+
+def of_algorithm(phase: Phase[schema.Config], plain: types.Algorithm) -> tuple[list[str], list[str]]:
+    """Return warnings and notes about pieces without effect.
+
+    Args:
+      phase: the phase.
+      plain: the recipe with its default arguments and without edits of seams: what the user did not write.
+
+    Returns:
+      (warnings, notes), each a sentence.
+    """
+    defaults = interpreter.needs(plain).idle
+    groups: dict[tuple[bool, tuple[str, str]], list[str]] = {}
+    for needs, causes in _parts(phase):
+        for call, *until in sorted(needs.idle):
+            if not any(_holds(cause, causes, phase) for cause in until):
+                by_default = (call, *until) in defaults
+                if by_default and until and "=" in until[-1]:
+                    continue  # an argument of another variant of the piece, at its default
+                groups.setdefault((by_default, _reason(until, needs, phase)), []).append(call)
+    messages: tuple[list[str], list[str]] = ([], [])
+    for (by_default, (why, remedy)), calls in groups.items():
+        verb = "has" if len(calls) == 1 else "have"
+        messages[by_default].append(f"phase {phase.name!r}: {', '.join(calls)} {verb} no effect: {why} {remedy}")
+    return messages
+
+
+def _parts(phase: Phase[schema.Config]) -> list[tuple[types.Needs, set[str]]]:
+    """Return the needs of the transforms and of each objective, with the causes that hold there."""
+    parts = [(interpreter.rollout_needs(phase.algorithm), set())]
+    learner, sampler, source = phase.settings.learner, phase.settings.sampler, phase.algorithm.source
+    shape = phase.settings.model.architecture
+    common = set()
+    if (
+        source.off_policy
+        or source.segment
+        or source.origin != "policy"
+        or (_filtered(phase) and sampler.rescore == "unfiltered")
+        or (shape.dtype, shape.param_dtype, shape.decode_weights) != ("float32", "float32", "float")
+    ):
+        common.add("sampler")
+    starts = phase.start.steps == 1 and (phase.start.reference == "start" or phase.first == 0)
+    if not (starts or parts[0][0].follows):
+        common.add("reference")
+    trained: set[str] = set()
+    for o in phase.algorithm.objectives:
+        repeats = (o.epochs or learner.epochs) * (o.minibatches or learner.minibatches)
+        causes = common | ({"steps"} if repeats > 1 or o.module in trained else set())
+        moves = interpreter.objective_needs(o).moves
+        if not moves or moves & (causes | {"always"}):
+            causes.add("ratio")
+        parts.append((interpreter.objective_needs(o), causes))
+        trained.add(o.module)
+    return parts
+
+
+def _filtered(phase: Phase[schema.Config]) -> bool:
+    sampler = phase.settings.sampler
+    return bool(sampler.top_k or sampler.top_p < 1 or sampler.min_p)
+
+
+def _holds(cause: str, causes: set[str], phase: Phase[schema.Config]) -> bool:
+    number, _, unit = cause.partition(" ")
+    return phase.task.completion_length > int(number) if unit == "tokens" else cause in causes
+
+
+def _reason(until: Sequence[str], needs: types.Needs, phase: Phase[schema.Config]) -> tuple[str, str]:
+    if until and "=" in until[0]:
+        return f"it is read only with {until[0]}.", "Remove it."
+    if until and until[0].endswith(" tokens"):
+        length = phase.task.completion_length
+        return f"completions have at most {length} tokens, and it begins above {until[0]}.", "Lower its limit."
+    return _ALWAYS_1 if "ratio" in until and needs.moves == {"never"} else _REASONS[tuple(until)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """When settings are read, and what to say where they are not."""
+
+    fields: tuple[str, ...]  # names, or the beginning of names up to a dot
+    by: Callable[[Phase[schema.Config]], Any]
+    why: str
+
+
+_READ = (
+    _Read(("verifier.",), lambda p: p.task.host, "the task is verified on the device"),
+    _Read(
+        ("evaluation.prompts", "evaluation.samples"),
+        lambda p: p.settings.evaluation.every,
+        "config.evaluation.every is 0, so there are no evaluations during training",
+    ),
+    _Read(
+        ("evaluation.final_prompts", "evaluation.final_samples"),
+        lambda p: p.start.evaluate,
+        "no phase names an evaluation (config.phase.NAME.evaluate)",
+    ),
+    _Read(("log.rollouts",), lambda p: p.settings.log.rollout_rows, "config.log.rollout_rows is 0"),
+    _Read(("log.rollout_rows",), lambda p: p.settings.log.rollouts, "config.log.rollouts is 0"),
+    _Read(("sampler.rescore",), _filtered, "the sampler keeps the whole vocabulary (no top_k, top_p or min_p)"),
+    _Read(
+        ("learner.epochs",),
+        lambda p: any(o.epochs is None for o in p.algorithm.objectives),
+        "every objective of the algorithm sets its own",
+    ),
+    _Read(
+        ("learner.minibatches",),
+        lambda p: any(o.minibatches is None for o in p.algorithm.objectives),
+        "every objective of the algorithm sets its own",
+    ),
+)
+
+
+def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
+    """Return for each phase the warnings about fields that it, or the run, sets and nothing reads.
+
+    Args:
+      config: the config; a field is set if it differs from its default, or if a phase sets it.
+      phases: its phases, resolved.
+
+    Returns:
+      A list for each phase; what concerns the run is in the first one.
+    """
+    warnings: list[list[str]] = [_of_phase(phase) for phase in phases]
+    for name in config.phase:
+        if name not in config.phases and config.phase[name].to_dict() != schema.phase().to_dict():
+            warnings[0].append(f"config.phase.{name} has no effect: config.phases={config.phases} does not name it.")
+    for field in settings.fields(schema.Config):
+        path = ".".join(field.path)
+        for read in (r for r in _READ if path.startswith(r.fields)):
+            setting = {p.name: None if field.fixed else _at(config.phase[p.name], field.path) for p in phases}
+            inherit = [p for p in phases if setting[p.name] is None]
+            value = _at(config, field.path)
+            if value != field.default and inherit and not any(map(read.by, inherit)):
+                warnings[0].append(f"config.{path}={value!r} has no effect: {read.why}.")
+            for number, p in enumerate(phases):
+                if setting[p.name] not in (None, field.default) and not read.by(p):
+                    where = f"config.phase.{p.name}.{path}={setting[p.name]!r}"
+                    warnings[number].append(f"{where} has no effect: {read.why}.")
+    return warnings
+
+
+def _of_phase(phase: Phase[schema.Config]) -> list[str]:
+    where, start, needs = f"config.phase.{phase.name}", phase.start, interpreter.needs(phase.algorithm)
+    lines = []
+    if start.reference == "keep" and not (needs.reference or needs.divergence):
+        lines.append(f"{where}.reference='keep' has no effect: {phase.algorithm.spec} reads no reference.")
+    elif start.reference == "keep" and phase.first == 0:
+        lines.append(f"{where}.reference='keep' has no effect: it is the first phase.")
+    if not start.reset_optimizer and phase.first == 0:
+        lines.append(f"{where}.reset_optimizer=False has no effect: it is the first phase.")
+    if phase.settings.sampler.top_k == 1 and needs.siblings and phase.algorithm.source.origin == "policy":
+        lines.append(
+            f"config.sampler.top_k=1 (phase {phase.name!r}): all samples of a prompt are equal, so their advantages "
+            "are 0 and the policy does not learn. Set it to 0, or above 1."
+        )
+    return lines
+
+
+def _at(tree: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree

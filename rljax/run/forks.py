@@ -1,0 +1,147 @@
+"""Forks: runs that begin with the parameters of another run's checkpoint, ``config.checkpoint.init``.
+
+    runs/first@300     the checkpoint of step 300
+    runs/first@warm    the checkpoint at the end of the phase "warm"
+    runs/first         the newest checkpoint
+
+The phases that both runs have in common at the start, with equal names and numbers of steps, are skipped if they had
+ended at the checkpoint. The fork begins at the end of the last skipped phase, with what a phase takes over from the
+previous one: its steps are numbered, and its prompts and random numbers drawn, as if it had run them. Without a skipped
+phase it begins at step 0 with the policy's parameters. The tokenizer is that of the other run.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from rljax import types
+from rljax.config import files, schema
+from rljax.data import documents, storage
+from rljax.language import parse
+from rljax.run import checkpoints, programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The start of a fork: ``state`` at the end of the last skipped phase, else ``policy``, its initial parameters."""
+
+    step: int
+    state: types.TrainState | None
+    policy: types.Tree | None
+    note: str
+
+
+def complete(config: schema.ConfigDict) -> schema.ConfigDict:
+    """Return a copy of a config in which ``checkpoint.init`` names a step.
+
+    Raises:
+      ValueError: it names no run, or a phase or step of which the run has no checkpoint.
+    """
+    config = config.copy_and_resolve_references()
+    text = config.checkpoint.init
+    run, selector = _split(text)
+    if not text or selector.isdigit():
+        return config
+    steps = checkpoints.Checkpointer(storage.path(run) / "checkpoints").all_steps()
+    ends = _ends(_config(text))
+    if selector and selector not in ends:
+        raise ValueError(f"config.checkpoint.init={text!r}: no phase {selector!r}.{parse.nearest(selector, ends)}")
+    step = ends[selector] if selector else max(steps, default=0)
+    _check_step(text, step, steps)
+    config.checkpoint.init = f"{run}@{step}"
+    return config
+
+
+def tokenizer(config: schema.ConfigDict) -> bytes:
+    """Return the serialized tokenizer of the run that a config forks.
+
+    Raises:
+      ValueError: there is no such run, or its config asks for another tokenizer.
+    """
+    text = config.checkpoint.init
+    lines = files.differences(_config(text).tokenizer, config.tokenizer)
+    if lines:
+        raise ValueError(
+            f"config.checkpoint.init={text!r}: a fork has the tokenizer of that run, and its config differs:\n  "
+            + "\n  ".join(line.removeprefix("config.") for line in lines)
+        )
+    return storage.read(storage.path(_split(text)[0]) / "tokenizer.model")
+
+
+def load(program: programs.Program) -> Start:
+    """Return the start of a fork, from the checkpoint that its config names.
+
+    Raises:
+      ValueError: there is no such checkpoint, its parameters differ from those of the program in name, shape or type,
+        or all phases would be skipped.
+    """
+    text = program.settings.checkpoint.init
+    run, selector = _split(text)
+    step, source = int(selector), _config(text)
+    saved = checkpoints.Checkpointer(storage.path(run) / "checkpoints")
+    _check_step(text, step, saved.all_steps())
+    common = itertools.takewhile(
+        lambda pair: (pair[0].name, pair[0].last) == pair[1] and pair[0].last <= step,
+        zip(program.phases, _ends(source).items(), strict=False),
+    )
+    count = len(list(common))
+    if count == len(program.phases):
+        raise ValueError(
+            f"config.checkpoint.init={text!r}: all phases had ended by step {step}, so there is nothing to run. Choose "
+            "an earlier checkpoint, more steps, or other names of phases."
+        )
+    state = policy = None
+    try:
+        if count:
+            state = saved.restore_part(_carried(program, count), step)
+        else:
+            policy = saved.restore_params({"policy": program.steps[0].shape.params["policy"]}, step)[0]["policy"]
+    except ValueError as error:
+        raise ValueError(f"config.checkpoint.init={text!r}: this run {str(error).removeprefix('like: ')}") from None
+    first = program.phases[count - 1].last if count else 0
+    note = f"begins at step {first} with the parameters of {text}"
+    if count:
+        note += f"; skipped phases: {', '.join(p.name for p in program.phases[:count])}"
+    fields = [line.partition(":")[0].removeprefix("config.") for line in files.differences(source, program.config)]
+    note += f"; fields that differ from that run: {', '.join(f for f in fields if f != 'checkpoint.init') or 'none'}"
+    return Start(first, state, policy, note)
+
+
+def _carried(program: programs.Program, count: int) -> types.TrainState:
+    """Return the abstract state that phase ``count`` takes over from the previous one, see ``states.begin``."""
+    setup, previous = program.setups[count], program.steps[count - 1]
+    shape, start = previous.shape, setup.phase.start
+    return shape.replace(
+        opt_state=() if start.reset_optimizer else shape.opt_state,
+        reference=shape.reference if start.reference == "keep" else None,
+        pool=shape.pool if setup.continues(previous.setup) else (),
+        algorithm=(),
+    )
+
+
+def _check_step(text: str, step: int, steps: Sequence[int]) -> None:
+    if step not in steps:
+        shown = ", ".join(map(str, steps)) or "none"
+        raise ValueError(f"config.checkpoint.init={text!r}: no checkpoint of step {step}, only of steps {shown}.")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return run and selector of ``checkpoint.init``."""
+    run, at, selector = text.rpartition("@")
+    return (run, selector) if at and "/" not in selector else (text, "")
+
+
+def _config(text: str) -> schema.ConfigDict:
+    """Return the config of the run that ``text``, the value of ``checkpoint.init``, names."""
+    path = storage.path(_split(text)[0]) / "config.json"
+    try:
+        return files.from_dict(documents.read(path), str(path))
+    except FileNotFoundError:
+        raise ValueError(f"config.checkpoint.init={text!r}: not the work directory of a run (no {path}).") from None
+
+
+def _ends(config: schema.ConfigDict) -> dict[str, int]:
+    """Return the last step of each phase of a config, in order."""
+    return dict(
+        zip(config.phases, itertools.accumulate(config.phase[name].steps for name in config.phases), strict=True)
+    )

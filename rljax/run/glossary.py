@@ -1,0 +1,168 @@
+"""The glossary: unit, meaning and bad values of everything that a run logs as a number.
+
+    python -m rljax metrics --glossary
+
+Metrics of a critic or a reward model have the name of the module before them: ``value/loss``. A piece of one's own
+names its metrics ``own/...`` and explains them in its docstring; tests/test_glossary.py refuses other names.
+"""
+
+import re
+from typing import NamedTuple
+
+import rich.console
+import rich.table
+
+
+class Entry(NamedTuple):
+    """What a number means."""
+
+    name: str  # a name that ends in * stands for all names that begin so
+    unit: str
+    meaning: str
+    bad: str  # what a bad value means
+
+
+def _entries(text: str) -> tuple[Entry, ...]:
+    """Parse two lines for each entry: "name [unit] meaning", and what a bad value means."""
+    lines = text.strip().splitlines()
+    heads = (re.fullmatch(r"(\S+) \[(.+?)\] (.+)", head) for head in lines[::2])
+    return tuple(
+        Entry(head[1], head[2], head[3], bad.strip()) for head, bad in zip(heads, lines[1::2], strict=True) if head
+    )
+
+
+METRICS = _entries("""
+accuracy [fraction] rows that the verifier calls correct, of those the policy wrote
+    0 or 1 for long: the task is too hard or solved, and groups are flat
+advantage_abs [reward] mean |advantage| of the tokens
+    0: the policy term has no gradient
+age [updates] versions between the one that wrote a token and the trainer's
+    growing: rows wait too long; use a ratio to the sampler or weight.fresh()
+carried [fraction] rows that are unfinished and carried to the next step
+    near 1: the segment is much shorter than the completions
+clipped [fraction] tokens whose gradient the clip or the mask of the surrogate removes
+    above 0.3: the updates are large; 0 always: the clip has no effect
+covariance_kl [nats] mean |logp - proximal| of all tokens, charged to those of highest covariance
+    growing over the steps: updates are too large
+entropy [nats] entropy of the sampling distribution, mean over tokens
+    near 0: samples of a prompt are equal; near log(vocabulary): the policy is random
+experts/fullest [ratio] load of the fullest expert over the mean load
+    near the number of experts: the router has collapsed
+experts/loss [ratio] balance loss of the router, 1 if uniform
+    far above 1: few experts are used
+experts/unused [fraction] experts that no token chose
+    above 0: capacity that is paid for and not used
+f_divergence [nats] f-divergence to the reference
+    growing without limit: raise its coefficient
+flat_groups [fraction] groups in which all samples have equal rewards
+    near 1: no group informs; more samples, or an easier or harder task
+gradient_norm [none] global norm of the gradient before clipping, mean over the gradient steps
+    0: nothing is learned; far above config.learner.clip_norm: every step is clipped
+kl [nats] KL to the reference for each token: of the sampler, or of the policy where a penalty measures it
+    above 1: far from the start, often a hacked reward; large jumps: lower the learning rate
+length [tokens] tokens that the policy wrote in a row, mean
+    falling to 1, or rising to the limit with constant reward: length is exploited
+live_entropy [nats] entropy of the policy during the update, of the penalty on it
+    near 0: raise its coefficient
+loss [none] sum of the terms, which the optimizer descends; mean over the gradient steps
+    not finite; its level means little, as advantages sum to about 0
+loss/* [none] one term of the loss: policy, value, kl, ...
+    one term far above the others in size: its coefficient is too large
+nll [nats] negative log-likelihood of all tokens
+    rising while it is trained: the policy term works against it
+outcome/correct [fraction] rows that are correct
+    see accuracy
+outcome/crashed [fraction] rows on which the verifier failed; they do not count
+    above 0: an error in the verifier or its memory limit
+outcome/timed_out [fraction] rows whose verdict took too long; they do not count
+    above 0.01: raise config.verifier.timeout
+outcome/unjudged [fraction] rows whose reward does not say whether they are correct
+    above 0: they count as not correct; set verifier.threshold
+outcome/unparseable [fraction] rows in which the verifier found no answer
+    near 1: the format is not learned, or rows are truncated
+outcome/wrong [fraction] rows with an answer that is not correct
+    see accuracy
+own/* [its own] a metric of a piece outside this package: see the docstring of the piece
+    see there
+preferred [fraction] pairs whose better row the policy prefers more than the reference does
+    below 0.5: preferences are not learned
+proximal_kl [nats] k3 of the ratio: KL between the ratio's anchor and the policy
+    above 0.1: the policy moves far within one rollout
+ratio [ratio] importance ratio of the tokens, mean
+    far from 1: the rows are off-policy; 1 always: clips and masks on it have no effect
+reward [reward] reward of the valid rows after shaping, mean
+    flat: nothing is learned; rising while accuracy falls: the reward is exploited
+reward/* [reward] one part of the verdict or of the shaping, mean over the valid rows
+    a part that rises alone: it is exploited
+reward_std [reward] standard deviation of the rewards of a step
+    0: all rewards are equal and advantages are 0
+sampler_gap [nats] mean |log-prob when scored - log-prob when sampled|
+    above 0.05: sampler and trainer disagree; use float32, or weight.truncated_importance()
+skipped [steps] gradient steps that were skipped because they were not finite
+    above 0 repeatedly: lower the learning rate, look for infinite rewards
+slot_utilisation [fraction] decoded positions that hold a token of a row
+    near 0: rows end at very different lengths; set config.sampler.compact
+squared_log_ratio [nats^2] squared distance to the sampler's log-prob
+    growing: updates are too large
+truncated [fraction] rows that reached the length limit
+    near 1: answers are cut off; raise completion_length
+valid_rows [rows] rows that count
+    0: nothing is learned; far below the batch: dynamic() fills up, or the verifier fails
+value/* [as named] the metric after the slash, of the critic's objective
+    see there
+weight [ratio] product of weights, mean over tokens; 0 where a mask drops a token
+    near 0: nearly all tokens are dropped
+""")
+
+TIMINGS = _entries("""
+checkpoint [s] until the background write of a checkpoint has started
+    large: slow storage
+dispatch [s] the call of a step, with compilation the first time
+    large after the first step: compilation
+evaluation [s] evaluations
+    large: fewer prompts or samples, or a larger every
+log [s] writing logs
+    large: slow storage
+rollout [s] host tasks: decoding, and reading completions
+    most of the step: decode less or shard more
+seconds [s] wall time of a step, mean over the steps of a flush
+    rising: completions grow, or other work
+tokens_per_second [tokens/s] completion tokens written in a second
+    falling: see dispatch, verify, wait
+update [s] host tasks: waiting for the previous update
+    most of the step: the update is the bottleneck
+verify [s] host tasks: waiting for verdicts while devices are idle
+    above 0.1 of seconds: more workers
+wait [s] waiting for the devices when metrics are fetched
+    small: the host is the bottleneck
+""")
+
+EVALUATIONS = _entries("""
+pass_at_* [fraction] probability that one of k samples is correct, unbiased
+    falls at large k: diversity is lost
+greedy [fraction] prompts answered correctly at temperature 0
+    below pass_at_1: the most probable answer is worse
+unjudged [fraction] samples whose reward does not say whether they are correct
+    above 0: they count as not correct; set verifier.threshold
+length [tokens] mean length of the completions, end-of-sequence included
+    at the limit of the task: answers are truncated
+""")
+
+
+def lookup(name: str, entries: tuple[Entry, ...] = METRICS) -> Entry | None:
+    """Return the entry of a name, or that of the longest pattern that fits it; None if there is none."""
+    if name.startswith("value/"):
+        return lookup(name.removeprefix("value/"), entries)
+    fits = [e for e in entries if name == e.name or (e.name.endswith("*") and name.startswith(e.name[:-1]))]
+    return max(fits, key=lambda e: len(e.name), default=None)
+
+
+def show(console: rich.console.Console | None = None) -> None:
+    """Print the glossary."""
+    console = console or rich.console.Console()
+    titles = (("metrics.jsonl, every step", METRICS), ("timings.jsonl", TIMINGS), ("evaluations.jsonl", EVALUATIONS))
+    for title, entries in titles:
+        table = rich.table.Table(*Entry._fields, title=title, title_justify="left", show_lines=True)
+        for entry in entries:
+            table.add_row(*entry)
+        console.print(table)

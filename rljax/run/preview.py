@@ -1,0 +1,100 @@
+"""What a run would do: ``python -m rljax --config CONFIG --check``.
+
+Everything is resolved as for the run: config, task, data, tokenizer, headers of public weights, and the work directory.
+The programs of each phase are traced with abstract arguments, on simulated CPU devices. Nothing is compiled, trained or
+written.
+"""
+
+import math
+import os
+from typing import Any
+
+import jax
+
+from rljax.config import resolve, schema
+from rljax.data import tokenizers
+from rljax.host import workdirs
+from rljax.run import checkpoints, forks, identity, programs, sharding
+from rljax.training import traces
+
+
+def lines(
+    config: schema.ConfigDict,
+    workdir: str | os.PathLike[str],
+    devices: int = 0,
+    allow_config_change: bool = False,
+) -> list[str]:
+    """Check a run.
+
+    Args:
+      config: the config.
+      workdir: its work directory, which is only read.
+      devices: number of devices to assume; 0: the product of the sizes in ``config.mesh``, where -1 counts as 1.
+      allow_config_change: whether the work directory may have a run of another config.
+
+    Returns:
+      The lines to print.
+
+    Raises:
+      ValueError: the run would be refused.
+    """
+    config = forks.complete(config)
+    directory = workdirs.WorkDirectory(workdir)
+    identity.check(directory, config, resolve.code(config), allow_config_change)
+    simulated = config.copy_and_resolve_references()
+    simulated.cpu_devices = devices or math.prod(max(1, size) for size in config.mesh.values())
+    jax.config.update("jax_platforms", "cpu")
+    stored = directory.read("tokenizer.model")
+    program = programs.build(simulated, None if stored is None else tokenizers.load(stored))
+    mesh = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items() if size > 1)
+    out = [
+        f"config          {config.name}, seed {program.settings.seed}",
+        f"work directory  {workdir}: {_progress(program, directory)}",
+        f"devices         {program.mesh.size} assumed ({mesh or 'alone'})",
+        f"parameters      {', '.join(_parameters(program))}",
+        f"vocabulary      {program.tokenizer.vocabulary:,} tokens",
+    ]
+    for phase, step in zip(program.phases, program.steps, strict=True):
+        out += _phase(phase, step)
+    return [*out, "checked: nothing was compiled, trained or written"]
+
+
+def _progress(program: programs.Program, directory: workdirs.WorkDirectory) -> str:
+    """Return where the run would start."""
+    with checkpoints.Checkpointer(directory.path / "checkpoints") as saved:
+        step = saved.latest_step()
+    if step is None:
+        return f"new, {program.updates} steps"
+    if step >= program.updates:
+        return f"finished at step {step} of {program.updates}; nothing would be run"
+    return f"resumes after step {step} of {program.updates}"
+
+
+def _parameters(program: programs.Program) -> list[str]:
+    """Return the number of parameters of each module of any phase."""
+    modules: dict[str, Any] = {name: tree for step in program.steps for name, tree in step.shape.params.items()}
+    return [f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,}" for name, tree in modules.items()]
+
+
+def _phase(phase: programs.Phase, step: Any) -> list[str]:
+    """Trace the programs of a phase and describe it."""
+    setup, settings = step.setup, phase.settings
+    names = traces.names(step)
+    for name in ["fused"] if "fused" in names else names:
+        traces.trace(step, name)
+    sizes = sharding.sizes(step.shape)
+    memory = ", ".join(f"{part} {sharding.size(count)}" for part, count in sizes.items() if count >= 1024)
+    held_out = min(settings.evaluation.final_prompts, setup.task.size("heldout"))
+    evaluation = f"{held_out} prompts x {settings.evaluation.final_samples} samples at the end"
+    return [
+        "",
+        f"phase {phase.name}: steps {phase.first + 1} to {phase.last}, {phase.algorithm.spec}",
+        f"  task          {settings.task}: {setup.task.size('train'):,} problems, and "
+        f"{setup.task.size('heldout'):,} held out",
+        f"  a step        {setup.prompts} prompts x {setup.samples} samples = {setup.rows} rows of up to "
+        f"{setup.task.prompt_length} + {setup.task.completion_length} tokens",
+        *(f"  {line}" for line in programs.work(setup)),
+        *(f"  note: {note}" for note in step.notes),
+        f"  evaluation    {evaluation if phase.start.evaluate else 'none at the end'}",
+        f"  state         {sharding.size(sum(sizes.values()))} on each device ({memory}), without activations",
+    ]

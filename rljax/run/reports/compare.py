@@ -1,0 +1,113 @@
+"""Compare runs: a table with intervals over seeds, differences between arms, pass@k, curves, and differing settings.
+
+    python -m rljax compare runs/powers                          what differs is inferred from the configs
+    python -m rljax compare 'runs/*-seed=?' --by algorithm --over seed --metric pass@8,reward
+
+DIR is a work directory, a folder of them, or a pattern, on this machine or gs://. ``--out`` names the page, one
+self-contained file.
+"""
+
+import collections
+import os
+import shlex
+from collections.abc import Sequence
+
+from absl import flags
+
+from rljax.data import storage
+from rljax.run.reports import arms, comparison, folders, quantities, runs
+
+
+def compare(
+    places: Sequence[storage.Path] | storage.Path,
+    *,
+    by: Sequence[str] = (),
+    over: str = "seed",
+    metrics: Sequence[str] = (),
+    baseline: str = "",
+    step: int | None = None,
+) -> comparison.Comparison:
+    """Compare runs: means with 95 % intervals over seeds, and differences from a baseline.
+
+    Args:
+      places: work directories, folders of them, and patterns, on this machine or gs://.
+      by: the fields of the config whose values are compared, such as "algorithm" or "algorithm.kl"; by default the
+        fewest fields that separate the configs apart from ``over``.
+      over: the field over which runs are averaged.
+      metrics: the quantities of the main table: metrics, "pass@K", "greedy"; by default the usual ones.
+      baseline: name or value of the arm that the others are compared with; by default the first.
+      step: compare the runs as they were after this step; by default at their end.
+
+    Returns:
+      The comparison.
+
+    Raises:
+      ValueError: no run, none that is finished, several tasks, an unknown field or metric, or two runs of one arm with
+        the same value of ``over``.
+    """
+    places = [places] if isinstance(places, str | os.PathLike) else places
+    every, notes = [runs.load(path) for path in folders.find(places)], collections.defaultdict(list)
+    if step is not None:
+        every = [run.until(step) for run in every]
+    finished = arms.usable(every, notes)
+    by = list(by) or arms.inferred(finished, over)
+    grouped = _baseline_first(arms.group(finished, by, over, notes), baseline)
+    evaluated = quantities.comparable(finished, notes)
+    measured = {run.path: quantities.measure(run, run in evaluated) for run in finished}
+    main = quantities.choose(list(measured.values()), metrics)
+    names = list(dict.fromkeys(name for values in measured.values() for name in values))
+    differ = arms.differing(finished)
+    return comparison.Comparison(
+        arms=grouped,
+        by=by,
+        over=over,
+        runs=[
+            {"arm": arm.name, "path": run.path, over: key, **measured[run.path]}
+            for arm in grouped
+            for key, run in arm.runs.items()
+        ],
+        table=[row for arm in grouped for row in quantities.table(arm, names, measured, over)],
+        differences=[
+            row for arm in grouped[1:] for row in quantities.differences(grouped[0], arm, names, measured, over)
+        ],
+        main=main,
+        notes=[f"{', '.join(names)}: {text}." for text, names in notes.items()],
+        fields={field: [_several(arm, field) for arm in grouped] for field in differ},
+        common={field: arms.written(value) for field, value in finished[0].fields.items() if field not in differ},
+    )
+
+
+def _baseline_first(grouped: list[arms.Arm], baseline: str) -> list[arms.Arm]:
+    if not baseline:
+        return grouped
+    first = [arm for arm in grouped if baseline in (arm.name, *arm.values.values())]
+    if len(first) != 1:
+        raise ValueError(f"--baseline {baseline}: must be one of {', '.join(repr(arm.name) for arm in grouped)}.")
+    return [*first, *(arm for arm in grouped if arm is not first[0])]
+
+
+def _several(arm: arms.Arm, field: str) -> str:
+    return ", ".join(dict.fromkeys(arms.written(run.value(field)) for run in arm.runs.values()))
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_list("by", [], "Fields whose values are compared; default: those in which the configs differ.")
+    flags.DEFINE_string("over", "seed", "Field over which runs are averaged.")
+    flags.DEFINE_list("metric", [], "Quantities of the main table: metrics, pass@K, greedy.")
+    flags.DEFINE_string("baseline", "", "Arm that the others are compared with; default: the first.")
+    flags.DEFINE_integer("step", None, "Compare the runs as they were after this step; default: at their end.")
+    flags.DEFINE_string("out", "compare.html", "The page; '' writes none.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the comparison and write its page."""
+    if len(argv) < 2:
+        raise ValueError("expected work directories, folders of them or patterns. Type --help for examples.")
+    f = flags.FLAGS
+    result = compare(argv[1:], by=f.by, over=f.over, metrics=f.metric, baseline=f.baseline, step=f.step)
+    result.show()
+    given = [f[name].serialize() for name in ("by", "over", "metric", "baseline", "step") if f[name].present]
+    if f.out:
+        storage.write(f.out, result.html(" ".join(["python -m rljax compare", shlex.join([*argv[1:], *given])])))
+        print(f"written to {f.out}")

@@ -1,0 +1,118 @@
+"""Records of sampled rollouts, one a row: ``rollouts.jsonl``.
+
+A record holds the whole prompt and completion, and under "tokens" equally long lists about its first and last tokens:
+
+    text        the characters that the token adds; a character of several tokens belongs to the last of them
+    advantage   what weights the token in the loss
+    ratio       exp(logp - behaviour_logp) in the row's last gradient step, under the policy that this step changed
+    entropy     of the distribution that the token was drawn from, before top-k, top-p and min-p, nats
+    kl          the k3 estimate of KL(sampling policy || reference), nats; where the algorithm reads a reference
+    logp        log-prob under the policy, nats, in place of ratio where the policy did not sample the row
+
+A list of equal numbers is written as that number. The update computes the log-prob for its loss in any case; a step
+returns it for the logged rows only. Entropy and KL are those that the rollout has: the loss may read none.
+"""
+
+import codecs
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rljax import types
+from rljax.data import tokenizers
+from rljax.run import host_rollouts, programs
+
+LIMIT = 512
+"""The most tokens of a record that are described, half of them from the end."""
+
+
+def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: types.Rollout) -> list[dict[str, Any]]:
+    """Return the records of rows, a ``Rollout`` of NumPy arrays.
+
+    Args:
+      program: the run.
+      setup: the phase on devices.
+      step: the step, from 1.
+      rows: B rows; extra["log_ratio"] ``[B, T]`` is logp - behaviour_logp of their last gradient step.
+
+    Returns:
+      B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
+      rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens".
+    """
+    assert rows.action is not None and rows.index is not None
+    texts = host_rollouts.texts(program.tokenizer, np.asarray(rows.action.token), np.asarray(rows.mask))
+    values = per_token(rows)
+    out = []
+    for i, text in enumerate(texts):
+        keep = np.flatnonzero(rows.mask[i] > 0)
+        sampled = rows.on_policy is not None and bool(rows.on_policy[i])
+        record: dict[str, Any] = {
+            "step": step,
+            "index": int(rows.index[i]),
+            "group": int(rows.group[i]),
+            "prompt": setup.task.text(int(rows.index[i]), "train"),
+            "completion": text,
+            "reward": float(rows.reward[i]),
+            "parts": {k: float(v[i]) for k, v in rows.parts.items()},
+        }
+        if rows.outcome is not None and sampled:
+            record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
+        if rows.advantage is not None:
+            record["advantage"] = float(rows.advantage[i].sum()) / max(keep.size, 1)
+        if rows.finish is not None:
+            record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
+        ids = np.asarray(rows.action.token[i])[keep].tolist()
+        names = [name for name in values if (name != "logp" if sampled else name in ("advantage", "logp"))]
+        record["tokens"] = {
+            "text": _ends(pieces(_vocabulary(program.tokenizer), ids)),
+            **{name: short(_ends(values[name][i][keep].tolist())) for name in names},
+        }
+        if len(ids) > LIMIT:
+            record["tokens"]["omitted"] = len(ids) - LIMIT  # between the two halves
+        out.append(record)
+    return out
+
+
+def per_token(rows: types.Rollout) -> dict[str, np.ndarray]:
+    """Return the quantities of each token that the rows have, ``[B, T]`` each; numbers without a mask mean nothing."""
+    values: dict[str, Any] = {}
+    if rows.advantage is not None:
+        values["advantage"] = rows.advantage
+    if "log_ratio" in rows.extra:
+        values["ratio"] = np.exp(np.minimum(rows.extra["log_ratio"], 80.0))
+        values["logp"] = rows.extra["log_ratio"]  # of demonstrations, whose behaviour_logp is 0
+    if rows.entropy is not None:
+        values["entropy"] = rows.entropy
+    if rows.ref_logp is not None and rows.raw_logp is not None:
+        difference = np.asarray(rows.raw_logp) - np.asarray(rows.ref_logp)
+        values["kl"] = np.expm1(np.clip(-difference, -20.0, 20.0)) + difference  # as ops.kl_estimate
+    return {name: np.broadcast_to(np.asarray(x, np.float64), rows.mask.shape) for name, x in values.items()}
+
+
+def pieces(vocabulary: Sequence[bytes | None] | None, ids: Iterable[int]) -> list[str]:
+    """Return the characters that each token completes; "" for a special token."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    if vocabulary is None:
+        return ["" for _ in ids]
+    return [decoder.decode((vocabulary[i] if i < len(vocabulary) else None) or b"") for i in ids]
+
+
+def short(values: Sequence[float]) -> list[float] | float:
+    """Return numbers with four significant digits; one number if all are equal."""
+    rounded = [float(f"{x:.4g}") for x in values]
+    return rounded[0] if rounded and rounded.count(rounded[0]) == len(rounded) else rounded
+
+
+def _ends(values: list[Any]) -> list[Any]:
+    return values if len(values) <= LIMIT else values[: LIMIT // 2] + values[-LIMIT // 2 :]
+
+
+@functools.lru_cache(maxsize=1)
+def _vocabulary(tokenizer: tokenizers.Tokenizer) -> list[bytes | None] | None:
+    """Return the bytes of each id; None if the tokenizer does not decode token by token."""
+    try:
+        return tokenizer.pieces()
+    except ValueError:
+        return None

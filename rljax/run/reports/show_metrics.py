@@ -1,0 +1,104 @@
+"""Metrics: show the metrics of a run by phase.
+
+python -m rljax metrics DIR [NAME ...]          a table; a NAME may be a pattern such as 'loss/*'
+python -m rljax metrics DIR [NAME ...] --csv    every step, as comma-separated values
+python -m rljax metrics --glossary              unit, meaning and bad values of every metric
+"""
+
+import csv
+import fnmatch
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+import rich.console
+import rich.table
+from absl import flags
+
+from rljax.data import storage
+from rljax.run import glossary
+from rljax.run.reports import curves, directory
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24
+
+
+def read(place: directory.Path) -> list[directory.Record]:
+    """Return the metrics of each step of a work directory, or of a ``metrics.jsonl``.
+
+    Raises:
+      FileNotFoundError: there are none.
+      ValueError: the file is malformed.
+    """
+    path = storage.path(place)
+    path = path / "metrics.jsonl" if storage.is_dir(path) else path
+    if not storage.exists(path):
+        raise FileNotFoundError(f"no metrics in {path}")
+    return directory.log(path)
+
+
+def chosen(records: Sequence[directory.Record], patterns: Sequence[str]) -> list[str]:
+    """Return the names of metrics that match any of the patterns, all without a pattern; sorted.
+
+    Raises:
+      ValueError: a pattern matches none.
+    """
+    present = curves.names(records)
+    for pattern in patterns:
+        if not fnmatch.filter(present, pattern):
+            from rljax.language import parse  # imports JAX, which the table does without
+
+            raise ValueError(f"no metric {pattern!r}.{parse.nearest(pattern, present)}")
+    return [name for name in present if not patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+
+
+def table(records: Sequence[directory.Record], names: Sequence[str], console: rich.console.Console) -> None:
+    """Print first and last values of metrics by phase, and a small curve of each."""
+    for phase, rows in curves.by_phase(records).items():
+        out = rich.table.Table(title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}", title_justify="left")
+        out.add_column("metric")
+        for column in ("first", "last", "last tenth", "smallest", "largest"):
+            out.add_column(column, justify="right")
+        out.add_column("", no_wrap=True)
+        for name in names:
+            values = [float(row[name]) for row in rows if name in row]
+            if values:
+                ends = values[0], values[-1], directory.tail(rows, name), min(values), max(values)
+                out.add_row(name, *(f"{value:.4g}" for value in ends), spark(values))
+        console.print(out)
+
+
+def spark(values: Sequence[float]) -> str:
+    """Return a curve of block characters, of the means of adjacent values."""
+    points = curves.thinned(values, _WIDTH)
+    low, high = min(points, default=0.0), max(points, default=0.0)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round(scale * (y - low))] for y in points)
+
+
+def values(records: Sequence[directory.Record], names: Sequence[str], file: TextIO) -> None:
+    """Write the metrics of every step as comma-separated values."""
+    writer = csv.DictWriter(file, ["step", "phase", *names], extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_bool("glossary", False, "Explain every metric: unit, meaning, and what a bad value means.")
+    flags.DEFINE_bool("csv", False, "Print every step as comma-separated values.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Show the metrics of a work directory."""
+    if flags.FLAGS.glossary:
+        glossary.show()
+        return
+    if len(argv) < 2:
+        raise ValueError("expected a work directory, and optionally names of metrics")
+    records = read(argv[1])
+    names = chosen(records, argv[2:])
+    if flags.FLAGS.csv:
+        values(records, names, sys.stdout)
+    else:
+        table(records, names, rich.console.Console())

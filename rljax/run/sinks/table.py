@@ -1,0 +1,69 @@
+"""Comma-separated values: ``metrics.csv``, ``timings.csv`` and ``evaluations.csv``, one row for each record."""
+
+import csv as values_separated_by_commas
+import io
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.data import storage
+from rljax.run import sinks
+
+
+@sinks.sink
+def csv() -> sinks.Opener:
+    """Write tables into the work directory; a number that a row lacks, as between phases, is an empty cell."""
+    return _Tables
+
+
+class _Tables:
+    def __init__(self, run: sinks.Run):
+        evaluations = [sinks.flat(record) for record in run.past["evaluations"]]
+        rows: dict[sinks.Log, list[Mapping[str, Any]]] = {
+            "metrics": [*run.past["metrics"]],
+            "timings": [*run.past["timings"]],
+            "evaluations": [{"step": step, "phase": name, **values} for step, name, values in evaluations],
+        }
+        self._tables = {log: _Table(run.folder / f"{log}.csv", past) for log, past in rows.items()}
+
+    def scalars(self, log: sinks.Log, step: int, phase: str, values: Mapping[str, float]) -> None:
+        self._tables[log].append({"step": step, "phase": phase, **values})
+
+    def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Rollouts are in ``rollouts.jsonl``."""
+
+    def picture(self, path: pathlib.Path, step: int) -> None:
+        """Pictures are in the work directory."""
+
+    def flush(self) -> None:
+        """Every row is written when it is added."""
+
+    def close(self) -> None:
+        """No file is open between rows."""
+
+
+class _Table:
+    """A file of rows; its columns grow with the names of the rows, for which the file is rewritten."""
+
+    def __init__(self, path: pathlib.Path, rows: list[Mapping[str, Any]]):
+        self._path, self._rows = path, rows
+        self._columns: list[str] = []
+        self._rewrite()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self._rows.append(row)
+        if row.keys() <= {*self._columns}:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                file.write(self._text([row]))
+        else:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        self._columns = [*dict.fromkeys(name for row in self._rows for name in row)] or ["step", "phase"]
+        header = {name: name for name in self._columns}
+        storage.write(self._path, self._text([header, *self._rows]).encode())
+
+    def _text(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        out = io.StringIO()
+        values_separated_by_commas.DictWriter(out, self._columns, lineterminator="\n").writerows(rows)
+        return out.getvalue()
