@@ -334,7 +334,11 @@ def test_evaluate_and_sample_from_the_command_line(finished):
     done = run(str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
     done = run(str(whole), "--step", "80", "--count", "2", module="rollouts")
-    assert done.returncode == 0 and "step 80: 1 of 1 logged prompts, 4 completions" in done.stdout and "advantage" in done.stdout
+    assert (
+        done.returncode == 0
+        and "step 80: 1 of 1 logged prompts, 4 completions" in done.stdout
+        and "advantage" in done.stdout
+    )
 
 
 @pytest.mark.full

@@ -23,7 +23,8 @@ _AT_RECURSIVE = 0x8000
 _CAPABILITY_3 = 0x20080522
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-_PACKAGES = ("/usr/lib/python3", sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_PACKAGES = ("/usr/lib/python3", *(f"{path}/{name}-packages" for path in _STANDARD for name in ("site", "dist")))
 
 
 def _call(name: str, *args: Any) -> None:
@@ -64,9 +65,9 @@ def enter(mapped: Callable[[], None]) -> None:
     _call("mount", "none", "/", None, _REC | _PRIVATE, None)
     with open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")  # in this one: no program becomes root in another
-    sources = dict.fromkeys([*_LIBRARIES, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *_DEVICES])
+    sources = dict.fromkeys([*_LIBRARIES, *_STANDARD, *_DEVICES])
     handles = {path: os.open(path, os.O_PATH) for path in sources if os.path.exists(path)}
-    masked = [path for path in _PACKAGES if os.path.isdir(path)]
+    masked = dict.fromkeys(path for path in _PACKAGES if os.path.isdir(path))
     links = {path: os.readlink(path) for path in handles if os.path.islink(path)}
     _call("mount", "tmpfs", "/tmp", "tmpfs", _NOSUID, "size=1m,mode=755")
     for path, handle in handles.items():
