@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+import rljax
 from rljax import environments, types
+from rljax.config import resolve
 from rljax.environments.verifiers import code, listings, pool
 from rljax.environments.verifiers.sandbox import box, kernel, start, values
 
@@ -108,7 +110,7 @@ def test_verdicts():
     assert add(fenced("def add(x, y):\n    return x + y"))["outcome"] == "correct"
     tenth = {"reward": 0.0, "outcome": "wrong", "passed": 0.1, "timed_out": 0.0}
     assert add("    return 1") == tenth and add("    return 1", partial=True) == {**tenth, "reward": 0.1}
-    assert {add(text)["outcome"] for text in ("", "I cannot.", "```python\n```", "    return (")} == {"unparseable"}
+    assert {add(text)["outcome"] for text in ("", "I cannot.", "```python\n```", "\0", "(" * 10**5)} == {"unparseable"}
     judge = code.Judge()
     listed = [
         "assert f([3, 1]) == [1, 3]",
@@ -180,6 +182,10 @@ def test_a_task_over_rows(tmp_path):
     path.write_text("\n".join(map(json.dumps, mbpp)))
     task = make(path, heldout=0.3)
     assert "assert f(1) == 1" in task.text(0, "train") and "```python" in task.text(0, "train")
+    config = rljax.default_config()
+    config.task = f"code({str(path)!r}, heldout=0.3, seconds=9.0)"
+    with pytest.raises(ValueError, match=r"verifier.timeout=5.0 .*must be above 10"):
+        resolve.phases(config)
     path.write_text(json.dumps({"question": "Add.", "input_output": '{"inputs": ["1"], "outputs": []}'}))
     with pytest.raises(ValueError, match=r"a.jsonl:1: .*one length"):
         make(path, heldout=1.0)

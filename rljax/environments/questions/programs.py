@@ -38,7 +38,7 @@ def code(
     tests: str = "",
     heldout: float | recipe.Paths = 0.1,
     chat: recipe.Chat = False,
-    seconds: float = 4.0,
+    seconds: float = 3.0,
     memory: float = 0.5,
     partial: bool = False,
     unsafe: bool = False,
@@ -57,7 +57,7 @@ def code(
       tests: the column of tests, as in ``verifiers.listings.read``; '': that of the form.
       heldout: the fraction of prompts that is held out, or files.
       chat: as in ``jsonl``. Without it, a row with an ``entry_point`` is code to continue.
-      seconds: wall time of a program for all its tests; less than ``verifier.timeout``.
+      seconds: wall time of a program for all its tests; ``verifier.timeout`` must be 1 s longer.
       memory: GiB of address space of each process of a program.
       partial: the reward is the fraction of tests that pass, instead of 1 if all pass and otherwise 0.
       unsafe: run programs although the kernel refuses the namespaces that protect this machine from them.

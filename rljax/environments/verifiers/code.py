@@ -37,10 +37,15 @@ class Judge:
     policy to avoid it.
     """
 
-    seconds: float = 4.0  # for all tests of a program; less than verifier.timeout
+    seconds: float = 3.0  # wall time for all tests of a program
     memory: float = 0.5  # GiB of address space of each process
     partial: bool = False  # the reward is the fraction of tests that pass
     unsafe: bool = False
+
+    @property
+    def longest(self) -> float:
+        """The most seconds that a call takes; verifier.timeout must be longer."""
+        return self.seconds + _GRACE
 
     def __call__(
         self,

@@ -1,5 +1,6 @@
 """The worker's side of a sandbox: start it, learn what the kernel refuses, start boxes."""
 
+import atexit
 import contextlib
 import functools
 import json
@@ -141,4 +142,6 @@ def check(unsafe: bool) -> None:
 @functools.cache
 def shared(unsafe: bool) -> Sandbox:
     """Return the sandbox of this process."""
-    return Sandbox(unsafe)
+    sandbox = Sandbox(unsafe)
+    atexit.register(sandbox.close)
+    return sandbox
