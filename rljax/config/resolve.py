@@ -228,6 +228,12 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         raise ValueError(
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
+    longest = getattr(task.reward, "longest", 0.0) if environments.scored_on_host(task) else 0.0
+    if chosen.verifier.timeout <= longest:
+        raise ValueError(
+            f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {longest:g}, the"
+            f" seconds that the reward function of {task.name!r} allows itself."
+        )
     _inputs(algorithm, task, name)
     if samples <= source.demonstrated:
         raise ValueError(

@@ -15,11 +15,11 @@ path a function or class under ``@task``; modules are imported when needed.
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
 ``countdown.py``     device task: reach a target from given numbers
-``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``, ``tfds``
+``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; programs: ``code``
 ``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
 ``characters.py``    text inside a compiled program, as rows of code points
 ``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
-``verifiers/``       reward functions for mathematics; the worker processes that run reward functions
+``verifiers/``       reward functions for mathematics and programs, a sandbox; the workers that run reward functions
 ===================  ==========================================================================================
 
 ``README.md`` shows how to write a task of each kind and a reward function.
@@ -158,6 +158,7 @@ TASKS: Mapping[str, str] = {
     "aime": "rljax.environments.questions.published:aime",
     "dapo_math": "rljax.environments.questions.published:dapo_math",
     "deepscaler": "rljax.environments.questions.published:deepscaler",
+    "code": "rljax.environments.questions.programs:code",
     "jsonl": "rljax.environments.questions.own:jsonl",
     "parquet": "rljax.environments.questions.own:parquet",
     "hugging_face": "rljax.environments.questions.own:hugging_face",

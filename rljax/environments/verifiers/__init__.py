@@ -6,6 +6,9 @@ numbers. Worker processes import this package, so no module here but ``pool`` im
 
 ==================  ===================================================================
 ``mathematics.py``  reward functions: numeric answers, LaTeX answers
+``code.py``         a reward function: programs judged by tests
+``listings.py``     programs in what models write, tests in rows
+``sandbox/``        where these programs run
 ``rewards.py``      reward functions by name, several as weighted parts of one
 ``answers.py``      how final answers are written and read: marked, boxed, stated, bold
 ``pool.py``         ``Verifiers``: worker processes with a time limit per completion

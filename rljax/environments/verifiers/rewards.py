@@ -82,6 +82,11 @@ class Rewards:
         return len(self.parts) == 1 and self.parts[0].weight == 1
 
     @property
+    def longest(self) -> float:
+        """The most seconds that a call takes by the limits of the functions themselves; 0: they have none."""
+        return sum(getattr(part.function, "longest", 0.0) for part in self.parts)
+
+    @property
     def every(self) -> bool:
         """Whether a part takes all columns of a row."""
         return any(part.every for part in self.parts)

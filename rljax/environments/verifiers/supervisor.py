@@ -98,7 +98,7 @@ def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, p
     signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK, _PARENT_CHECK)
     while child not in ended and os.getppid() == pool and signal.sigwait(_SIGNALS) != signal.SIGTERM:
         _reap(ended)
-    _end_descendants(ended)
+    end_descendants(ended)
     code = os.waitstatus_to_exitcode(ended.get(child, 0))
     os._exit(code if code >= 0 else 128 - code)
 
@@ -128,7 +128,7 @@ def _reap(ended: dict[int, int]) -> None:
             ended.setdefault(*reaped)
 
 
-def _end_descendants(ended: dict[int, int]) -> None:
+def end_descendants(ended: dict[int, int]) -> None:
     """Kill children until none is left; the children of each one killed become children of this process."""
     if sys.platform != "linux":
         os.killpg(0, signal.SIGKILL)  # this process too

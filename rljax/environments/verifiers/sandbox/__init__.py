@@ -1,0 +1,19 @@
+"""A sandbox for programs that models write: namespaces, limits, and a protocol that gives programs nothing to steal.
+
+A ``Sandbox`` starts one process, the zygote, which enters namespaces of its own and then forks a *box* for each job. A
+box is the first process of a new process namespace, so that the kernel ends all its descendants with it. Its job comes
+through a socket that the zygote does not read, so that no box finds another box's job in its memory.
+
+=================  =============================================================================================
+``start.py``       the worker's side: ``Sandbox``, and what the kernel refuses
+``box.py``         a job seen from the worker: ``Limits``, ``Box``
+``zygote.py``      the process that forks boxes, and the guard of each
+``kernel.py``      namespaces, mounts, capabilities and limits, through ctypes
+``calls.py``       a filter of system calls
+``programs.py``    what runs in a box: a program, a program whose functions are called, or tests
+``assertions.py``  tests, which call functions of a program in another box
+``values.py``      values on their way between two boxes
+=================  =============================================================================================
+
+``zygote`` and what it imports run without site-packages.
+"""

@@ -1,0 +1,147 @@
+"""The worker's side of a sandbox: start it, learn what the kernel refuses, start boxes."""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import rljax
+from rljax.environments.verifiers.sandbox import box, kernel
+
+_KEPT = ("LD_LIBRARY_PATH", "TMPDIR")  # of the environment: the interpreter may need the first
+_START_LIMIT = 60.0  # seconds
+ABSENT = (
+    "programs can use the network, read and write what this user can, and see and signal this user's processes;"
+    " limits of CPU time, memory, file size, processes and wall time are in force"
+)
+_BOOTSTRAP = """
+import importlib, socket, sys
+for name in ("bisect", "collections", "copy", "heapq", "itertools", "math", "random", "re", "string", "typing"):
+    importlib.import_module(name)
+sys.path.insert(0, sys.argv[3])
+from rljax.environments.verifiers.sandbox import zygote
+zygote.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] == "bare")
+"""
+
+
+class SandboxError(RuntimeError):
+    """The process of the sandbox has ended."""
+
+
+class Sandbox:
+    """A zygote. ``refused`` is why the kernel gives it no namespaces, or ""."""
+
+    def __init__(self, unsafe: bool = False):
+        """Start it.
+
+        Args:
+          unsafe: run without namespaces if the kernel refuses them.
+
+        Raises:
+          ValueError: the kernel refuses namespaces, and not ``unsafe``; or it is not Linux.
+          SandboxError: the process ends while it starts.
+        """
+        if sys.platform != "linux":
+            raise ValueError(f"the sandbox of programs needs Linux, this is {sys.platform}")
+        self.refused = self._start(bare=False) or self._trial()
+        if self.refused and not unsafe:
+            raise ValueError(
+                f"unsafe=False: the kernel refuses the sandbox its namespaces ({self.refused}). Without them"
+                f" {ABSENT}; unsafe=True runs programs nevertheless"
+            )
+        if self.refused:
+            self.close()
+            self._start(bare=True)
+            if problem := self._trial():
+                raise SandboxError(problem)
+
+    def _start(self, bare: bool) -> str | None:
+        self._socket, remote = socket.socketpair()
+        self._socket.settimeout(_START_LIMIT)
+        root = str(pathlib.Path(rljax.__file__).parents[1])
+        arguments = [str(remote.fileno()), "bare" if bare else "", root]
+        with remote:
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", "-S", "-P", "-c", _BOOTSTRAP, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[remote.fileno()],
+                env={"PYTHONHASHSEED": "0", **{k: v for k, v in os.environ.items() if k in _KEPT}},
+                cwd="/",
+                start_new_session=True,
+            )
+        reader = self._socket.makefile("rb")
+        line = reader.readline()
+        if line == b"map\n":
+            self._socket.sendall(b"m" if self._map() else b"x")
+            line = reader.readline()
+        if not line:
+            raise SandboxError(f"the sandbox ended while it started, with status {self._process.wait()}")
+        return json.loads(line)
+
+    def _map(self) -> bool:
+        """Set the user of the zygote in its user namespace."""
+        folder = pathlib.Path(f"/proc/{self._process.pid}")
+        for files in kernel.identities(self._process.pid):
+            with contextlib.suppress(OSError):
+                for name, content in files.items():
+                    (folder / name).write_text(content)
+                return True
+        return False
+
+    def start(self, job: Mapping[str, Any], limits: box.Limits) -> box.Box:
+        """Start a box.
+
+        Args:
+          job: as ``programs.run`` reads it.
+          limits: of the box.
+
+        Raises:
+          SandboxError: the zygote has ended.
+        """
+        (channel, inner), (control, guard) = socket.socketpair(), socket.socketpair()
+        with inner, guard:
+            try:
+                socket.send_fds(self._socket, [b"b"], [guard.fileno(), inner.fileno()])
+            except OSError as error:
+                raise SandboxError(f"the sandbox has ended ({error})") from error
+        started = box.Box(channel, control)
+        started.send(json.dumps({**job, **limits.job()}).encode(), time.monotonic() + _START_LIMIT)
+        return started
+
+    def _trial(self) -> str:
+        """Run a program; return what is wrong with it, or ""."""
+        with self.start({"kind": "run", "source": "print(input())", "input": "1"}, box.Limits()) as running:
+            deadline = time.monotonic() + _START_LIMIT
+            return "" if running.output(deadline, 9) == b"1\n" else f"status {running.status(deadline)} of a trial"
+
+    def close(self) -> None:
+        """End it, with all boxes whose ``Box`` is closed."""
+        self._socket.close()
+        self._process.wait()
+
+
+def check(unsafe: bool) -> None:
+    """Start a sandbox and end it; warn of what is absent, or raise ValueError if not ``unsafe``."""
+    trial = Sandbox(unsafe)
+    trial.close()
+    if trial.refused:
+        warnings.warn(f"unsafe=True, and the kernel refuses namespaces ({trial.refused}): {ABSENT}", stacklevel=3)
+
+
+@functools.cache
+def shared(unsafe: bool) -> Sandbox:
+    """Return the sandbox of this process."""
+    sandbox = Sandbox(unsafe)
+    atexit.register(sandbox.close)
+    return sandbox

@@ -1,0 +1,431 @@
+"""Programs judged by tests: forms of tests, programs that cheat, and programs that attack the machine."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+import rljax
+from rljax import environments, types
+from rljax.config import resolve
+from rljax.environments.verifiers import code, listings, pool
+from rljax.environments.verifiers.sandbox import box, kernel, start, values
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROMPT = "import math\n\n\ndef half(x: int) -> int:\n    return x / 2\n\n\ndef add(x, y):\n    '''Add.'''\n"
+CHECK = """
+SECRET = 12345
+def check(candidate):
+    assert candidate(0, 1) == 1
+    assert half(candidate(3, 1)) == 2 and math.pi > 3, "text"
+    for x in range(2, 10):
+        assert candidate(x, SECRET) == x + SECRET
+"""
+
+
+@pytest.fixture(scope="module")
+def namespaces():
+    """Skip where the kernel refuses the sandbox its namespaces."""
+    try:
+        start.check(unsafe=False)
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+needs_namespaces = pytest.mark.usefixtures("namespaces")
+
+
+def make(*args, **settings) -> Any:
+    return environments.lookup("code")(*args, **settings)
+
+
+def add(completion, **settings) -> Any:
+    return code.Judge(**settings)(completion, CHECK, prompt=PROMPT, entry_point="add")
+
+
+def fenced(program):
+    return f"So:\n```python\n{textwrap.dedent(program)}\n```\nDone."
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def test_the_program_of_a_completion():
+    two = "```python\nx = 1\n```\ntext\n```py\nx = 2\n```\n"
+    assert listings.program(two) == "x = 2\n" == listings.program(f"{two}It prints:\n```\n2\n```")
+    assert listings.program("```\nx = 3\n```") == "x = 3\n" and listings.program("x = 4") == "x = 4"
+    assert listings.program("```python\nx = 5") == "x = 5" and listings.program("```python\n```").strip() == ""
+    assert listings.program("    return x + y", PROMPT, "add") == f"{PROMPT}\n    return x + y"
+    assert listings.program("def add(x, y):\n  return 1", "Write add.", "add") == "def add(x, y):\n  return 1"
+
+
+def test_tests_in_every_form():
+    assert (
+        listings.read(CHECK).code == (CHECK,) and listings.read(["assert f(1)", "assert f(2)"]).code[1] == "assert f(2)"
+    )
+    pairs = (("1\n2", "3"), ("4", "5"))
+    assert listings.read({"inputs": [["1", 2], "4"], "outputs": ["3", ["5"]]}).pairs == pairs
+    assert listings.read(json.dumps({"input": ["1\n2", "4"], "output": ["3", "5"]})).pairs == pairs
+    for bad, words in (
+        ("x = 1", "no assertion"),
+        ("assert (", "no Python"),
+        ("{1", "not JSON"),
+        ([], "expected code"),
+        ({"inputs": ["1"], "outputs": []}, "one length"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            listings.read(bad)
+
+
+def test_values_come_back_as_builtin_types():
+    class Liar(int):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = int.__hash__
+
+    plain = [None, True, 2, -0.5, "é\ud800", b"\0", 1j, (1, [2]), {3}, frozenset({4}), {(1,): {"a": float("inf")}}]
+    back = values.decode(json.loads(json.dumps(values.encode(plain, id))), id)
+    assert back == plain and [type(each) for each in back] == [type(each) for each in plain]
+    forged = values.decode(json.loads(json.dumps(values.encode(Liar(3), id))), id)
+    assert forged == 3 and forged != 4
+    assert type(values.exception("StopIteration", "")) is RuntimeError
+    assert type(values.exception("KeyError", "")) is KeyError
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+@needs_namespaces
+def test_verdicts():
+    assert add("    return x + y\n") == {"reward": 1.0, "outcome": "correct", "passed": 1.0, "timed_out": 0.0}
+    assert add(fenced("def add(x, y):\n    return x + y"))["outcome"] == "correct"
+    tenth = {"reward": 0.0, "outcome": "wrong", "passed": 0.1, "timed_out": 0.0}
+    assert add("    return 1") == tenth and add("    return 1", partial=True) == {**tenth, "reward": 0.1}
+    assert {add(text)["outcome"] for text in ("", "I cannot.", "```python\n```", "\0", "(" * 10**5)} == {"unparseable"}
+    judge = code.Judge()
+    listed = [
+        "assert f([3, 1]) == [1, 3]",
+        "import math\nassert math.isclose(f((2.0,))[0], 2)",
+        "assert list(g(2)) == [0, 1]",
+    ]
+    listed.append("p = Pair(1)\nassert width(p) == 1 and p.twice() == 2")
+    right = "class Pair:\n  def __init__(s, x): s.x = x\n  def twice(s): return 2 * s.x\ndef width(p): return p.x\n"
+    right += "def f(x): return sorted(x)\ndef g(n): yield from range(n)"
+    assert judge(right, listed)["outcome"] == "correct"
+    pairs = {"inputs": ["1\n", "2"], "outputs": ["2\n", "4"]}
+    assert judge("print( int(input()) * 2, '')", pairs)["outcome"] == "correct"
+    assert judge("print(2)", pairs)["passed"] == 0.5
+    assert judge("print(2 * int(input())); 1 / 0", pairs)["passed"] == 0  # it has to end well
+    assert judge(
+        "import sys, atexit\natexit.register(lambda: sys.stdout.write(str(2 * int(sys.stdin.read()))))", pairs
+    )["reward"]
+    with pytest.raises(ValueError, match=r"(?s)cannot be run: .*No module named 'nowhere'"):
+        judge("def f(): pass", ["assert f()"], test_imports=["import nowhere"])
+
+
+CHEATS = {
+    "exit": "import sys; sys.exit(0)",
+    "exit at once": "import os\ndef add(x, y): os._exit(0)",
+    "equal to everything": "class T(int):\n  def __eq__(s, o): return True\ndef add(x, y): return T(99)",
+    "an object equal to everything": "class T:\n  __eq__ = lambda s, o: True\ndef add(x, y): return T()",
+    "builtins": "import builtins\nbuiltins.bool = builtins.isinstance = lambda *a: True\ndef add(x, y): return 99",
+    "the helper of the tests": "def half(x): return 2\ndef add(x, y): return 99",
+    "json": 'import json\njson.dumps = lambda *a: \'["result", 10, 10, ""]\'\ndef add(x, y): return 99',
+    "the pipe": 'import os\nfor i in range(40): os.write(3, b\'["result", 10, 10, ""]\\n\')\ndef add(x, y): return 99',
+    "an object in the pipe": 'import os\ndef add(x, y): os.write(3, b\'["value", ["object", {}]]\\n\')',
+    "deep": "import os\ndef add(x, y): os.write(3, b'[' * 100000 + b'\\n')",
+    "long": "import os\ndef add(x, y):\n  while True: os.write(3, b'x' * 65536)",
+    "iteration": "def add(x, y): raise StopIteration",
+    "a flag in sys": "import sys\nsys.exit = sys.excepthook = sys.settrace = lambda *a: None\nraise SystemExit",
+    "memory": """
+        import gc, sys
+        def add(x, y):
+            texts, frame = [], sys._getframe()
+            while frame:
+                texts += map(repr, frame.f_locals.values())
+                frame = frame.f_back
+            texts += [repr(v) for o in gc.get_objects() if type(o) is dict for v in o.values() if type(v) in (int, str)]
+            seen = [text for text in texts if "SEC" + "RET" in text or "12" + "345" in text]
+            return x + y if y != 12345 and seen else 99
+    """,
+}
+
+
+@needs_namespaces
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_program_that_cheats_is_wrong(name):
+    verdict = add(fenced(CHEATS[name]))
+    assert verdict["outcome"] == "wrong" and verdict["reward"] == 0 and verdict["passed"] < 1
+
+
+@needs_namespaces
+def test_a_task_over_rows(tmp_path):
+    rows = [{"prompt": PROMPT.replace("add", f"add{i}"), "entry_point": f"add{i}", "test": CHECK} for i in range(20)]
+    rows = [{**row, "canonical_solution": "    return x + y\n"} for row in rows]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    for chat, begins in ((False, "\n    return"), (True, "\n```python\nimport math")):
+        task = make(path, chat=chat, heldout=0.3)
+        question = task.sources["train"][0]
+        assert question.solution.startswith(begins) and ("```" in question.text) == chat
+        assert task.reward(question.solution, question.reference, **question.columns)["outcome"] == "correct"
+    mbpp = [{"text": f"Add {i}.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"]} for i in range(20)]
+    path.write_text("\n".join(map(json.dumps, mbpp)))
+    task = make(path, heldout=0.3)
+    assert "assert f(1) == 1" in task.text(0, "train") and "```python" in task.text(0, "train")
+    config = rljax.default_config()
+    config.task = f"code({str(path)!r}, heldout=0.3, seconds=9.0)"
+    with pytest.raises(ValueError, match=r"verifier.timeout=5.0 .*must be above 10"):
+        resolve.phases(config)
+    path.write_text(json.dumps({"question": "Add.", "input_output": '{"inputs": ["1"], "outputs": []}'}))
+    with pytest.raises(ValueError, match=r"a.jsonl:1: .*one length"):
+        make(path, heldout=1.0)
+    path.write_text(json.dumps({"question": "Add.", "tests": "assert f(1)"}))
+    with pytest.raises(ValueError, match=r"set prompt and tests.*'tests'"):
+        make(path)
+    task = make(path, prompt="question", tests="tests", heldout=1.0)
+    assert task.reward("def f(x): return 1", task.target(0, "heldout"))["outcome"] == "correct"
+
+
+# --- attacks -------------------------------------------------------------------------------------
+
+# Each prints "held" if the protection holds; those with None do not end by themselves, or print too much.
+ATTACKS = {
+    "fork bomb": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", None),
+    "threads": (
+        """
+        import threading, time
+        try:
+            for i in range(1000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        except RuntimeError: print("held")""",
+        "held",
+    ),
+    "memory": ("try: x = bytearray(10**9)\nexcept MemoryError: print('held')", "held"),
+    "deep recursion": ("import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()", None),
+    "sleep": ("import time, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)", None),
+    "endless output": ("while True: print('x' * 10000)", None),
+    "endless loop": ("while True: pass", None),
+    "a full disk": (
+        """
+        import errno
+        try:
+            for i in range(100): open(f"f{i}", "wb").write(bytes(10**6))
+        except OSError as error: print("held" if error.errno == errno.ENOSPC else error)""",
+        "held",
+    ),
+    "a large file": (
+        """
+        import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            with open("f", "wb", buffering=0) as f:
+                for i in range(100): f.write(bytes(10**6))
+        except OSError as error: print("held")""",
+        "held",
+    ),
+    "files of the machine": (
+        """
+        import os
+        for path in ("/etc/passwd", "/etc/shadow", "/home", "/proc", "/sys", "/usr/bin", "/var", "SECRET", "ROOT"):
+            try: print(path, os.listdir(path) if os.path.isdir(path) else open(path).read())
+            except OSError: pass
+        print("held")""",
+        "held",
+    ),
+    "writing": (
+        """
+        import os, glob
+        held = True
+        for folder in ("/", "/usr/lib", "/lib", "/dev", os.path.dirname(os.__file__), "/root", "/dev/shm"):
+            try: open(folder + "/x", "w").close(); held = False; print(folder)
+            except OSError: pass
+        print("held" if held else "")""",
+        "held",
+    ),
+    "its folder": ("import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)\nprint('held')", "held"),
+    "sockets": (
+        """
+        import socket
+        try: socket.create_connection(("127.0.0.1", PORT), 1); print("connected")
+        except OSError: pass
+        try: socket.create_connection(("1.1.1.1", 53), 1); print("connected")
+        except OSError: pass
+        try: socket.getaddrinfo("example.org", 80); print("resolved")
+        except OSError: print("held")""",
+        "held",
+    ),
+    "signals": (
+        """
+        import os, signal
+        seen = []
+        for pid in (PARENT, os.getppid() or PARENT, -1):
+            try: os.kill(pid, signal.SIGKILL); seen += [pid] * (pid != -1)
+            except OSError: pass
+        print("held" if not seen else seen)""",
+        "held",
+    ),
+    "more rights": (
+        """
+        import ctypes, os
+        libc, right = ctypes.CDLL(None), []
+        for flag in (0x10000000, 0x00020000, 0x40000000, 0x20000000):
+            if libc.unshare(flag) == 0: right.append(hex(flag))
+        if libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0: right.append("mount")
+        for f in (lambda: os.setuid(0), lambda: os.chroot("/tmp"), lambda: os.mknod("/tmp/x", 0o60600, 2050)):
+            try: f(); right.append("call")
+            except OSError: pass
+        print(right or "held")""",
+        "held",
+    ),
+    "a daemon": (
+        """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0: time.sleep(600)
+            os._exit(0)
+        print("held")""",
+        "held",
+    ),
+    "system calls": (
+        """
+        import ctypes, os
+        libc, allowed = ctypes.CDLL(None), []
+        for number in (101, 425, 321, 319):
+            if os.uname().machine == "x86_64" and libc.syscall(number, 0, 0, 0, 0, 0) != -1: allowed.append(number)
+        try: os.memfd_create("x"); allowed.append("memory")
+        except OSError: pass
+        print(allowed or "held")""",
+        "held",
+    ),
+    "the environment": ("import os\nprint([n for n in os.environ if 'MARK' in n] or 'held')", "held"),
+}
+
+
+@needs_namespaces
+@pytest.mark.full
+def test_attacks_do_no_harm(monkeypatch, tmp_path):
+    monkeypatch.setenv("AN_API_MARK", "1")
+    (tmp_path / "secret").write_text("1")
+    names = [*ATTACKS, "well-behaved"]
+    attacks = {**ATTACKS, "well-behaved": ("print('held')", "held")}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = {"PORT": str(server.getsockname()[1]), "PARENT": str(os.getpid()), "ROOT": str(ROOT)}
+        words["SECRET"] = str(tmp_path / "secret")
+
+        def source(name):
+            text = attacks[name][0]
+            for word, value in words.items():
+                text = text.replace(word, value)
+            return fenced(text)
+
+        outputs = [{"inputs": [""], "outputs": [attacks[name][1] or "held"]} for name in names]
+        with pool.Verifiers(code.Judge(seconds=2.0), workers=4, timeout=30) as verifiers:
+            scored = verifiers.submit([source(name) for name in names], outputs).result()
+            assert scored.errors == []
+            again = verifiers.submit(["print(1)"] * 8, [{"inputs": [""], "outputs": ["1"]}] * 8).result()
+            assert again.reward.tolist() == [1.0] * 8
+    for name, outcome in zip(names, scored.outcome, strict=True):
+        expected = types.Outcome.CORRECT if attacks[name][1] else types.Outcome.WRONG
+        assert outcome == expected, name
+    timed_out = {name for name, value in zip(names, scored.parts["timed_out"], strict=True) if value}
+    assert timed_out >= {"fork bomb", "sleep", "endless loop"}
+
+
+def left(user, looks=60):
+    """Return the processes of a user, when there are none or after that many looks."""
+    processes = []
+    for _ in range(looks):
+        processes = []
+        for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                text = status.read_text()
+                if f"Uid:\t{user}\t" in text and "State:\tZ" not in text:
+                    processes.append(text.splitlines()[0])
+        if not processes:
+            break
+        time.sleep(0.05)
+    return processes
+
+
+@needs_namespaces
+@pytest.mark.full
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives each sandbox a user of its own")
+def test_nothing_is_left_of_a_box():
+    sandbox = start.Sandbox()
+    user = kernel.outside(sandbox._process.pid)
+    for name in ("a daemon", "fork bomb", "well-behaved"):
+        job = {"kind": "run", "source": textwrap.dedent(ATTACKS.get(name, ["print('held')"])[0]), "input": ""}
+        with sandbox.start(job, box.Limits()) as running:
+            deadline = time.monotonic() + (0.5 if name == "fork bomb" else 10)
+            with contextlib.suppress(TimeoutError):
+                assert running.output(deadline, 100) == b"held\n" and running.status(deadline) == 0
+            if name == "fork bomb":
+                assert 1 < len(left(user, looks=1)) <= box.Limits().processes
+        assert left(user) == []
+    sandbox.close()
+
+
+# Becomes a user without privileges, in a namespace where, if "refused", the kernel allows no other one.
+UNPRIVILEGED = """
+    import ctypes, json, os, pathlib, sys, warnings
+    from rljax.environments.verifiers import code
+    from rljax.environments.verifiers.sandbox import kernel, start
+    user, group = os.getuid(), os.getgid()
+    assert ctypes.CDLL(None).unshare(0x10000000) == 0
+    for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {user} 1"), ("gid_map", f"1000 {group} 1")):
+        pathlib.Path("/proc/self", name).write_text(text)
+    if sys.argv[1] == "refused":
+        pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    kernel.become(1000)
+    try:
+        start.check(unsafe=False)
+        print("allowed")
+    except ValueError as error:
+        print(error)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start.check(unsafe=True)
+        print(*(w.message for w in caught))
+    judge = code.Judge(unsafe=True, seconds=1.0)
+    for name, (source, written) in json.load(sys.stdin).items():
+        print(name, judge(source, {"inputs": [""], "outputs": [written]})["reward"])
+    print(judge("def f(x): return [x]", ["assert f(2) == [2]"])["outcome"])
+"""
+
+
+@needs_namespaces
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["allowed", "refused"])
+def test_without_privileges_and_where_the_kernel_refuses(kind, tmp_path):
+    held = ("memory", "a large file", "more rights", "a daemon", "sleep", "files of the machine", "the environment")
+    programs = {name: (textwrap.dedent(ATTACKS[name][0]), "held") for name in held}
+    script = [sys.executable, "-c", textwrap.dedent(UNPRIVILEGED), kind]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        script, input=json.dumps(programs), env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, *verdicts, assertions = done.stdout.splitlines()
+    rewards = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in verdicts}
+    expected = {name: 1.0 for name in held} | {"sleep": 0.0}
+    if kind == "allowed":
+        assert first == "allowed" and second == ""
+    else:
+        assert "unsafe=False: the kernel refuses the sandbox its namespaces" in first and "can use the network" in first
+        assert "unsafe=True" in second and "can use the network" in second
+        expected["files of the machine"] = 0.0  # the sandbox says so
+    assert rewards == expected and assertions == "correct"
+    for _ in range(100):  # the last box may still be ending
+        if not list(tmp_path.iterdir()):
+            break
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
