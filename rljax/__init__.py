@@ -22,6 +22,7 @@ _NAMES = {
     "Rollout": "types:Rollout",
     "Scores": "types:Scores",
     "advantages": "algorithms.arrays:advantages",
+    "check": "algorithms.battery:check",
     "default_config": "config.schema:default",
     "get_config": "config.files:load",
     "load": "run.evaluate:load",

@@ -24,6 +24,10 @@ COMMANDS = {
     "sweep": ("rljax.run.sweep", "Print the commands of many runs, from a file of fields and values."),
     "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
     "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
+    "check": (
+        "rljax.algorithms.battery.command",
+        "Check a recipe or a piece on arrays: gradients, masks, splits, extremes.",
+    ),
     "sharding": ("rljax.run.sharding", "Print the sharding of a config's train state over a mesh."),
     "convert": ("rljax.run.convert", "Convert a run's policy to a public checkpoint, or the reverse."),
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
@@ -38,6 +42,9 @@ def overview() -> str:
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run a command. A mistake of the user is reported in one line on stderr, with exit code 2.
 
+    Such a mistake is an error that a statement of rljax raises; an error inside a piece or a task has notes with the
+    traceback, and any other exception is not caught.
+
     Args:
       name: a key of ``COMMANDS``.
       arguments: the command-line arguments after the command's name.
@@ -47,8 +54,10 @@ def run(name: str, arguments: Sequence[str]) -> None:
     try:
         _run(name, arguments)
     except Exception as error:
+        from rljax.language import errors
+
         ours = type(error).__module__.startswith("rljax.")
-        if not ours and not isinstance(error, ValueError | OSError | flags.Error):
+        if not ours and not isinstance(error, OSError | flags.Error) and not errors.is_message(error):
             raise
         fail(error, getattr(error, "__notes__", ()) if ours else ())  # JAX adds notes to errors of others
 
@@ -59,7 +68,9 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
 
     print(f"error: {messages.printable(error)}", file=sys.stderr)
     for note in notes:
-        print("\n".join(map(messages.printable, note.splitlines())), file=sys.stderr)
+        for line in note.splitlines():
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            print(indent + messages.printable(line), file=sys.stderr)
     sys.exit(2)
 
 

@@ -1,15 +1,9 @@
-"""The batch that every recipe is tested on: all fields that a recipe may read, from one seed."""
+"""The batch that every recipe is tested on, by the recipe's name."""
 
-import functools
+from rljax.algorithms.battery import batch
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from rljax import types
-
-B, T = 12, 6
-SEGMENTS = 3
+B, T, SEGMENTS = batch.B, batch.T, batch.SEGMENTS
+records, select = batch.records, batch.select
 
 # recipes that are paid at tokens; the others have no token rewards
 PAID_AT_TOKENS = (
@@ -57,122 +51,5 @@ ARGUMENTS = {
 
 
 def arrays(seed=0, name=""):
-    """Return the batch as a dict of float64 and integer NumPy arrays.
-
-    Three groups of unequal size (5, 4, 3), gaps in the masks, row 8 invalid, row 4 empty; groups 7 and 2 have
-    mixed rewards, group 9 is all wrong. ``name`` is the recipe it is for.
-    """
-    r = np.random.default_rng(seed)
-    mask = (r.random((B, T)) < 0.75).astype(np.float64)
-    mask[:, 0] = 1
-    mask[4] = 0
-    d = {"mask": mask}
-    # per token, log-probs: live, at the start of the update, of the sampler (filtered, raw), of the reference
-    d["logp"] = -r.random((B, T)) * 2 - 0.05
-    d["proximal"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.15, -0.01)
-    d["behaviour"] = np.minimum(d["proximal"] + r.normal(size=(B, T)) * 0.1, -0.01)
-    d["raw"] = np.minimum(d["behaviour"] - r.random((B, T)) * 0.05, -0.01)
-    d["ref"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.3, -0.01)
-    d["entropy"] = r.random((B, T)) * 1.5  # live, differentiated
-    d["sampled_entropy"] = r.random((B, T)) * 1.5  # when the token was drawn
-    d["square_prob"] = np.exp(2 * d["raw"]) + r.random((B, T)) * 0.1  # sum of p^2 when the token was drawn
-    d["value"] = r.random((B, T))  # of the critic, when the rows were completed
-    d["live_value"] = d["value"] + r.normal(size=(B, T)) * 0.2  # differentiated by the critic's objective
-    d["token"] = r.integers(0, 3, (B, T))
-    d["turn"] = np.sort(r.integers(0, 2, (B, T)), axis=1)
-    d["version"] = r.integers(90, 101, (B, T))
-    # per row
-    d["group"] = np.array([7, 7, 7, 7, 7, 2, 2, 2, 2, 9, 9, 9])
-    d["reward"] = np.array([1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0], np.float64)
-    d["valid"] = np.ones(B)
-    d["valid"][8] = 0
-    d["episode"] = np.array([0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9])  # rows of a rollout share it
-    d["reward_of_rollout"] = np.array([1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0], np.float64)
-    d["agent"] = np.arange(B) % 2
-    d["domain"] = np.array([0] * 9 + [1] * 3)
-    d["on_policy"] = np.array([1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0], np.float64)
-    d["finish"] = np.array([1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1])  # 0: cut by the limit, 1: stopped
-    d["outcome"] = np.where(d["reward"] == 1, 1, np.array([0, 0, 2] * 4))  # 0 wrong, 1 correct, 2 unparseable
-    if name in PAID_AT_TOKENS:
-        d["token_reward"] = (r.random((B, T)) - 0.3) * 0.5 * mask
-    d["parts"] = {
-        "greedy_reward": r.random(B),
-        "optimal_value": r.random(B),
-        "prompt_value": r.random(B),
-        "next_value": r.random(B),
-        "drift": r.random(B) * 0.02,
-        "kept": np.array([1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0], np.float64),
-        "beats_reference": np.array([1, -1, 0, 1, 1, 1, 1, 0, 1, -1, 0, 1], np.float64),
-        "format": (r.random(B) < 0.6).astype(np.float64),
-        "exploration": r.random(B),
-        "answer": np.array([3, 4, 4, 3, 4, 1, 1, 2, 1, 5, 6, 5], np.float64),  # row 2, unreadable, would break a tie
-        "length_gap": np.arange(B) % 5 - 2.0,
-        "iou": r.random(B),
-        "box": r.random(B),
-        "solver_success": np.array([0.5, 0, 0.25, 1, 0.75, 0.5, 0, 0.1, 0.2, 0.3, 0.9, 0], np.float64),
-        "verdict": (r.random(B) < 0.5).astype(np.float64),
-        "votes": r.integers(0, 4, B).astype(np.float64),
-        "tag": np.array([1, 0, -1, 1] * 3, np.float64),
-        "easy": (r.random(B) < 0.5).astype(np.float64),
-        "think": np.array([1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1], np.float64),
-        "closing": (r.random(B) < 0.5).astype(np.float64),
-        "flow": (r.random(B) < 0.5).astype(np.float64),
-        "unclosed": (r.random(B) < 0.5).astype(np.float64),
-    }
-    d["extra"] = {
-        "node": np.array([[0, 0, 1, 1, 3, 3], [0, 0, 1, 1, 4, 4], [0, 0, 2, 2, 2, 2]] * 4)
-        + 10 * d["group"][:, None],  # rows of a group with the same prefix share a node
-        "segment": np.array([[0, 0, 1, 1, 2, 2]] * B),
-        "cut_reward": (r.random((B, SEGMENTS)) < 0.5).astype(np.float64),  # after each of three budgets
-        "used": (r.random((B, T)) < 0.3).astype(np.float64),
-        "probe_logp": -r.random((B, T)) * 2,
-        "reference_answer": np.array([[0, 0, 0, 0, 1, 1]] * B, np.float64),
-        "student_logp": -r.random((B, T)) * 2,
-        "solution": np.array([[0, 0, 0, 0, 1, 1]] * B, np.float64),
-        "match": np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]] * 6, np.float64),
-        "tag": np.array([[0, 0, 1, 1, 2, 2]] * B),
-        "token_score": r.normal(size=(B, T)),
-    }
-    d["parts"]["rate"] = r.random(B) + 0.5
-    d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
-    if name in PAID_BY_ROLLOUT:
-        d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
-    return d
-
-
-def records(d, dtype=jnp.float32):
-    """Return the batch as (Rollout, Scores)."""
-    f = functools.partial(jnp.asarray, dtype=dtype)
-    i = functools.partial(jnp.asarray, dtype=jnp.int32)
-    rollout = types.Rollout(
-        mask=f(d["mask"]),
-        reward=f(d["reward"]),
-        group=i(d["group"]),
-        valid=f(d["valid"]),
-        action=types.Action(token=i(d["token"])),
-        proximal_logp=f(d["proximal"]),
-        behaviour_logp=f(d["behaviour"]),
-        raw_logp=f(d["raw"]),
-        ref_logp=f(d["ref"]),
-        entropy=f(d["sampled_entropy"]),
-        square_prob=f(d["square_prob"]),
-        value=f(d["value"]),
-        token_reward=f(d["token_reward"]) if "token_reward" in d else None,
-        turn=i(d["turn"]),
-        version=i(d["version"]),
-        episode=i(d["episode"]),
-        agent=i(d["agent"]),
-        domain=i(d["domain"]),
-        on_policy=f(d["on_policy"]),
-        finish=i(d["finish"]),
-        outcome=i(d["outcome"]),
-        index=i(d["group"]),
-        parts={k: f(v) for k, v in d["parts"].items()},
-        extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
-    )
-    return rollout, types.Scores(logp=f(d["logp"]), entropy=f(d["entropy"]), value=f(d["live_value"]))
-
-
-def select(d, rows):
-    """Return the batch's rows in the order given."""
-    return jax.tree.map(lambda x: x[np.asarray(rows)], d)
+    """Return the batch of ``battery.batch`` for a recipe."""
+    return batch.arrays(seed, name in PAID_AT_TOKENS, name in PAID_BY_ROLLOUT)

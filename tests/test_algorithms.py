@@ -18,6 +18,7 @@ import pytest
 from rljax import algorithms, types
 from rljax.algorithms import __main__ as table
 from rljax.algorithms import inputs, interpreter
+from rljax.algorithms.battery import edges
 from rljax.language import parse
 from rljax.transforms import prepare
 from tests import batch, memory
@@ -163,7 +164,7 @@ def wide(family, kind):
         return {c: [objective(c, number) for number in range(len(recipe(*c).objectives))] for c in cases}
 
     with jax.enable_x64(True):
-        return jax.device_get(jax.jit(run)(*batch.records(dirty(batch.arrays(name=cases[0][0])), jnp.float64)))
+        return jax.device_get(jax.jit(run)(*batch.records(edges.padded(batch.arrays(name=cases[0][0])), jnp.float64)))
 
 
 def family_of(name):
@@ -174,26 +175,6 @@ def evaluate(name, i, d):
     """Return float32 (value, gradients) of the policy objective."""
     value, _, gradient, _, _ = results(name, i, d)[0]
     return float(value), gradient
-
-
-def dirty(d, extra=3):
-    """Widen the batch by ``extra`` columns and put garbage wherever the mask is 0."""
-    junk = {"logp": -1e30, "proximal": 50.0, "behaviour": -3e3, "ref": 1e30, "raw": -7.0, "value": 1e9}
-    wide = {}
-    for name, x in d.items():
-        if isinstance(x, dict):
-            x = {k: _widen(v, extra) for k, v in x.items()}
-        else:
-            x = _widen(x, extra)
-        wide[name] = x
-    wide["mask"][:, T:] = 0
-    for name, value in junk.items():
-        wide[name] = np.where(wide["mask"] > 0, wide[name], value)
-    return wide
-
-
-def _widen(x, extra):
-    return np.pad(x, ((0, 0), (0, extra)), mode="edge") if x.ndim == 2 and x.shape[1] == T else x
 
 
 def reference(name, i, d):

@@ -1,5 +1,6 @@
 """Losses of arrays in hand: rollout_from_arrays, objective, advantages, and the command that prints the table."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -14,7 +15,10 @@ import rljax
 from rljax import algorithms, transforms, types
 from rljax.algorithms import __main__ as command
 from rljax.algorithms import interpreter, seams
+from rljax.config import files, schema
+from rljax.environments import gsm8k
 from rljax.language import foreign
+from rljax.training import optimizers
 from tests import batch, jaxprs
 
 MASK = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
@@ -99,7 +103,7 @@ def test_a_key_decides_what_is_drawn():
         ({"ref_logp": np.zeros((4, 2))}, r"ref_logp has shape \(4, 2\): expected \(4, 3\)"),
         ({"valid": np.zeros((4, 3))}, r"valid has shape \(4, 3\): expected \(4,\)"),
         ({"parts": {"format": [1, 2]}}, r"parts\['format'\] has shape \(2,\): expected \(4,\)"),
-        ({"extra": {"node": np.zeros((3, 3))}}, r"extra\['node'\] has shape \(3, 3\): expected 4 rows"),
+        ({"extra": {"node": np.zeros((3, 3))}}, r"extra\['node'\] has shape \(3, 3\): expected \(4, \.\.\.\)"),
         ({"ref_logprob": np.zeros((4, 3))}, r"unknown field 'ref_logprob'\. Did you mean 'ref_logp'"),
     ],
 )
@@ -369,8 +373,12 @@ def test_names_of_other_systems_lead_to_ours():
         ("geo_mean()", "Here that is the recipe gmpo"),
         ("grpo_passk()", "Here that is the recipe best_minus_second"),
         ("grpo(loss_agg_mode='token-mean')", "Here that is the seam reduce: mean_over_tokens"),
-        ("grpo(clip_ratio_high=0.28)", "Here that is high"),
-        ("grpo(kl_coef=0.1)", "Here that is the recipe's argument kl"),
+        ("grpo(clip_ratio_high=0.28)", "Here it is 'high'"),
+        ("grpo(beta=0.1)", "Here it is 'kl'"),
+        ("ppo(lambda=0.9)", "Here it is 'lam'"),
+        ("reinforce++()", "Here it is 'reinforce_plus_plus'"),
+        ("drgrpo()", "Here it is 'dr_grpo'"),
+        ("grpo(kl_coef=0.1)", "Here it is 'kl'"),
     ):
         with pytest.raises(ValueError, match=message):
             build(call)
@@ -383,6 +391,16 @@ def test_what_a_foreign_name_leads_to_exists():
             assert dotted in pieces, (name, dotted)
         for recipe in re.findall(r"the recipe (\w+)", ours):
             assert recipe in algorithms.TABLE, (name, recipe)
+    functions = [
+        *algorithms.TABLE.values(),
+        *(f for seam in transforms.SEAMS for f in transforms.pieces(seam).values()),
+    ]
+    functions += [*optimizers.functions().values(), gsm8k.gsm8k]
+    arguments = {argument for function in functions for argument in inspect.signature(function).parameters}
+    fields = {field.rpartition(".")[2] for field in files.flatten(schema.default())}
+    fields |= {field.rpartition(".")[2] for field in files.flatten(schema.phase())}
+    for name, ours in foreign.SAME.items():
+        assert {*ours} <= {*algorithms.TABLE, *arguments, *fields}, (name, ours)
 
 
 # --- the command --------------------------------------------------------------------------------

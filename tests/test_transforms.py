@@ -84,7 +84,7 @@ def counter(name, needs=types.Needs()):
 
     def run(r, count, key):
         data = jax.random.key_data(key)
-        return r.replace(reward=r.reward * 10 + count, extra={**r.extra, name: data}), count + 1
+        return r.replace(reward=r.reward * 10 + count, extra={**r.extra, name: data[None]}), count + 1
 
     return types.RolloutTransform(run, lambda: 1, lambda count, metrics: count + metrics["step"], needs, "reward", name)
 
@@ -98,7 +98,7 @@ def test_a_chain_runs_in_order_with_a_state_and_a_key_for_each_piece():
     out, state = chain.apply(record([[1]], (2.0,), (0,)), chain.init(), KEY)
     assert state == (2, 8) and out.reward.tolist() == [(2 * 10 + 1) * 10 + 7]
     for i, name in enumerate("ab"):
-        np.testing.assert_array_equal(out.extra[name], jax.random.key_data(jax.random.fold_in(KEY, i)))
+        np.testing.assert_array_equal(out.extra[name][0], jax.random.key_data(jax.random.fold_in(KEY, i)))
     assert (out.extra["a"] != out.extra["b"]).any()
     assert chain.observe(state, {"step": 5}) == (7, 13)
 

@@ -12,7 +12,7 @@
 A recipe's signature is its schema and the only place of its defaults; what it does not name has the defaults of
 ``compose``. README.md beside this file lists every recipe with its paper, what it reads and whether it trains in the
 loop; ``python -m rljax algorithms`` prints the table, one recipe, or how two differ. DIFFERENCES.md says how public
-systems set the same methods.
+systems set the same methods. ``battery`` checks a recipe, or one piece, without an oracle.
 """
 
 import importlib

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from rljax import transforms, types
 from rljax.algorithms import interpreter, records, seams
 from rljax.language import parse
-from rljax.transforms import reduce
+from rljax.transforms import reduce, shapes
 
 rollout_from_arrays = records.rollout_from_arrays
 
@@ -73,7 +73,7 @@ def transform(
         lacks.
     """
     built = _algorithm(algorithm, seam, _ROLLOUT_SEAMS)
-    records.check_rollout(rollout)
+    shapes.check_rollout(rollout)
     if rollout.advantage is not None:
         raise ValueError(
             "the rollout already has an advantage, which rljax.objective uses as it is; "
@@ -180,8 +180,8 @@ def objective(
         lack.
     """
     built = _algorithm(algorithm, seam, _OBJECTIVE_SEAMS)
-    records.check_rollout(rollout)
-    records.check_scores(scores, rollout)
+    shapes.check_rollout(rollout)
+    shapes.check_scores(scores, rollout)
     state = interpreter.init(built) if state is None else state
     if not _skips_transforms(built, seam or {}, rollout):
         rollout, state = _transformed(built, rollout, state, key)
@@ -225,8 +225,8 @@ def penalty_terms(
       ValueError: an unknown name, a field of another shape or type, or an input that a penalty reads and the records
         lack.
     """
-    records.check_rollout(rollout)
-    records.check_scores(scores, rollout)
+    shapes.check_rollout(rollout)
+    shapes.check_scores(scores, rollout)
     loss = seams.pieces("penalty", penalties, "penalties")
     key = jax.random.key(0) if key is None else key
     o = types.Objective(loss=loss, reduce=reduce.mean_over_tokens())

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
+from rljax.language import errors, parse
 from rljax.transforms import ops
 
 chain = transforms.chain
@@ -133,8 +134,17 @@ def loss(
 
     Returns:
       The loss, a scalar, and scalar metrics by name.
+
+    Raises:
+      CodeError: a coefficient for a term that no piece writes.
     """
     built = loss_terms(objective, rollout, scores, state, key)
+    unused = sorted({*rollout.coefficient} - {*built.terms, "common", "metric"})
+    if unused:
+        raise errors.CodeError(
+            f"coefficient[{unused[0]!r}] is that of no term of the loss, so it has no effect."
+            f"{parse.nearest(unused[0], built.terms)}"
+        )
 
     def total(array: jax.Array, coefficient: jax.Array) -> jax.Array:
         # a masked token may hold an infinity: it must not meet its zero coefficient in a product

@@ -1,9 +1,8 @@
-"""Records from plain arrays, and the checks that the public functions of ``arrays`` make on records."""
+"""Records from plain arrays."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +10,7 @@ from jax import core
 
 from rljax import types
 from rljax.language import parse
-
-PER_TOKEN = (
-    *("behaviour_logp", "raw_logp", "entropy", "square_prob", "version", "turn", "token_reward", "advantage"),
-    *("value", "returns", "ref_logp", "proximal_logp"),
-)
-PER_ROW = ("outcome", "valid", "episode", "agent", "domain", "on_policy", "finish", "index")
-IDS = ("group", "episode", "agent", "domain")  # only their equality matters, so they may be anything that can be sorted
-WHOLE = ("version", "turn", "outcome", "finish", "index")  # numbers with a meaning
+from rljax.transforms import shapes
 
 
 def rollout_from_arrays(
@@ -52,9 +44,11 @@ def rollout_from_arrays(
     Raises:
       ValueError: an unknown field, a shape or a type other than these, or no reward and no advantage.
     """
-    unknown = sorted(set(fields) - {*PER_TOKEN, *PER_ROW})
+    unknown = sorted(set(fields) - {*shapes.PER_TOKEN, *shapes.PER_ROW})
     if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}.{parse.nearest(unknown[0], [*PER_TOKEN, *PER_ROW])}")
+        raise ValueError(
+            f"unknown field {unknown[0]!r}.{parse.nearest(unknown[0], [*shapes.PER_TOKEN, *shapes.PER_ROW])}"
+        )
     if reward is None and fields.get("advantage") is None:
         raise ValueError("reward is missing; it may be left out only where advantage is given")
     fields.setdefault("raw_logp", fields.get("behaviour_logp"))
@@ -69,12 +63,12 @@ def rollout_from_arrays(
         parts={name: _float(f"parts[{name!r}]", x) for name, x in (parts or {}).items()},
         extra={name: jnp.asarray(x) for name, x in (extra or {}).items()},
     )
-    check_rollout(rollout)
+    shapes.check_rollout(rollout)
     return rollout
 
 
 def _array(name: str, x: Any) -> jax.Array:
-    return _ids(name, x) if name in IDS else _whole(name, x) if name in WHOLE else _float(name, x)
+    return _ids(name, x) if name in shapes.IDS else _whole(name, x) if name in shapes.WHOLE else _float(name, x)
 
 
 def _float(name: str, x: Any) -> jax.Array:
@@ -125,51 +119,3 @@ def _ids(name: str, x: Any) -> jax.Array:
     if values.dtype.kind == "f" and np.any(np.isnan(values)):
         raise ValueError(f"{name} has NaN among its ids")
     return jnp.asarray(np.unique(values, return_inverse=True)[1].reshape(values.shape).astype(np.int32))
-
-
-def _check(name: str, x: Any, shape: tuple[Any, ...], kind: type) -> None:
-    expected = f"({', '.join('...' if n is ... else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"
-    message = f"{name} has shape {jnp.shape(x)}: expected {expected}"
-    chex.assert_shape(x, shape, custom_message=message, exception_type=ValueError)
-    message = f"{name} has type {jnp.result_type(x)}: expected {'whole numbers' if kind is int else 'floats'}"
-    chex.assert_type(x, kind, custom_message=message, exception_type=ValueError)
-
-
-def check_rollout(rollout: types.Rollout) -> None:
-    """Check the shape and the type of every field that is present.
-
-    Raises:
-      ValueError: a field of another shape or type, by name.
-    """
-    if jnp.ndim(rollout.mask) != 2:
-        raise ValueError(f"mask has shape {jnp.shape(rollout.mask)}: expected [B, T]")
-    rows, columns = rollout.mask.shape
-    arrays = {name: getattr(rollout, name) for name in ("mask", "reward", "group", *PER_TOKEN, *PER_ROW)}
-    arrays["token"] = getattr(rollout.action, "token", None)
-    for name, x in arrays.items():
-        if x is not None:
-            per_row = name in ("reward", "group", *PER_ROW)
-            whole = name in ("token", *IDS, *WHOLE)
-            _check(name, x, (rows,) if per_row else (rows, columns), int if whole else float)
-    for name, x in rollout.parts.items():
-        _check(f"parts[{name!r}]", x, (rows,), float)
-    for name, x in rollout.extra.items():
-        if jnp.shape(x)[:1] != (rows,):
-            raise ValueError(f"extra[{name!r}] has shape {jnp.shape(x)}: expected {rows} rows")
-
-
-def check_scores(scores: types.Scores, rollout: types.Rollout) -> None:
-    """Check that the scores are those of the rollout's rows and tokens.
-
-    Raises:
-      ValueError: a score of another shape or type, by name.
-    """
-    rows, columns = rollout.mask.shape
-    names = ("logp", "raw_logp", "entropy", "square_prob", "log_normaliser", "value")
-    arrays = {name: getattr(scores, name) for name in names}
-    arrays |= {f"divergence[{name!r}]": x for name, x in scores.divergence.items()}
-    for name, x in arrays.items():
-        if x is not None:
-            _check(f"scores.{name}", x, (rows, columns), float)
-    if scores.reward is not None:
-        _check("scores.reward", scores.reward, (rows,), float)

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from rljax.config import schema
-from rljax.language import messages, parse, settings
+from rljax.language import errors, foreign, messages, parse, settings
 
 
 def find(name: str) -> str:
@@ -34,8 +34,9 @@ def load(name: str, argument: str = "") -> schema.ConfigDict:
     if spec is None or spec.loader is None:
         raise ValueError(f"config {name!r}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(argument)
+    with errors.called(f"config {name!r}"):
+        spec.loader.exec_module(module)
+        return module.get_config(argument)
 
 
 def override(config: schema.ConfigDict, field: str, value: Any) -> None:
@@ -69,8 +70,11 @@ def check(config: schema.ConfigDict, field: str) -> None:
     if path[0] == "phase" and len(path) > 2 and isinstance(target, schema.ConfigDict):
         schema.check_phase_field(target, path[2:], f"config.phase.{path[1]}")
     if not isinstance(target, schema.ConfigDict) or last not in target:
+        fields = [name for name in flatten(config) if not name.startswith("config.phase.")]
+        others = [name for name in fields if name.rpartition(".")[2] in (last, *foreign.SAME.get(last, ()))]
         valid = parse.nearest(last, target.keys()) if isinstance(target, schema.ConfigDict) else ""
-        raise ValueError(f"config.{field}: unknown field.{valid}")
+        hint = f" Did you mean {' or '.join(others)}?" if others and "Here " not in valid else ""
+        raise ValueError(f"config.{field}: unknown field.{hint}{valid}")
 
 
 def _group(config: schema.ConfigDict, path: str, field: str) -> Any:

@@ -19,6 +19,8 @@ _ENTROPY = "the recipe's argument entropy, or the coefficient of penalty.entropy
 _BOTH = "low and high, the distances of the clip's bounds from 1"
 
 _CLIP = "surrogate.clip: the recipe's arguments low and high"
+_LENGTH = "completion_length, in the call of config.task"
+_STEPS = "config.phase.NAME.steps"
 _SAMPLES = "samples of a prompt: config.batch.samples"
 
 FOREIGN: dict[str, str] = {
@@ -42,21 +44,59 @@ FOREIGN: dict[str, str] = {
     "geo_mean": "the recipe gmpo, or surrogate.geometric_mean",
     "grpo_passk": "the recipe best_minus_second; pass_at_k is the method of Pass@k Training",
     "adv_estimator": "the seam advantage, or config.algorithm, which names the recipe",
-    "gae_lambda": "lam",
     "vanilla": _CLIP,
     # arguments
     **dict.fromkeys(("cliprange", "clip_range", "clip_ratio", "clip_eps", "eps_clip", "epsilon"), _BOTH),
-    **dict.fromkeys(("clip_ratio_low", "epsilon_low", "eps_clip_low", "cliprange_low"), "low"),
-    **dict.fromkeys(("clip_ratio_high", "epsilon_high", "eps_clip_high", "cliprange_high"), "high"),
-    "clip_ratio_c": "dual",
-    **dict.fromkeys(("cliprange_value", "vf_clip", "vf_clip_param", "value_clip_range"), "value_clip"),
     **dict.fromkeys(("kl_coef", "kl_loss_coef", "beta", "kl_coeff", "init_kl_coef"), _KL),
     "kl_reward_coef": _REWARD_KL,
     **dict.fromkeys(("kl_loss_type", "kl_penalty", "kl_estimator"), _ESTIMATOR),
     **dict.fromkeys(("entropy_coef", "entropy_coeff", "ent_coef"), _ENTROPY),
     **dict.fromkeys(("tis_imp_ratio_cap", "rollout_is_threshold", "imp_ratio_cap", "tis_cap"), _CAP),
     # settings of a run
-    **dict.fromkeys(("num_generations", "n_samples_per_prompt", "group_size"), _SAMPLES),
-    **dict.fromkeys(("ppo_epochs", "num_iterations", "num_ppo_epochs"), "config.learner.epochs"),
+    **dict.fromkeys(("num_generations", "n_samples_per_prompt", "group_size", "rollout_n"), _SAMPLES),
+    **dict.fromkeys(("lr", "actor_lr", "critic_lr"), "learning_rate, in the call of config.phase.NAME.optimizer"),
+    **dict.fromkeys(("weight_decay", "betas"), "an argument of the call in config.phase.NAME.optimizer"),
+    **dict.fromkeys(("max_tokens", "max_new_tokens", "max_completion_length", "response_length"), _LENGTH),
+    **dict.fromkeys(("max_steps", "total_steps", "num_train_steps", "total_training_steps"), _STEPS),
+    **dict.fromkeys(("output_dir", "save_dir", "checkpoint_dir", "default_local_dir"), "--workdir"),
 }
 """Keys are names in other libraries; each value completes the sentence "Here that is ..."."""
+
+_KLS = ("kl", "coefficient")
+_REINFORCE = ("reinforce++", "reinforcepp", "reinforce_pp", "rpp")
+
+SAME: dict[str, tuple[str, ...]] = {
+    # recipes
+    **dict.fromkeys(("dr.grpo", "drgrpo", "grpo_done_right"), ("dr_grpo",)),
+    **dict.fromkeys(_REINFORCE, ("reinforce_plus_plus",)),
+    **dict.fromkeys((f"{name}_baseline" for name in _REINFORCE), ("reinforce_plus_plus_baseline",)),
+    **dict.fromkeys(("pg", "vpg", "policy_gradient", "vanilla_policy_gradient"), ("reinforce",)),
+    **dict.fromkeys(("bc", "supervised", "behaviour_cloning", "behavior_cloning"), ("sft",)),
+    # arguments
+    **dict.fromkeys(("beta", "kl_coef", "kl_loss_coef", "kl_coeff", "init_kl_coef", "kl_beta"), _KLS),
+    **dict.fromkeys(("entropy_coef", "entropy_coeff", "ent_coef"), ("entropy", "coefficient")),
+    **dict.fromkeys(("kl_loss_type", "kl_penalty", "kl_estimator"), ("estimator",)),
+    **dict.fromkeys(("clip_ratio_low", "epsilon_low", "eps_clip_low", "cliprange_low", "clip_low"), ("low",)),
+    **dict.fromkeys(("clip_ratio_high", "epsilon_high", "eps_clip_high", "cliprange_high", "clip_high"), ("high",)),
+    "clip_ratio_c": ("dual",),
+    **dict.fromkeys(("cliprange_value", "vf_clip", "vf_clip_param", "value_clip_range"), ("value_clip",)),
+    **dict.fromkeys(("discount", "discount_factor"), ("gamma",)),
+    **dict.fromkeys(("lambda", "lambda_", "lmbda", "gae_lambda"), ("lam",)),
+    **dict.fromkeys(("tis_imp_ratio_cap", "imp_ratio_cap", "tis_cap"), ("cap",)),
+    **dict.fromkeys(("lr", "step_size"), ("learning_rate",)),
+    **dict.fromkeys(
+        ("max_tokens", "max_new_tokens", "max_completion_length", "response_length"), ("completion_length",)
+    ),
+    # fields
+    **dict.fromkeys(("ppo_epochs", "num_iterations", "num_ppo_epochs", "num_epochs"), ("epochs",)),
+    **dict.fromkeys(("num_mini_batches", "num_minibatches"), ("minibatches",)),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "accumulation_steps"), ("microbatches",)),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val"), ("clip_norm",)),
+    **dict.fromkeys(("train_batch_size", "rollout_batch_size", "batch_size"), ("prompts",)),
+    **dict.fromkeys(("model_name", "model_path", "model_name_or_path", "pretrained"), ("weights",)),
+    **dict.fromkeys(("warmup_steps", "lr_warmup_steps"), ("warmup",)),
+    **dict.fromkeys(("stop_strings", "stop_sequences"), ("stop",)),
+    "temp": ("temperature",),
+    "random_seed": ("seed",),
+}
+"""Names in other libraries, in lower case, with ours for the same argument or field; the first that is valid counts."""

@@ -16,12 +16,13 @@ import difflib
 import importlib
 import inspect
 import math
+import re
 import typing
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rljax.language import dotted, foreign, hints, messages
+from rljax.language import dotted, errors, foreign, hints, messages
 
 _LONGEST = 10_000  # characters of a text
 _DEEPEST = 50  # levels of its syntax tree, so that no recursion below exceeds Python's limit
@@ -62,9 +63,15 @@ def nearest(name: str, valid: typing.Iterable[str]) -> str:
     names = sorted(valid)
     close = difflib.get_close_matches(name[:100], names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    if name in foreign.FOREIGN:
-        hint = f" Here that is {foreign.FOREIGN[name]}."
-    return f"{hint} Valid: {', '.join(names)}."
+    return f"{_foreign(name, names) or hint} Valid: {', '.join(names)}."
+
+
+def _foreign(name: str, valid: typing.Container[str]) -> str:
+    """Return a sentence with our name for that of another library; "" for an unknown one."""
+    for same in foreign.SAME.get(name.lower().replace("-", "_"), ()):
+        if same in valid:
+            return f" Here it is {same!r}."
+    return f" Here that is {foreign.FOREIGN[name]}." if name in foreign.FOREIGN else ""
 
 
 def _tree(text: str, field: str) -> ast.expr:
@@ -80,7 +87,8 @@ def _tree(text: str, field: str) -> ast.expr:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deeply nested"
-        raise ValueError(f"{problem} ({messages.shown(reason)[1:-1]}).") from None
+        same = " Here it is 'lam'." if re.search(r"\blambda\s*=", text) else ""  # a keyword of Python
+        raise ValueError(f"{problem} ({messages.shown(reason)[1:-1]}).{same}") from None
     level: list[ast.AST] = [tree]
     for _ in range(_DEEPEST):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
@@ -118,7 +126,7 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
         return getattr(importlib.import_module(module), attribute)
     if known is not None:
         return known
-    if "." not in name:
+    if "." not in name or name.lower() in foreign.SAME:
         raise ValueError(f"{field}: unknown name {messages.shown(name)}.{nearest(name, registry.functions)}")
     try:
         return dotted.load(name, registry.kind)
@@ -126,7 +134,10 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
         message, unknown, valid = error.args
         raise ValueError(f"{field}: {message}{nearest(unknown, valid)}") from None
     except dotted.NotMarked as error:
-        raise ValueError(f"{field}: {error}") from error.__cause__
+        cause = error.__cause__  # what the import of the module raised
+        if cause is None:
+            raise ValueError(f"{field}: {error}") from None
+        raise errors.CodeError(f"{field}: {error}", [errors.trace(cause)]) from cause
 
 
 def _value(node: ast.expr, registry: Registry, field: str) -> Any:
@@ -156,7 +167,9 @@ def _call(node: ast.expr, registry: Registry, field: str, nested: Registry) -> A
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     name = _dotted(call.func)
     if name is None:
-        raise ValueError(f"{field}: {_written(node)} is not a call to a name.")
+        text = _written(node)
+        same = _foreign("reinforce++", ("reinforce_plus_plus",)) if text.startswith("'reinforce + +") else ""
+        raise ValueError(f"{field}: {text} is not a call to a name.{same}")
     function = lookup(name, registry, field)
     args = [_value(a, nested, field) for a in call.args]
     kwargs = {}
@@ -203,12 +216,8 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
             if problem:
                 shown = messages.shown(item)
                 raise ValueError(f"{field}: {name}({argument}={shown}): {argument} must be {problem}.")
-    try:
+    with errors.called(f"{field}: {name}()"):
         return function(*bound.args, **bound.kwargs)
-    except Exception as error:  # a function may raise anything for arguments that it does not check
-        expected = isinstance(error, TypeError | ValueError | OSError)
-        reason = f"{error}" if expected else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{field}: {name}(): {messages.printable(reason)}") from error
 
 
 def one(text: str, registry: Registry, field: str, nested: Registry | None = None) -> Any:

@@ -19,7 +19,7 @@ from rljax.data import tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
-from rljax.training import optimizers, phases, sharding, steps
+from rljax.training import checks, optimizers, phases, sharding, steps
 
 Phase = phases.Phase[schema.Config]
 Setup = phases.Setup[schema.Config]
@@ -150,6 +150,7 @@ def build(
       The program.
 
     Raises:
+      CodeError: an exception inside a task or a piece of any phase, or a result of another shape (``training.checks``).
       ValueError: the errors of ``resolve.phases``, a task that does not fit its tokenizer, a mesh that does not fit
         the devices, or weights whose shapes differ from those of their config.json.
     """
@@ -173,6 +174,7 @@ def build(
     if settings.model.weights:
         weights.check(settings.model.weights, program.policy.architecture)
     for setup in program.setups:
+        checks.check(setup)
         lines = work(setup)
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)

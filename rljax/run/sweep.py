@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rljax.config import files, resolve, schema
-from rljax.language import parse
+from rljax.language import errors, parse
 
 Fields = dict[str, Any]
 """The fields that one run sets, with their values."""
@@ -99,10 +99,12 @@ def load(path: str) -> list[Fields]:
     if spec is None or spec.loader is None:
         raise ValueError(f"sweep {path!r}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with errors.called(f"sweep {path!r}"):
+        spec.loader.exec_module(module)
     if not hasattr(module, "get_sweep"):
         raise ValueError(f"sweep {path!r}: has no function get_sweep().")
-    runs = module.get_sweep()
+    with errors.called(f"sweep {path!r}: get_sweep()"):
+        runs = module.get_sweep()
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) and run for run in runs):
         raise ValueError(f"sweep {path!r}: get_sweep() must return a list of {{field: value}}, one for each run.")
     return runs
@@ -130,6 +132,8 @@ def expand(runs: Sequence[Fields], config: schema.ConfigDict) -> list[Run]:
             for field, value in ordered:
                 files.override(changed, field, tuple(value) if isinstance(value, list) else value)
             resolve.phases(changed)
+        except errors.CodeError as error:
+            raise errors.CodeError(f"run {index} ({name}): {error}", error.notes) from None
         except ValueError as error:
             raise ValueError(f"run {index} ({name}): {error}") from None
         first = seen.setdefault(files.dumps(changed), index)

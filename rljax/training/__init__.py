@@ -7,5 +7,6 @@
 ``optimizers``  optax chains, an update that skips non-finite gradients, stochastic rounding of bfloat16 parameters.
 ``sharding``    The mesh, and the tables from logical axes to mesh axes for updates and for rollouts.
 ``phases``      A phase, everything that its step is compiled for, and scoring: ``Phase``, ``Setup``, ``score``.
+``checks``      A phase before anything compiles: its task and its pieces, on shapes and types alone.
 ``config``      The settings of batches, the learner, the mesh and phases.
 """

@@ -17,7 +17,7 @@ import optax
 import optax.contrib
 
 from rljax import types
-from rljax.language import dotted
+from rljax.language import dotted, errors
 from rljax.models import architectures
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -151,7 +151,8 @@ def apply(
     norm = optax.tree.norm(gradient)
 
     def updated() -> tuple[types.Tree, types.Tree]:
-        updates, new_state = optimizer.update(gradient, state, params)
+        with errors.inside("optimizer: update"):
+            updates, new_state = optimizer.update(gradient, state, params)
         added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
         return added, new_state
 

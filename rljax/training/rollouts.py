@@ -54,7 +54,7 @@ def sample(
     Returns:
       B = P * samples rows, those of a prompt adjacent; rewards are 0.
     """
-    rows = _blank(setup, position, prompts)
+    rows = unsampled(setup, position, prompts)
     out = sampling.generate(
         setup.decoder,
         params,
@@ -65,7 +65,7 @@ def sample(
         samples=setup.samples,
         length=setup.task.completion_length,
     )
-    return _filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
+    return filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
 
 
 def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> types.Rollout:
@@ -88,7 +88,7 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
     position, index = (x[rank] for x in next_prompts(setup, state.cursor[setup.cursor], key))
     position = jnp.where(new, position, pending.group[first])
     prompts = setup.task.prompts(jnp.where(new, index, pending.index[first]), "train")
-    rows = _blank(setup, position, prompts)
+    rows = unsampled(setup, position, prompts)
     out = sampling.resume(
         setup.decoder,
         state.params["policy"],
@@ -101,10 +101,10 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
         segment=setup.algorithm.source.segment,
     )
     earlier = (pending.mask > 0) & ~free[:, None]
-    return _filled(rows, out, jnp.where(earlier, pending.version, state.step))
+    return filled(rows, out, jnp.where(earlier, pending.version, state.step))
 
 
-def _blank(setup: phases.Setup, position: types.Array, prompts: types.Prompts) -> types.Rollout:
+def unsampled(setup: phases.Setup, position: types.Array, prompts: types.Prompts) -> types.Rollout:
     """Return the rows of prompts at ``position`` [P] before sampling, those of a prompt adjacent."""
     per_row = functools.partial(ops.repeat, count=setup.samples)
     return blank(setup, *map(per_row, (position, prompts.index, prompts.token, prompts.mask)))
@@ -117,7 +117,7 @@ def _keys(setup: phases.Setup, step: types.Array, rows: types.Rollout, key: type
     return sampling.row_keys(jax.random.fold_in(key, _ROWS), step, rows.index, sample)
 
 
-def _filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> types.Rollout:
+def filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> types.Rollout:
     """Write a sample into blank rows."""
     return rows.replace(
         action=types.Action(token=out.token, kept=out.kept),
@@ -129,7 +129,7 @@ def _filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> 
 
 
 def _sampled(rows: types.Rollout) -> sampling.Sample:
-    """Return the sample that ``_filled`` wrote into ``rows``; its counts are 0."""
+    """Return the sample that ``filled`` wrote into ``rows``; its counts are 0."""
     assert rows.action is not None
     zero, reported = jnp.zeros((), jnp.int32), {name: getattr(rows, name) for name in _REPORTED}
     return sampling.Sample(token=rows.action.token, kept=rows.action.kept, steps=zero, slots=zero, **reported)

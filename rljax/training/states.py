@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.algorithms import interpreter
+from rljax.language import errors
 from rljax.models import adapters
 from rljax.training import optimizers, phases, rollouts, sharding
 
@@ -110,10 +111,11 @@ def begin(
     if previous is not None and carried.optimizer:
         opt_state = previous.opt_state
     else:
-        opt_state = tuple(
-            tx.init(adapters.trained(params[o.module]))
-            for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
-        )
+        with errors.inside(f"optimizer of phase {setup.phase.name!r}: init"):
+            opt_state = tuple(
+                tx.init(adapters.trained(params[o.module]))
+                for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
+            )
     zero = jnp.zeros((), jnp.int32)
     state = types.TrainState(
         step=zero if previous is None else previous.step,

@@ -225,7 +225,7 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
 
 
-def _rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
+def rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
     """Return metrics of the rows a step trains on; those of rewards only if the rows were ``judged`` by a verifier."""
     valid = ops.valid_rows(rollout)
     metrics = {
@@ -289,7 +289,7 @@ def update(
     rollout, inner = interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(rollout.group, state.step)})
     state = state.replace(algorithm=inner, pool=pool)
-    metrics |= _rollout_metrics(rollout, judged=source.origin == "policy")
+    metrics |= rollout_metrics(rollout, judged=source.origin == "policy")
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped = jnp.zeros(())
     for number, o in enumerate(algorithm.objectives):

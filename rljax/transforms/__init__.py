@@ -18,8 +18,8 @@ The loss is the sum over terms and tokens of term * coefficient, where the coeff
 on the whole minibatch before it was split: micro-batches and devices only add.
 
 ``define`` has one decorator for each seam, with which pieces are written. ``chain`` runs pieces of one kind in order,
-``where`` branches. A ``Controller`` (a schedule, an adaptive coefficient) may be used wherever a piece takes a
-number.
+``where`` branches. Whenever a chain runs or is traced, ``contracts`` checks shapes and types of what its pieces return.
+A ``Controller`` (a schedule, an adaptive coefficient) may be used wherever a piece takes a number.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from jax import core
 
 from rljax import types
 from rljax.language import dotted
-from rljax.transforms import ops
+from rljax.transforms import contracts, ops
 
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
@@ -87,7 +87,7 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
         first, *rest, states, key = args
         new_states = []
         for i, (p, state) in enumerate(zip(pieces, states, strict=True)):
-            out = p.apply(first, *rest, state, jax.random.fold_in(key, i))
+            out = contracts.apply(p, first, *rest, state, jax.random.fold_in(key, i))
             first, state = (out, state) if of is types.LossTransform else out
             new_states.append(state)
         return first if of is types.LossTransform else (first, tuple(new_states))
@@ -95,7 +95,9 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
     built = of(
         apply=apply,
         init=lambda: tuple(p.init() for p in pieces),
-        observe=lambda states, metrics: tuple(p.observe(s, metrics) for p, s in zip(pieces, states, strict=True)),
+        observe=lambda states, metrics: tuple(
+            contracts.observe(p, s, metrics) for p, s in zip(pieces, states, strict=True)
+        ),
         needs=functools.reduce(lambda a, b: a | b, (p.needs for p in pieces), types.Needs()),
         # a chain that holds a surrogate is one, whatever else it holds
         seam="surrogate" if any(p.seam == "surrogate" for p in pieces) else pieces[0].seam if pieces else "",

@@ -44,7 +44,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.language import dotted
-from rljax.transforms import ops
+from rljax.transforms import ops, shapes
 
 T = TypeVar("T", bound=types.Transform)
 Function = Callable[..., Any]
@@ -90,6 +90,7 @@ def _recorded(function: Function, seam: str) -> Function:
         spec = transforms.call(function.__name__, arguments)
         return dataclasses.replace(built, spec=spec, **({"seam": seam} if seam else {}))
 
+    build.seam = seam  # type: ignore[attr-defined]
     return dotted.mark(build, "piece")
 
 
@@ -196,7 +197,8 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     def build(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return lift(lambda *records: function(*records, **bound.arguments), bound.arguments)
+        call = functools.partial(shapes.returned, seam, function, bound.arguments)
+        return lift(call, bound.arguments)
 
     build.__signature__ = signature  # type: ignore[attr-defined]
     return _recorded(build, seam)

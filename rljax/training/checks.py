@@ -1,0 +1,125 @@
+"""Checks of a phase before anything compiles: its task and its pieces, run on shapes and types alone."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import environments, sampling, types
+from rljax.algorithms import interpreter
+from rljax.language import errors
+from rljax.training import phases, rollouts, updates
+from rljax.transforms import shapes
+
+Shape = jax.ShapeDtypeStruct
+_KEY = Shape((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
+
+
+def check(setup: phases.Setup) -> None:
+    """Run the task and the algorithm of a phase on abstract arrays, as its step will on real ones.
+
+    Args:
+      setup: the phase on devices. No device is used, and no model is traced.
+
+    Raises:
+      CodeError: an exception inside the task or a piece, or a result of another shape or dtype.
+      ValueError: the pieces do not fit each other: a coefficient for a term that no piece writes.
+    """
+    with errors.within(f"phase {setup.phase.name!r}, {setup.algorithm.spec}"):
+        rows = jax.eval_shape(lambda key: _rows(setup, key), _KEY)
+        jax.eval_shape(lambda rows, key: _algorithm(setup, rows, key), rows, _KEY)
+
+
+# --- the task ----------------------------------------------------------------------------------
+
+
+def _prompts(setup: phases.Setup, count: int) -> types.Prompts:
+    """Return ``count`` prompts, checked."""
+    task, index = setup.task, jnp.zeros((count,), jnp.int32)
+    if task.host:
+        token = jnp.zeros((count, task.prompt_length), jnp.int32)
+        return types.Prompts(token=token, mask=jnp.ones(token.shape), index=index)
+    with errors.inside(f"task {task.name!r}: prompts"):
+        prompts = task.prompts(index, "train")
+        token = jnp.zeros((count, task.prompt_length))
+        shapes.array("Prompts.token", prompts.token, (("B", "T"),), token, int)
+        shapes.array("Prompts.mask", prompts.mask, (("B", "T"),), token, float)
+        shapes.array("Prompts.index", prompts.index, (("B",),), token, int)
+    return prompts
+
+
+def _verdict(setup: phases.Setup, rows: types.Rollout) -> types.Verdict:
+    """Return the verdict of a task's rows, checked."""
+    task = setup.task
+    if not environments.scored_on_device(task) or rows.index is None or rows.action is None:
+        parts = {name: jnp.zeros_like(rows.reward) for name in task.parts}
+        return types.Verdict(reward=rows.reward, outcome=jnp.zeros_like(rows.group), parts=parts)
+    with errors.inside(f"task {task.name!r}: verify"):
+        verdict = setup.verify(rows.index, "train", rows.action.token, rows.mask)
+        shapes.array("Verdict.reward", verdict.reward, (("B",),), rows.mask)
+        shapes.array("Verdict.outcome", verdict.outcome, (("B",),), rows.mask, int)
+        for name, x in verdict.parts.items():
+            shapes.array(f"Verdict.parts[{name!r}]", x, (("B",),), rows.mask)
+        if {*verdict.parts} != {*task.parts}:
+            raise ValueError(f"Verdict.parts has {sorted(verdict.parts)}: expected {sorted(task.parts)}, as Task.parts")
+    return verdict
+
+
+def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
+    """Return the rows of a step before the update, as ``steps.make_step`` makes them, without a model."""
+    prompts = _prompts(setup, setup.prompts * setup.algorithm.source.oversample)
+    zero, position = jnp.zeros((), jnp.int32), prompts.index
+    demonstrated = setup.algorithm.source.origin == "demonstrations"
+    if demonstrated and not setup.task.host:
+        with errors.inside(f"task {setup.task.name!r}: demonstrations"):
+            return rollouts.demonstrate(setup, zero, position, prompts, key)
+    rows = rollouts.unsampled(setup, position, prompts)
+    if demonstrated:  # those of a host task are read outside of the program
+        token = jnp.zeros(rows.mask.shape, jnp.int32)
+        return rows.replace(action=types.Action(token=token), on_policy=jnp.zeros_like(rows.reward))
+    number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
+    out = sampling.Sample(whole, number, number, number, number, number, rows.group, zero, zero)
+    rows = rollouts.filled(rows, out, whole)
+    if setup.algorithm.source.demonstrated:
+        rows = rollouts.guided(setup, rows, zero, prompts, key)
+    return rollouts.judged(rows, _verdict(setup, rows))
+
+
+# --- the algorithm -----------------------------------------------------------------------------
+
+
+def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
+    """Return the scores that a model computes for ``needs``."""
+    names = ("entropy", "square_prob", "log_normaliser", "value")
+    fields: dict[str, Any] = {name: rows.mask for name in names if getattr(needs, name)}
+    fields |= {"reward": rows.reward} if needs.reward else {}
+    return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
+
+
+def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None:
+    """Run every piece as ``updates.update`` does."""
+    algorithm, source = setup.algorithm, setup.algorithm.source
+    needs, state = interpreter.needs(algorithm), interpreter.init(algorithm)
+    pool = source.init(rows)
+    with errors.inside(f"source {source.spec}"):
+        rows, new = source.select(rows, pool, setup.rows, key)
+        shapes.check_rollout(rows)
+        shapes.check_same("the pool", pool, new)
+    named = {"ref_logp": needs.reference, "proximal_logp": needs.proximal or needs.fixed_proximal, "value": needs.value}
+    rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
+    rows, state = interpreter.transform(algorithm, rows, state, key)
+    rows = rows.replace(extra={**rows.extra, "now": rows.group})
+    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy")
+    metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
+    for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
+        batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
+        requested = interpreter.objective_needs(o)
+        live = _scores(batch, requested) if requested.live else None
+        batch, inner = interpreter.prepare_minibatch(o, batch, live, inner, key)
+        part = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], batch)
+        _, terms = interpreter.loss(o, part, _scores(part, requested), inner, key)
+        metrics |= terms if o.module == "policy" else {f"{o.module}/{name}": x for name, x in terms.items()}
+    params = {"weights": rows.mask}  # a stand-in: pieces after the update treat all parameters alike
+    reference = params if needs.reference or needs.divergence else None
+    _, state = interpreter.after(algorithm, reference, params, metrics, state, key)
+    interpreter.observe(algorithm, state, metrics)

@@ -1,0 +1,147 @@
+"""Shapes and types of the records, and of what the function of a piece returns; checked also while tracing."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.language import errors
+
+PER_TOKEN = (
+    *("behaviour_logp", "raw_logp", "entropy", "square_prob", "version", "turn", "token_reward", "advantage"),
+    *("value", "returns", "ref_logp", "proximal_logp"),
+)
+PER_ROW = ("outcome", "valid", "episode", "agent", "domain", "on_policy", "finish", "index")
+IDS = ("group", "episode", "agent", "domain")  # only their equality matters, so they may be anything that can be sorted
+WHOLE = ("version", "turn", "outcome", "finish", "index")  # numbers with a meaning
+
+_ROW, _TOKEN, _ROW_OF_TOKENS = ("B",), ("B", "T"), ("B", 1)
+
+# By seam: the shapes of what its function returns, or of the first item of a pair, and all that it may return
+RETURNS: dict[str, tuple[tuple[tuple[Any, ...], ...], str]] = {
+    "reward": ((_ROW, _TOKEN), "the rows' reward [B], token rewards [B, T], or a rollout"),
+    "advantage": (
+        (_ROW, _TOKEN, _ROW_OF_TOKENS),
+        "the advantage [B], [B, 1] or [B, T]; a pair of it and the critic's target; or a rollout",
+    ),
+    "prepare": ((_TOKEN, _ROW_OF_TOKENS), "where the mask stays, bool [B, T] or [B, 1]; a rollout; or a pair of both"),
+    "ratio": ((_TOKEN, _ROW_OF_TOKENS), "log rho [B, T] or [B, 1]; or a pair of it and the proximal log-probs [B, T]"),
+    "surrogate": ((_TOKEN,), "the term [B, T]; or a pair of it and a dict of metrics [B, T]"),
+    "weight": ((_TOKEN, _ROW_OF_TOKENS), "the weight [B, T] or [B, 1]"),
+    "penalty": ((_TOKEN,), "the term [B, T]; or a pair of it and its metric [B, T]"),
+    "reduce": ((_TOKEN,), "the coefficient of every token [B, T]"),
+}
+
+
+def array(name: str, x: Any, allowed: tuple[tuple[Any, ...], ...], mask: Any, kind: Any = None) -> None:
+    """Check shape and dtype of an array of a batch.
+
+    Args:
+      name: of the array, for the error.
+      x: the array.
+      allowed: shapes of "B", "T", numbers, and ... for any further dimensions.
+      mask: ``[B, T]``, the mask of the batch.
+      kind: int or float; None: a float of at least 32 bits; bool: any.
+
+    Raises:
+      ValueError: another shape or dtype, by name.
+    """
+    letters = dict(zip(("B", "T"), jnp.shape(mask), strict=True))
+    sizes = [tuple(letters.get(n, n) for n in shape) for shape in allowed]
+    written = (f"{size}, [{', '.join(map(str, shape))}]" for size, shape in zip(sizes, allowed, strict=True))
+    expected = " or ".join(written).replace("Ellipsis", "...")
+    if not hasattr(x, "dtype"):
+        raise ValueError(f"{name} is {x!r:.50}: expected an array {expected}")
+    if not any(jnp.shape(x) == s or (s[-1] is ... and jnp.shape(x)[: len(s) - 1] == s[:-1]) for s in sizes):
+        raise ValueError(f"{name} has shape {jnp.shape(x)}: expected {expected}")
+    group = jnp.integer if kind is int else jnp.floating
+    if kind is not bool and not jnp.issubdtype(x.dtype, group):
+        raise ValueError(f"{name} has type {x.dtype}: expected {'whole numbers' if kind is int else 'floats'}")
+    if kind is None and x.dtype.itemsize < 4:
+        raise ValueError(f"{name} has type {x.dtype}: expected float32")
+
+
+def check_rollout(rollout: types.Rollout) -> None:
+    """Check the shape and the type of every field that is present.
+
+    Raises:
+      ValueError: a field of another shape or type, by name.
+    """
+    if jnp.ndim(rollout.mask) != 2:
+        raise ValueError(f"mask has shape {jnp.shape(rollout.mask)}: expected [B, T]")
+    arrays = {name: getattr(rollout, name) for name in ("mask", "reward", "group", *PER_TOKEN, *PER_ROW)}
+    arrays["token"] = getattr(rollout.action, "token", None)
+    for name, x in arrays.items():
+        if x is not None:
+            shape = _ROW if name in ("reward", "group", *PER_ROW) else _TOKEN
+            array(name, x, (shape,), rollout.mask, int if name in ("token", *IDS, *WHOLE) else float)
+    for name, x in rollout.parts.items():
+        array(f"parts[{name!r}]", x, (_ROW,), rollout.mask, float)
+    for name, x in rollout.extra.items():
+        array(f"extra[{name!r}]", x, (("B", ...),), rollout.mask, bool)
+    for name, x in rollout.coefficient.items():
+        array(f"coefficient[{name!r}]", x, (_TOKEN,), rollout.mask)
+
+
+def check_scores(scores: types.Scores, rollout: types.Rollout) -> None:
+    """Check that the scores are those of the rollout's rows and tokens.
+
+    Raises:
+      ValueError: a score of another shape or type, by name.
+    """
+    names = ("logp", "raw_logp", "entropy", "square_prob", "log_normaliser", "value", "reward")
+    arrays = {name: getattr(scores, name) for name in names}
+    arrays |= {f"divergence[{name!r}]": x for name, x in scores.divergence.items()}
+    for name, x in arrays.items():
+        if x is not None:
+            array(f"scores.{name}", x, (_ROW if name == "reward" else _TOKEN,), rollout.mask, float)
+
+
+def check_loss(loss: types.Loss, mask: types.Array) -> None:
+    """Check terms, metrics and ratio of a loss chain.
+
+    Raises:
+      ValueError: an array of another shape or type, by name.
+    """
+    arrays = {f"the term {name!r}": x for name, x in loss.terms.items()}
+    arrays |= {f"the metric {name!r}": x for name, x in loss.metrics.items()}
+    arrays |= {"log_ratio": loss.log_ratio, "proximal_logp": loss.proximal_logp}
+    for name, x in arrays.items():
+        if x is not None:
+            array(name, x, (_TOKEN,), mask)
+
+
+def check_same(name: str, one: types.Tree, two: types.Tree) -> None:
+    """Check that a tree keeps its structure, shapes and dtypes.
+
+    Raises:
+      ValueError: they differ.
+    """
+    before, after = (jax.tree.map(lambda x: f"{jnp.result_type(x)}{[*jnp.shape(x)]}", tree) for tree in (one, two))
+    if before != after:
+        raise ValueError(
+            f"{name} was {before!s:.200} and became {after!s:.200}: structure, shapes and dtypes must stay"
+        )
+
+
+def returned(seam: str, function: Callable[..., Any], arguments: Mapping[str, Any], *records: Any) -> Any:
+    """Return ``function(*records, **arguments)``, after a check that it is one of ``RETURNS[seam]``.
+
+    Raises:
+      ValueError: another type, shape or dtype, with the file and line of the function.
+    """
+    out = function(*records, **arguments)
+    mask = next((r.mask for r in records if isinstance(r, types.Rollout)), None)
+    first, second = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if isinstance(first, types.Rollout):  # of a pair, where the mask stays is the second item
+        first, second = second, None
+    if mask is not None and seam in RETURNS and (first is not None or out is None):
+        function = inspect.unwrap(function)
+        place = f"{function.__name__} ({errors.place(function)}) returned a result that"
+        array(place, first, RETURNS[seam][0], mask, bool if seam == "prepare" else None)
+        for name, x in (second if isinstance(second, Mapping) else {} if second is None else {"": second}).items():
+            array(place.replace("a result", f"a second item {name!r}"), x, (_TOKEN,), mask)
+    return out
