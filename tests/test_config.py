@@ -40,7 +40,7 @@ BAD = [
     ({"algorithm": "grop()"}, r"config\.algorithm: unknown name 'grop'\. Did you mean 'grpo'\? Valid: a_3po, a_lol"),
     ({"algorithm": "center_by_group()"}, "unknown name 'center_by_group'"),
     ({"phase__main__algorithm": "rlo()"}, r"config\.phase\.main\.algorithm: .*Did you mean 'rloo'"),
-    ({"task": "arithmetics()"}, r"config\.task: .*Did you mean 'arithmetic'\? Valid: arithmetic, countdown, gsm8k"),
+    ({"task": "arithmetics()"}, r"config\.task: .*Did you mean 'arithmetic'\? Valid: arithmetic, countdown"),
     ({"seam__penalty": "kll()"}, r"config\.seam\.penalty: .*Did you mean 'kl'\? Valid: chain, convex_kl, .*, where\."),
     ({"seam__surrogate": "kl()"}, r"config\.seam\.surrogate: unknown name 'kl'"),
     ({"phase__main__optimizer": "adam(lr=1e-3)"}, r"Here it is 'learning_rate'"),
