@@ -147,12 +147,12 @@ class HostTask(Task, Protocol):
         ...
 
 
-_FAMILIES = ("sorting", "chain", "formulas", "paths", "rewriting", "lists")
+_PROBLEMS = ("sorting", "chain", "formulas", "paths", "rewriting", "lists")
 
 TASKS: Mapping[str, str] = {
     "arithmetic": "rljax.environments.arithmetic:arithmetic",
     "countdown": "rljax.environments.countdown:countdown",
-    **{name: f"rljax.environments.families.{name}:{name}" for name in _FAMILIES},
+    **{name: f"rljax.environments.problems.{name}:{name}" for name in _PROBLEMS},
     "gsm8k": "rljax.environments.gsm8k:gsm8k",
     "math": "rljax.environments.gsm8k:math",
 }

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.environments import characters
-from rljax.environments.families import constructors, frame, rules
+from rljax.environments.problems import constructors, rules, task
 
 OPERATORS = "+-*"
 
@@ -112,7 +112,7 @@ def arithmetic(
     heldout: float = 0.1,
     prompt_length: int | None = None,
     completion_length: int | None = None,
-) -> frame.Family:
+) -> task.Problems:
     """Build the arithmetic task: ``37+48=`` is answered by ``7+8=15;3+4+1=8;85``, or by ``85`` without working.
 
     Operands are written with exactly ``digits`` digits, so ``7`` is ``07`` when there are two; answers are plain.

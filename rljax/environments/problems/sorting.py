@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.environments import characters
-from rljax.environments.families import constructors, rules
+from rljax.environments.problems import constructors, rules
 from rljax.language import settings
 from rljax.language.settings import setting
 from rljax.types import Range

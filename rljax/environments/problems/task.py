@@ -1,4 +1,4 @@
-"""The frame of device tasks whose problems are numbered: ``Family``, a task made of ``Rules``."""
+"""A device task whose problems are numbered: ``Problems``, made of ``Rules``."""
 
 import dataclasses
 import functools
@@ -11,14 +11,14 @@ import numpy as np
 from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split, characters
-from rljax.environments.families import numbering
-from rljax.environments.families.rules import Common, Rules
+from rljax.environments.problems import numbering
+from rljax.environments.problems.rules import Common, Rules
 
 _CORPUS_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class Problems:
     """A task; ``build`` makes it."""
 
     rules: Rules
@@ -41,7 +41,7 @@ class Family:
         index = jnp.arange(min(_CORPUS_ROWS, self.size("train")), dtype=jnp.int32)
         yield from characters.strings(_corpus(self, index))
 
-    def bind(self, tokenizer: tokenizers.Tokenizer) -> "Family":
+    def bind(self, tokenizer: tokenizers.Tokenizer) -> "Problems":
         """Return a copy with the tokenizer; ValueError if it lacks a character."""
         characters.table(tokenizer, self._alphabet, self.name)
         return dataclasses.replace(self, tokenizer=tokenizer)
@@ -112,10 +112,10 @@ class Family:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
-def _text(task: Family, index: jax.Array, split: Split) -> jax.Array:
+def _text(task: Problems, index: jax.Array, split: Split) -> jax.Array:
     return task.rules.prompt(task._problem(index, split))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _corpus(task: Family, index: jax.Array) -> jax.Array:
+def _corpus(task: Problems, index: jax.Array) -> jax.Array:
     return jnp.concatenate(task.codes(index), axis=1)

@@ -1,4 +1,4 @@
-"""What is special about a family of problems, ``Rules``, and the settings that all have, ``Common``."""
+"""What is special about a kind of problems, ``Rules``, and the settings that all have, ``Common``."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Solution(NamedTuple):
 
 
 class Rules(Protocol):
-    """What is special about a family: how problems are numbered, written, solved and judged. It is hashable."""
+    """What is special about a kind of problems: how problems are numbered, written, solved and judged. It is hashable."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Rules(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """Settings that every family has."""
+    """Settings that all such tasks have."""
 
     working: bool = setting(True, "Whether demonstrations write the working before the answer.")
     slip: Share = setting(0.0, "Probability that a demonstration omits a step, for each step.")
