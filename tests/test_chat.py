@@ -204,8 +204,7 @@ def test_a_reply_is_what_the_whole_conversation_says(space, tmp_path):
     assert prompt == model.encode(model.chat(TALK[:1])) and reply == model.encode("Yes.<|to|>")
 
 
-def test_sample_asks_as_the_task_does(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "cache"))
+def test_sample_asks_as_the_task_does(tmp_path):
     folder = public.write(tmp_path / "model", "byte level")
     path = questions.write(tmp_path / "set")
     task = gsm8k.gsm8k(path, chat=(("system", "Be brief."), ("user", "1?"), ("assistant", "#### 1")))

@@ -1,12 +1,9 @@
-"""Questions with worked answers: the jsonl reader, its cache, and the task."""
+"""Questions with worked answers: GSM8K, MATH."""
 
 import collections
 import json
 import pathlib
 import re
-import shutil
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -14,8 +11,10 @@ import numpy as np
 import pytest
 
 from rljax import environments, types
-from rljax.data import gsm8k_builder, tokenizers
+from rljax.data import tokenizers
 from rljax.environments import HostTask, gsm8k
+from rljax.environments.questions import own
+from rljax.environments.questions import task as questions
 from rljax.environments.verifiers import mathematics, pool
 from rljax.language import parse
 from tests import test_public_tokenizer as public
@@ -40,8 +39,7 @@ def write(folder, train=TRAIN, heldout=HELDOUT):
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "cache"))
+def path(tmp_path):
     return write(tmp_path / "set")
 
 
@@ -49,95 +47,14 @@ def characters(task):
     return tokenizers.train(task.corpus(), model_type="char")
 
 
-# --- the reader ----------------------------------------------------------------------------------
-
-
-def test_rows_keep_their_order_and_text(path):
-    train = TRAIN + [(f"What is {i} + 1?", f"#### {i + 1}") for i in range(40)]  # too many to fall in order by chance
-    read = gsm8k_builder.sources(write(path, train=train), FILES)
-    for split, rows in (("train", train), ("heldout", HELDOUT)):
-        found = [(row["question"].decode(), row["answer"].decode()) for row in read[split]]
-        assert found == rows
-
-
-def test_cache_is_used_until_a_file_changes(path, tmp_path):
-    cache = tmp_path / "cache"
-    gsm8k_builder.sources(path, FILES)
-    (first,) = cache.iterdir()  # one folder, and nothing left of the build
-    written = (first / "manifest.json").stat().st_mtime_ns
-    gsm8k_builder.sources(path, FILES)
-    assert [f.name for f in cache.iterdir()] == [first.name]
-    assert (first / "manifest.json").stat().st_mtime_ns == written
-    write(path, train=TRAIN[:2])
-    assert len(gsm8k_builder.sources(path, FILES)["train"]) == 2
-    assert len(list(cache.iterdir())) == 2
-    other = tmp_path / "other"
-    gsm8k_builder.sources(path, FILES, cache=other)  # the argument goes before the variable
-    assert len(list(other.iterdir())) == 1
-
-
-@pytest.mark.parametrize("damage", ["no manifest", "a file cut short", "a file changed", "a file gone", "empty"])
-def test_half_built_cache_is_built_again(path, tmp_path, damage):
-    gsm8k_builder.sources(path, FILES)
-    (place,) = (tmp_path / "cache").iterdir()
-    (record,) = place.rglob("*-train.array_record-*")
-    if damage == "no manifest":
-        (place / "manifest.json").unlink()
-        record.write_bytes(b"")
-    elif damage == "a file cut short":
-        record.write_bytes(record.read_bytes()[:-10])
-    elif damage == "a file changed":
-        (info,) = place.rglob("dataset_info.json")
-        info.write_bytes(info.read_bytes().replace(b"{", b"[", 1))
-    elif damage == "a file gone":
-        record.unlink()
-    else:
-        shutil.rmtree(place)
-        place.mkdir()
-    read = gsm8k_builder.sources(path, FILES)["train"]
-    assert [row["question"].decode() for row in read] == [q for q, _ in TRAIN]
-    assert list((tmp_path / "cache").iterdir()) == [place]
-
-
-def test_two_processes_build_at_once_without_tensorflow(path, tmp_path):
-    code = f"""if True:
-        import sys
-        from rljax.data import gsm8k_builder
-        print("ready", flush=True)
-        sys.stdin.readline()
-        read = gsm8k_builder.sources({str(path)!r}, {FILES!r})
-        assert len(read["train"]) == 3 and read["train"][1]["answer"].endswith(b"#### 24")
-        assert "tensorflow" not in sys.modules
-        assert "jax" not in sys.modules
-    """
-    command = [sys.executable, "-c", code]
-    runs = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for run in runs:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
-    for run in runs:
-        assert run.stdin is not None
-        run.stdin.write("\n")
-        run.stdin.flush()
-    assert [run.communicate()[0] for run in runs] == ["", ""]  # nothing is printed either
-    assert [run.returncode for run in runs] == [0, 0]
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-def test_a_build_that_comes_second_keeps_the_first_ones(path, tmp_path):
-    gsm8k_builder.sources(path, FILES)
-    (place,) = (tmp_path / "cache").iterdir()
-    (place / "mark").touch()
-    gsm8k_builder._build(place, {"train": TRAIN, "heldout": HELDOUT})
-    assert (place / "mark").exists()
-    assert list((tmp_path / "cache").iterdir()) == [place]
+# --- the files -----------------------------------------------------------------------------------
 
 
 def test_missing_files(path):
-    with pytest.raises(FileNotFoundError, match=r"argument path='.*nowhere'.*train.jsonl, test.jsonl"):
-        gsm8k_builder.sources(path / "nowhere", FILES)
-    with pytest.raises(FileNotFoundError, match=r"argument path='.*set'.*'dev.jsonl'"):
-        gsm8k_builder.sources(path, {"heldout": "dev.jsonl"})
+    with pytest.raises(FileNotFoundError, match=r"nowhere/train\.jsonl: no such file"):
+        gsm8k.gsm8k(path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"set/dev\.jsonl: no such file .*'test.jsonl'"):
+        gsm8k.gsm8k(path, heldout="dev.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -145,25 +62,24 @@ def test_missing_files(path):
     [
         ('{"question": "What', "not JSON"),
         ('["What?", "#### 1"]', "a list, expected an object"),
-        ('{"answer": "#### 1"}', "'question' is None"),
+        ('{"answer": "#### 1"}', "column 'question' .* is missing"),
         ('{"question": "What?", "answer": ["#### 1"]}', "'answer' is"),
-        ('{"question": " ", "answer": "#### 1"}', "'question' is ' '"),
+        ('{"question": " ", "answer": "#### 1"}', "is ' '"),
         ('{"question": "What?", "answer": "It is 1."}', "'####'"),
         ('{"question": "What?", "answer": "It is #### 1 ####"}', "'####'"),
     ],
 )
-def test_malformed_lines(path, tmp_path, line, words):
+def test_malformed_lines(path, line, words):
     with (path / "train.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(ValueError, match=r"argument path: .*train\.jsonl, line 5: .*" + words):  # 4 is blank
-        gsm8k_builder.sources(path, FILES)
-    assert not list(tmp_path.glob("cache/*"))
+    with pytest.raises(ValueError, match=r"train\.jsonl:5: .*" + words):  # 4 is blank
+        gsm8k.gsm8k(path)
 
 
 def test_a_file_without_rows(path):
     (path / "test.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match=r"test\.jsonl has no rows"):
-        gsm8k_builder.sources(path, FILES)
+    with pytest.raises(ValueError, match=r"test\.jsonl.*no rows"):
+        gsm8k.gsm8k(path)
 
 
 # --- the task ------------------------------------------------------------------------------------
@@ -222,7 +138,9 @@ def test_long_solutions_are_cut_without_end(path):
     task = gsm8k.gsm8k(path, prompt_length=64, completion_length=22)
     tokenizer = characters(task)
     bound = task.bind(tokenizer)
-    with pytest.warns(gsm8k.LengthWarning, match="completion_length=22: 2 of 3 train demonstrations .* are truncated"):
+    with pytest.warns(
+        questions.LengthWarning, match="completion_length=22: 2 of 3 train demonstrations .* are truncated"
+    ):
         token, mask = bound.demonstrations(np.array([0, 1]), "train")
     bound.demonstrations(np.array([0]), "heldout")  # warns of nothing
     assert tokenizer.decode(token[0]) == " Ann has 3 + 4 = 7 pens.\n#### 7"[:22]
@@ -235,7 +153,7 @@ def test_overlong_prompts(path):
     # "Question: " and "\nAnswer:" are 18 characters; the questions have 36, 25 and 14, held out 37
     task = gsm8k.gsm8k(path, prompt_length=53)
     tokenizer = characters(task)
-    message = r"prompt_length=53: 1 of 3 train prompts and 1 of 1 heldout prompts of 'gsm8k' are longer; "
+    message = r"prompt_length=53: 1 of 3 train prompts and 1 of 1 heldout prompts of 'gsm8k' are longer \(.*\); "
     with pytest.raises(ValueError, match=message + "the shortest heldout prompt has 55 tokens"):
         task.bind(tokenizer)
     write(path, heldout=[*HELDOUT, ("Nine?", "#### 9")])
@@ -243,7 +161,9 @@ def test_overlong_prompts(path):
     for overlong in ("error", "drop"):  # held-out prompts are never left out unless that is asked for
         with pytest.raises(ValueError, match=message + r"set prompt_length=55 \(the longest\), or overlong='drop_all'"):
             gsm8k.gsm8k(path, prompt_length=53, overlong=overlong).bind(tokenizer)
-    with pytest.warns(gsm8k.LengthWarning, match=message.removesuffix("; ") + " and are left out; the longest has 55"):
+    with pytest.warns(
+        questions.LengthWarning, match=message.removesuffix("; ") + " and are left out; the longest has 55"
+    ):
         bound = gsm8k.gsm8k(path, prompt_length=53, overlong="drop_all").bind(tokenizer)
     assert (bound.size("train"), bound.size("heldout")) == (2, 1)
     assert [bound.target(i, "train") for i in range(2)] == ["24", "1,500"]  # rows 1 and 2 moved up
@@ -252,9 +172,11 @@ def test_overlong_prompts(path):
     assert [tokenizer.decode(row) for row in prompts.token] == [bound.text(i, "train") for i in range(2)]
     gsm8k.gsm8k(path, prompt_length=55).bind(tokenizer)  # the length that the message asked for
     write(path, heldout=[("Nine?", "#### 9")])
-    with pytest.raises(ValueError, match=r"53: 1 of 3 train prompts of .* prompt_length=54 .* or overlong='drop'$"):
+    with pytest.raises(
+        ValueError, match=r"53: 1 of 3 train prompts of .*train\.jsonl:1.* prompt_length=54 .* or overlong='drop'$"
+    ):
         gsm8k.gsm8k(path, prompt_length=53).bind(tokenizer)
-    with pytest.warns(gsm8k.LengthWarning, match="1 of 3 train prompts of 'gsm8k' are longer and are left out"):
+    with pytest.warns(questions.LengthWarning, match="1 of 3 train prompts of 'gsm8k' are longer .* and are left out"):
         assert gsm8k.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer).size("train") == 2
 
 
@@ -263,13 +185,13 @@ def test_characters_the_tokenizer_lacks(path):
     task = gsm8k.gsm8k(path)
     bound = task.bind(characters(task))  # held-out text may hold unknown characters
     assert characters(task).unk in bound.prompts(np.array([0]), "heldout").token[0]
-    with pytest.raises(ValueError, match=r"tokenizer: lacks characters of 3 rows .* first row 0"):
+    with pytest.raises(ValueError, match=r"tokenizer: lacks characters of 3 rows .*train\.jsonl:1, .*:2, .*:3\)"):
         task.bind(tokenizers.train(["Question"], model_type="char"))
 
 
 def test_bad_arguments(path):
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"prompt_length": 0}, "prompt_length=0"),
+        ({"prompt_length": -1}, "prompt_length=-1"),
         ({"completion_length": 0}, "completion_length=0"),
         ({"overlong": "cut"}, "overlong='cut': must be one of 'error', 'drop', 'drop_all'"),
         ({"answer": "box"}, "answer='box': must be one or several of 'marked', 'boxed', 'stated', 'bold', 'last'"),
@@ -278,7 +200,7 @@ def test_bad_arguments(path):
             {"chat": (("assistent", "Hi."),)},
             r"chat: \('assistent', 'Hi.'\) is not a message .* system, user, assistant",
         ),
-        ({"heldout": "train.jsonl"}, "heldout='train.jsonl'"),
+        ({"heldout": "train.jsonl"}, "heldout='.*train.jsonl' is the file of the training split"),
     )
     for arguments, field in cases:
         with pytest.raises(ValueError, match=field):
@@ -292,13 +214,12 @@ def test_bad_arguments(path):
 
 def test_another_set_whose_answers_are_bare_numbers(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"id": 0, "question": "How far?", "answer": 27.0}\n')
-    task = gsm8k._load(
-        "other", tmp_path, {"heldout": "test.jsonl"}, tmp_path / "cache",
-        prompt_length=32, completion_length=16, overlong="error", mark="",
-    )  # fmt: skip
-    tokenizer = tokenizers.train(["Question: How far?\nAnswer: #### 27"], model_type="char")
+    task = own.jsonl(tmp_path / "test.jsonl", reward="number", heldout=1, chat=False, completion_length=16)
+    tokenizer = tokenizers.train(
+        [*"How far? Write the final answer on the last line, after. #27", '"\n'], model_type="char"
+    )
     token, _ = task.bind(tokenizer).demonstrations(np.array([0]), "heldout")
-    assert tokenizer.decode(token[0]) == " #### 27"
+    assert tokenizer.decode(token[0]) == "#### 27"
     assert task.target(0, "heldout") == "27"
     with pytest.raises(ValueError, match="'train'; choose one of heldout"):
         task.size("train")
@@ -363,7 +284,11 @@ def test_a_chat_may_begin_with_messages(path, tmp_path):
     task = parse.one(
         f"gsm8k({str(path)!r}, chat={shown!r}, answer='boxed')", parse.Registry("task", environments.TASKS), "task"
     )
-    assert task.chat[2] == {"role": "assistant", "content": "#### 2"} and task.answer == ("boxed",)
+    assert (
+        task.chat[2] == {"role": "assistant", "content": "#### 2"}
+        and task.reward("\\boxed{7}", "7")["reward"] == 1
+        and task.reward("#### 7", "7")["reward"] == 0
+    )
 
 
 def test_demonstrations_gain_no_space_after_the_prompt(path, tmp_path):
@@ -389,9 +314,10 @@ def test_math(tmp_path):
         {"problem": "Half of $x$?", "solution": "It is $\\boxed{\\frac{x}{2}}$.", "level": "Level 1"},
         {"problem": "$1+1$?", "solution": "First $\\boxed{1}$, then $\\boxed 2$.", "subject": "Algebra"},
     ]
-    for name in ("train.jsonl", "test.jsonl"):
-        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
-    task: Any = environments.lookup("math")(tmp_path, 128, 64, cache=tmp_path / "cache")
+    for name, words in (("train.jsonl", ""), ("test.jsonl", "Tell me. ")):
+        changed = [{**row, "problem": words + row["problem"]} for row in rows]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, changed)))
+    task: Any = environments.lookup("math")(tmp_path, 128, 64)
     bound = task.bind(tokenizers.make("bytes", ()))
     assert [bound.target(i, "train") for i in range(2)] == ["\\frac{x}{2}", "2"]
     assert bound.text(1, "train") == "Question: $1+1$?\nPut the final answer in \\boxed{}.\nAnswer:"
@@ -401,14 +327,14 @@ def test_math(tmp_path):
         assert bound.reward(rows[row]["solution"], bound.target(row, "train"))["outcome"] == "correct"
         assert bound.reward(rows[row]["solution"], bound.target(1 - row, "train"))["outcome"] == "wrong"
     (tmp_path / "train.jsonl").write_text('{"problem": "One?", "solution": "1"}')
-    with pytest.raises(ValueError, match=r"line 1: 'solution' has no final answer after '\\\\boxed'"):
+    with pytest.raises(ValueError, match=r"train.jsonl:1: 'solution' has no final answer after '\\\\boxed'"):
         environments.lookup("math")(tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")
-def test_the_real_problems(tmp_path):
-    task = gsm8k.gsm8k(REAL, cache=tmp_path)
+def test_the_real_problems():
+    task = gsm8k.gsm8k(REAL)
     assert (task.size("train"), task.size("heldout")) == (7473, 1319)
     tokenizer = tokenizers.train(task.corpus(), vocabulary=1024, model_type="bpe")
     bound = task.bind(tokenizer)  # the default lengths hold every prompt
@@ -425,7 +351,7 @@ def test_the_real_problems(tmp_path):
     assert scored.errors == []
     for row in range(100):  # a neighbour's solution is right only where the answers agree
         if float(bound.target(row, "train").replace(",", "")) != float(bound.target(row + 1, "train").replace(",", "")):
-            solution = task._read(row + 1, "train")[1]
+            solution = task.sources["train"][row + 1].solution
             assert mathematics.numeric_answer(solution, bound.target(row, "train"))["outcome"] == "wrong"
 
 

@@ -65,7 +65,7 @@ JUDGES = """
 
 
 # some demonstrations are longer than the completions
-pytestmark = pytest.mark.filterwarnings("ignore::rljax.environments.gsm8k.LengthWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::rljax.environments.questions.task.LengthWarning")
 
 
 def lucky(text):
@@ -74,19 +74,18 @@ def lucky(text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with the problems, the module of the judges and a cache."""
+    """Return a folder with the problems, and the module of the judges."""
     folder = tmp_path_factory.mktemp("host_path")
     (folder / "judges_of_test_host_path.py").write_text(textwrap.dedent(JUDGES))
     names, things = ("Ann", "Ben", "Carla", "Dmitri", "Ewa", "Farid", "Grace"), ("pens", "marbles", "oranges", "books")
-    for file, count in (("train", 40), ("test", 8)):
+    for file, numbers in (("train", range(40)), ("test", range(40, 48))):
         with (folder / f"{file}.jsonl").open("w") as lines:
-            for i in range(count):
+            for i in numbers:
                 a, b, name, thing = i + 2, 3 * i % 17 + 1, names[i % 7], things[i % 4]
                 question = f"{name} has {a} {thing} and buys {b} more. How many {thing} are there?"
                 working = f"{name} has {a} + {b} = {a + b} {thing} now.\n" if i % 4 == 0 else ""
                 lines.write(json.dumps({"question": question, "answer": f"{working}#### {a + b}"}) + "\n")
     patch = pytest.MonkeyPatch()
-    patch.setenv("RLJAX_CACHE", str(folder / "cache"))
     patch.syspath_prepend(folder)
     yield folder
     patch.undo()
@@ -397,7 +396,7 @@ def test_a_finished_run_is_evaluated_from_its_directory_alone(whole, folder, moo
 def test_a_path_that_is_not_there_is_named():
     c = files.load(str(ROOT / "configs" / "gsm8k.py"))
     files.override(c, "task.path", "nowhere")
-    with pytest.raises((FileNotFoundError, ValueError), match=r"path='nowhere'.*train\.jsonl, test\.jsonl"):
+    with pytest.raises((FileNotFoundError, ValueError), match=r"nowhere/train\.jsonl: no such file"):
         programs.build(c)
 
 

@@ -128,8 +128,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("multihost")
     (folder / "task_of_test_multihost.py").write_text(TASK)
     (folder / "config.py").write_text(CONFIG)
-    for file, count in (("train", 24), ("test", 8)):
-        rows = [{"question": f"{i}+{i % 5}", "answer": f"#### {i + i % 5}"} for i in range(count)]
+    for file, numbers in (("train", range(24)), ("test", range(24, 32))):
+        rows = [{"question": f"{i}+{i % 5}", "answer": f"#### {i + i % 5}"} for i in numbers]
         (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

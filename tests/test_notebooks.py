@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom in a new kernel, as for a reader."""
+"""The notebooks run from top to bottom in a new kernel, as for a reader."""
 
 import base64
 import io
@@ -14,17 +14,21 @@ import pytest
 from tests import compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
-PATH = ROOT / "notebooks" / "first_run.ipynb"
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
-def read():
-    return nbformat.read(PATH, as_version=4)
+def read(name):
+    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """Execute the notebook in quick mode, on one device, and return its code cells and directory."""
-    workdir = tmp_path_factory.mktemp("notebook")
+    """Execute the first notebook and return its code cells and directory."""
+    return execute("first_run", tmp_path_factory.mktemp("notebook"))
+
+
+def execute(name, workdir):
+    """Execute a notebook in quick mode, on one device, and return its code cells and directory."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
         "RLJAX_QUICK": "1",
         "PYTHONPATH": str(ROOT),
@@ -33,7 +37,7 @@ def executed(tmp_path_factory):
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }
-    notebook = read()
+    notebook = read(name)
     client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(workdir)}})
     client.execute(env=environment)
     return [cell for cell in notebook.cells if cell.cell_type == "code"], workdir
@@ -47,8 +51,9 @@ def text(cell):
     return "".join(o.get("text", "") for o in cell.outputs) + "".join(outputs(cell, "text/plain"))
 
 
-def test_the_notebook_is_valid_and_committed_without_outputs():
-    notebook = read()
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_valid_and_committed_without_outputs(name):
+    notebook = read(name)
     nbformat.validate(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -80,3 +85,15 @@ def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
     assert "grpo(" in described[0] and "w_reinforce(positive=0.1" in described[1]
     (completions,) = [t for source, t in printed.items() if "sample.complete" in source]
     assert completions.count("'logp'") == 4
+
+
+@pytest.mark.full
+def test_the_notebook_of_own_data_trains_on_its_file_and_reward(tmp_path):
+    cells, _ = execute("own_data", tmp_path)
+    printed = {c.source: text(c) for c in cells}
+    (sizes,) = [t for source, t in printed.items() if "task.size(" in source]
+    assert "'sort " in sizes and "'heldout': " in sizes
+    (run,) = [t for source, t in printed.items() if "rljax.train(" in source]
+    assert "reward" in run
+    (table,) = [t for source, t in printed.items() if "evaluate.table" in source]
+    assert "pass@1" in table and "base" in table and "result" in table

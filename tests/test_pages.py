@@ -101,7 +101,7 @@ def check_config(words):
             files.check(config, field)
         else:
             files.override(config, field, value)
-    if not re.search("mine\\.|data/", config.algorithm + config.seam.surrogate + config.task):
+    if not re.search("mine\\.|data/|my\\.jsonl", config.algorithm + config.seam.surrogate + config.task):
         resolve.phases(config)
 
 

@@ -251,7 +251,7 @@ def test_every_row_is_scored_in_order(judge, workers):
         assert first.done()
         assert third.result().reward.shape == (0,)
     scored = second.result()  # also after the pool has closed
-    assert outcomes(scored) == ["CORRECT", "WRONG", "WRONG", "CORRECT"]
+    assert outcomes(scored) == ["CORRECT", "WRONG", "WRONG", "UNJUDGED"]
     np.testing.assert_array_equal(scored.parts["length"], np.array([3, 4, 0, 0], np.float32))
     assert scored.errors == []
     verdict = scored.verdict()
@@ -281,8 +281,8 @@ def test_what_a_reward_may_not_do_crashes_its_row_alone(judge, workers):
     ]
     with pool.Verifiers(judge, workers=workers, parts=["format"]) as verifiers:
         scored = verifiers.submit(texts, [None] * len(texts)).result()
-    last = ["CRASHED", "CRASHED", "CORRECT", "CRASHED", "TIMED_OUT"]
-    assert outcomes(scored) == ["CORRECT", *["CRASHED"] * 8, "UNPARSEABLE", "CORRECT", *last]
+    last = ["CRASHED", "CRASHED", "UNJUDGED", "CRASHED", "TIMED_OUT"]
+    assert outcomes(scored) == ["CORRECT", *["CRASHED"] * 8, "UNPARSEABLE", "UNJUDGED", *last]
     np.testing.assert_array_equal(scored.reward, np.array([1] + [0] * 8 + [1, 2, 0, 0, 3.4e38, 0, 0], np.float32))
     np.testing.assert_array_equal(scored.parts["style"], np.float32([0] * 9 + [1] + [0] * 6))
     assert list(scored.parts) == ["format", "style"]  # the declared name is there though no valid row gave it
@@ -308,7 +308,7 @@ def test_what_a_reward_may_not_do_crashes_its_row_alone(judge, workers):
 
 def test_a_hung_row_times_out_and_the_rest_are_scored(judge):
     texts = ["number 1", "hang", *[f"number {i}" for i in range(2, 40)], "hang", "sleep 0.2"]
-    with pool.Verifiers(judge, workers=2, timeout=1.0) as verifiers:
+    with pool.Verifiers(judge, workers=2, timeout=1.0, threshold=0.5) as verifiers:
         start = time.monotonic()
         scored = verifiers.submit(texts, [None] * len(texts)).result()
         assert time.monotonic() - start < 20
@@ -336,7 +336,7 @@ def test_a_row_that_kills_its_worker_is_tried_twice(judge, tmp_path):
     texts = ["number 1", "die", "number 2", "die-once", "number 3"]
     with pool.Verifiers(judge, workers=1) as verifiers:
         scored = verifiers.submit(texts, [str(tmp_path / "mark")] * 5).result()
-    assert outcomes(scored) == ["CORRECT", "CRASHED", "CORRECT", "CORRECT", "CORRECT"]
+    assert outcomes(scored) == ["CORRECT", "CRASHED", "UNJUDGED", "CORRECT", "UNJUDGED"]
     np.testing.assert_array_equal(scored.reward, np.array([1, 0, 2, 1, 3], np.float32))
     assert [row for row, _ in scored.errors] == [1]
     assert "SIGKILL" in scored.errors[0][1]
@@ -349,7 +349,7 @@ def test_a_worker_killed_from_outside_is_replaced(judge):
         time.sleep(0.2)
         os.kill(worker, signal.SIGKILL)  # busy
         scored = pending.result()
-        assert outcomes(scored) == ["CORRECT", "CORRECT"]
+        assert outcomes(scored) == ["CORRECT", "UNJUDGED"]
         second = int(scored.reward[1])
         assert second != worker
         os.kill(second, signal.SIGKILL)  # idle

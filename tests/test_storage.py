@@ -18,7 +18,8 @@ import pytest
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from rljax.config import files, schema
-from rljax.data import gsm8k_builder, storage, tokenizers
+from rljax.data import storage, tokenizers
+from rljax.environments import gsm8k
 from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
@@ -580,35 +581,20 @@ def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
 # --- data and weights --------------------------------------------------------------------------------
 
 
-def rows(source):
-    return {split: [(row["question"], row["answer"]) for row in records] for split, records in source.items()}
-
-
-def test_data_on_gs_is_copied_here_whole_and_read(store, tmp_path, monkeypatch):
-    files = {"train": "train.jsonl", "heldout": "test.jsonl"}
-    for name in files.values():
+def test_problems_on_gs_are_read_as_files_here_are(store, tmp_path):
+    for name in ("train.jsonl", "test.jsonl"):
         lines = [json.dumps({"question": f"{name} {i}?", "answer": f"so #### {i}"}) for i in range(50)]
         (tmp_path / name).write_text("\n".join(lines))
         storage.write(f"{BUCKET}/data/{name}", (tmp_path / name).read_bytes())
-    expected = rows(gsm8k_builder.sources(tmp_path, files, tmp_path / "local"))
-    cache = f"{BUCKET}/prepared"
-    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "one"))
-    store.plan(flaky.Fault("cut", "GET.*download.*data/train"), flaky.Fault("403", "POST.*prepared.*manifest"))
-    with pytest.raises(PermissionError):
-        gsm8k_builder.sources(f"{BUCKET}/data", files, cache)
-    (prepared,) = storage.names(cache)  # all but the manifest, without which nobody reads it
-    assert not storage.exists(f"{cache}/{prepared}/manifest.json")
-    assert rows(gsm8k_builder.sources(f"{BUCKET}/data", files, cache)) == expected
-    monkeypatch.setenv("RLJAX_CACHE", str(tmp_path / "two"))  # another host: it builds nothing
-    monkeypatch.setattr(gsm8k_builder, "_build", None)
-    store.plan(
-        flaky.Fault("503", "GET.*download.*train.array_record"), flaky.Fault("cut", "GET.*heldout.array_record?")
-    )
-    assert rows(gsm8k_builder.sources(f"{BUCKET}/data", files, cache)) == expected
-    assert [fault.hits for fault in store.faults] == [1, 1]
-    for missing, names in ((f"{BUCKET}/none", files), (f"{BUCKET}/data", {**files, "heldout": "absent.jsonl"})):
-        with pytest.raises(FileNotFoundError, match=r"gs://.*(is not a folder|no file 'absent.jsonl' in it)"):
-            gsm8k_builder.sources(missing, names, tmp_path / "local")
+    store.plan(flaky.Fault("cut", "GET.*download.*data/train"))
+    there, here = gsm8k.gsm8k(f"{BUCKET}/data"), gsm8k.gsm8k(tmp_path)
+    assert [fault.hits for fault in store.faults] == [1]
+    for split in ("train", "heldout"):
+        assert there.size(split) == 50
+        assert [there.text(i, split) for i in range(50)] == [here.text(i, split) for i in range(50)]
+    for missing, heldout in ((f"{BUCKET}/none", "test.jsonl"), (f"{BUCKET}/data", "absent.jsonl")):
+        with pytest.raises(FileNotFoundError, match=r"gs://.*no such file"):
+            gsm8k.gsm8k(missing, heldout=heldout)
 
 
 def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_path):

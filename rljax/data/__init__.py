@@ -12,8 +12,10 @@ and writes files by the same functions on local disks and on gs://. ``cache_fold
 ``chat.py``            chat templates
 ``characters.py``      tokens that are one character, for tasks inside the compiled program
 ``documents.py``       files that others wrote: limits of size, strict JSON
+``rows/``              rows of a user's files: jsonl, JSON, parquet, Arrow, array_record, tfds
+``stored.py``          demonstrations and preference pairs of files as tokens
+``overlap.py``         duplicates and n-gram overlap of texts
 ``storage.py``         files here and objects on gs://, with retries
-``gsm8k_builder.py``   jsonl files of questions and answers as array_record files
 ``shuffle.py``         a keyed permutation of [0, size) without a table
 =====================  ==================================================================================
 

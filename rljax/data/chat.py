@@ -39,6 +39,10 @@ class _Namespace(jinja2.utils.Namespace):
         super().__setitem__(name, value)
 
 
+class NoTemplate(ValueError):
+    """The files of a tokenizer have no chat template."""
+
+
 def render(
     template: str,
     messages: Sequence[Mapping[str, Any]],

@@ -205,6 +205,10 @@ class HuggingFace:
         texts = [None if i in self._special else self._backend.id_to_token(i) for i in range(self.vocabulary)]
         return [None if text is None else write(text) for text in texts]
 
+    def special(self) -> dict[int, str]:
+        """Return the texts of the special tokens."""
+        return {i: self._backend.id_to_token(i) or "" for i in self._special}
+
     def characters(self) -> np.ndarray:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
@@ -228,7 +232,9 @@ class HuggingFace:
             named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
             template = named[-1].get("template") if named else None
         if template is None:
-            raise ValueError("tokenizer: its files have no chat template; use an instruct model's, or set chat=False")
+            raise chat.NoTemplate(
+                "tokenizer: its files have no chat template; use an instruct model's, or set chat=False"
+            )
         if not isinstance(template, str):
             raise ValueError(f"chat template: {messages.shown(template)}, expected a text")
         return template

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rljax.data import characters
+from rljax.data import characters, chat
 
 SERIALIZED = b'{"rljax": "bytes"}'
 _FIRST = 3  # ids of the bytes follow pad, bos, eos
@@ -39,10 +39,16 @@ class Bytes:
         """Return the byte of each id, None for special tokens."""
         return [None] * _FIRST + [bytes([b]) for b in range(256)]
 
+    def special(self) -> dict[int, str]:
+        """Return the names of the special tokens."""
+        return {self.pad: "<pad>", self.bos: "<bos>", self.eos: "<eos>"}
+
     def characters(self) -> np.ndarray:
         """Return the ASCII code of each id, 0 for bytes of multi-byte characters: int32 [V]."""
         return characters.of(self.pieces())
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """Raise ValueError: bytes have no template."""
-        raise ValueError("tokenizer: bytes have no chat template; set chat=False, or use a folder with tokenizer.json")
+        raise chat.NoTemplate(
+            "tokenizer: bytes have no chat template; set chat=False, or use a folder with tokenizer.json"
+        )

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 
-from rljax.data import characters
+from rljax.data import characters, chat
 
 ModelType = Literal["char", "bpe", "unigram"]
 MODEL_TYPES: tuple[ModelType, ...] = ("char", "bpe", "unigram")
@@ -97,13 +97,17 @@ class SentencePiece:
             return bytes([int(text[3:5], 16)])
         return text.replace(_SPACE, " ").encode()
 
+    def special(self) -> dict[int, str]:
+        """Return the texts of the special tokens."""
+        return {i: self._processor.id_to_piece(i) for i in self._special}
+
     def characters(self) -> np.ndarray:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """Raise ValueError: a SentencePiece model has no template."""
-        raise ValueError("tokenizer: a SentencePiece model has no chat template; use a folder with tokenizer.json")
+        raise chat.NoTemplate("tokenizer: a SentencePiece model has no chat template; use a folder with tokenizer.json")
 
 
 def load(serialized: bytes, shown: str) -> SentencePiece:

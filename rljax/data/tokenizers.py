@@ -9,6 +9,7 @@
 Each is a value: frozen, picklable, and compared and hashed by ``serialized``, which ``load`` accepts.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, cast
@@ -74,6 +75,10 @@ class Tokenizer(Protocol):
 
     def pieces(self) -> list[bytes | None]:
         """Return the bytes that each id adds to a text, None for special tokens; a character may span several ids."""
+        ...
+
+    def special(self) -> dict[int, str]:
+        """Return the text that the files write for each special token, such as {2: "</s>"}."""
         ...
 
     def characters(self) -> np.ndarray:
@@ -194,6 +199,16 @@ def exchange(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], reply:
     ids = continuation(tokenizer, prompt, written)
     end = next((n for n, i in enumerate(ids) if i in tokenizer.stop), len(ids))
     return tokenizer.encode(prompt), [*ids[:end], *(ids[end : end + 1] or [tokenizer.eos])]
+
+
+def visible(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[str, bool]]:
+    """Return the text of ids in parts, (text, whether it is a special token); ``decode`` leaves special tokens out."""
+    special = tokenizer.special()
+    parts: list[tuple[str, bool]] = []
+    for marked, group in itertools.groupby(ids, key=lambda i: i in special):
+        run = list(group)
+        parts += [(special[i], True) for i in run] if marked else [(tokenizer.decode(run), False)]
+    return parts
 
 
 def padded(rows: Sequence[Sequence[int]], length: int, pad: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:

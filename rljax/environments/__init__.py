@@ -8,14 +8,15 @@ differ in where completions are judged:
 ``HostTask``     ``reward`` is a Python function of the decoded text and its target, run in worker processes
 ===============  ==============================================================================================
 
-Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``opening``,
-``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted path a function
-or class under ``@task``; modules are imported when needed.
+Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``columns``,
+``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted
+path a function or class under ``@task``; modules are imported when needed.
 
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
 ``countdown.py``     device task: reach a target from given numbers
-``gsm8k.py``         host tasks: ``gsm8k``, ``math``, questions with worked answers in jsonl files
+``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``, ``tfds``
+``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
 ``characters.py``    text inside a compiled program, as rows of code points
 ``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
 ``verifiers/``       reward functions for mathematics; the worker processes that run reward functions
@@ -135,10 +136,11 @@ class HostTask(Task, Protocol):
     """A task whose verifier is a Python function."""
 
     @property
-    def reward(self) -> Callable[[str, Any], float | Mapping[str, Any]]:
+    def reward(self) -> Callable[..., Any]:
         """The reward function, ``reward(completion, target)``: a number, or a mapping of named numbers.
 
-        It is defined at the top level of a module, so that worker processes can import it; see ``verifiers``.
+        It is defined at the top level of a module, so that worker processes can import it; see ``verifiers``. Keyword
+        arguments are what the task's method ``columns(index, split)`` returns, if it has one.
         """
         ...
 
@@ -155,6 +157,15 @@ TASKS: Mapping[str, str] = {
     **{name: f"rljax.environments.problems.{name}:{name}" for name in _PROBLEMS},
     "gsm8k": "rljax.environments.gsm8k:gsm8k",
     "math": "rljax.environments.gsm8k:math",
+    "amc": "rljax.environments.questions.published:amc",
+    "aime": "rljax.environments.questions.published:aime",
+    "dapo_math": "rljax.environments.questions.published:dapo_math",
+    "deepscaler": "rljax.environments.questions.published:deepscaler",
+    "jsonl": "rljax.environments.questions.own:jsonl",
+    "parquet": "rljax.environments.questions.own:parquet",
+    "hugging_face": "rljax.environments.questions.own:hugging_face",
+    "array_record": "rljax.environments.questions.own:array_record",
+    "tfds": "rljax.environments.questions.own:tfds",
 }
 
 
@@ -174,6 +185,12 @@ def lookup(name: str) -> Callable[..., Task]:
         raise ValueError(f"task: no task is named {name!r}; choose one of {', '.join(TASKS)}; nearest: {near[0]!r}")
     module, function = TASKS[name].split(":")
     return getattr(importlib.import_module(module), function)
+
+
+def columns(task: Task, index: int, split: Split) -> Mapping[str, Any]:
+    """Return the keyword arguments of a host task's reward function for a prompt: its method ``columns``, else none."""
+    method = getattr(task, "columns", None)
+    return {} if method is None else method(index, split)
 
 
 def opening(task: Task) -> tuple[Mapping[str, str], ...] | None:

@@ -16,6 +16,9 @@ class VerifierConfig:
     timeout: Annotated[float, Range(0, 86400, open_low=True)] = setting(
         5.0, "Seconds that judging one completion may take."
     )
+    threshold: Annotated[float, Range(-1e6, 1e6)] = setting(
+        0.0, "Smallest reward that counts as correct if the reward function returns no outcome; 0: exactly 1."
+    )
     memory: Annotated[float, Range(0, 1e6)] = setting(
         16.0, "GiB of address space of a worker process, on Linux; 0: no limit."
     )

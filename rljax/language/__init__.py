@@ -4,8 +4,9 @@
               evaluating code: ``one``, ``many``, ``setting``, ``literal``, ``with_argument``, ``lookup``, ``invoke``;
               finds the nearest valid name for error messages: ``nearest``.
 ``dotted``    Marks the functions that a dotted path may name, and resolves such a path: ``mark``, ``marked``, ``load``,
-              ``only``.
+              ``only``; resolves the path of a reward function: ``reward``.
 ``errors``    Tells messages to the user from exceptions in code, which keep file and line: ``CodeError``, ``inside``.
+``sources``   The source of a module that is not imported.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``messages``  Shortens and escapes user text in error messages: ``shown``, ``printable``.

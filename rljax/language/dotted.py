@@ -7,6 +7,8 @@ A config is text, and importing a module executes it. A path is therefore resolv
 2. The module is imported, with the packages that it is part of. The object must have the mark of the kind that the
    field expects: ``config.task`` names a task.
 
+A reward function needs no decorator: the name of its first parameter is its mark; see ``reward``.
+
 Worker processes of verifiers import this module, so it must not import JAX.
 """
 
@@ -14,13 +16,11 @@ import ast
 import contextlib
 import contextvars
 import importlib
-import importlib.util
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rljax.language import messages
+from rljax.language import messages, sources
 
 T = TypeVar("T", bound=Callable)
 
@@ -80,6 +80,68 @@ def load(path: str, kind: str) -> Callable:
         been imported.
     """
     module, _, name = path.rpartition(".")
+    shown = messages.shown(path)
+    _permit(path)
+    try:
+        tree = sources.tree(module, "rljax")
+    except ValueError as error:
+        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
+    names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
+    if not any(n.partition(".")[0] == "rljax" for n in names):
+        raise NotMarked(f"{shown} is not a {kind}: its module does not import rljax. It was not imported.")
+    defined = sources.defined(tree)
+    if name not in defined:
+        valid = [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")]
+        raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
+    function = _import(module, name, shown) if defined[name].decorator_list else None
+    if not callable(function) or not marked(function, kind):
+        raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
+    return function
+
+
+def reward(path: str) -> Callable:
+    """Return the reward function at a path such as ``my_rewards:brief``; its signature is its mark.
+
+    Args:
+      path: ``MODULE:FUNCTION``. The module's source, which is read without importing it, must define the function at
+        its top level, with ``completion`` or ``completions`` as its first parameter.
+
+    Returns:
+      The function.
+
+    Raises:
+      NotMarked: there is no such function. A module whose source lacks it has not been imported.
+    """
+    module, _, name = path.partition(":")
+    shown = messages.shown(path)
+    _permit(f"{module}.{name}")
+    try:
+        defined = sources.defined(sources.tree(module))
+    except ValueError as error:
+        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
+    valid = [n for n, d in defined.items() if _is_reward(d) and not n.startswith("_")]
+    if name not in defined:
+        raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
+    function = _import(module, name, shown) if name in valid else None
+    if not callable(function):
+        raise NotMarked(
+            f"{shown} is not a reward function: its first parameter must be named completion, or completions for one "
+            f"that judges all completions of a prompt together: def {name}(completion, reference)."
+        )
+    return function
+
+
+def _is_reward(definition: ast.FunctionDef | ast.ClassDef) -> bool:
+    if isinstance(definition, ast.ClassDef):
+        return False
+    parameters = [*definition.args.posonlyargs, *definition.args.args]
+    return bool(parameters) and parameters[0].arg in ("completion", "completions")
+
+
+def _permit(path: str) -> None:
+    """Raise ``NotMarked`` if a config may not name this path, whatever it is."""
     shown, allowed = messages.shown(path), _ALLOWED.get()
     if allowed is not None and not any(path == p or path.startswith(f"{p}.") for p in allowed):
         package = path.partition(".")[0]
@@ -89,60 +151,12 @@ def load(path: str, kind: str) -> Callable:
         )
     if any(part.startswith("_") for part in path.split(".")):
         raise NotMarked(f"{shown} has a private part, and a config names public objects only.")
-    if module.partition(".")[0] in sys.stdlib_module_names:
+    if path.partition(".")[0] in sys.stdlib_module_names:
         raise NotMarked(f"{shown} is in Python's standard library, which a config cannot call.")
-    _check_source(path, module, name, kind)
+
+
+def _import(module: str, name: str, shown: str) -> object:
     try:
-        imported = importlib.import_module(module)
+        return getattr(importlib.import_module(module), name, None)
     except Exception as error:  # the module's own errors
         raise NotMarked(f"{shown} cannot be imported ({type(error).__name__}: {error}).") from error
-    function = getattr(imported, name, None)
-    if not callable(function) or not marked(function, kind):
-        raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
-    return function
-
-
-def _check_source(path: str, module: str, name: str, kind: str) -> None:
-    """Check, without importing it, that a module can have a marked object of this name."""
-    shown = messages.shown(path)
-    try:
-        source = _source(module) or ""
-        tree = ast.parse(source if "rljax" in source else "")
-    except (ImportError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
-    names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
-    names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
-    if not any(n.partition(".")[0] == "rljax" for n in names):
-        raise NotMarked(f"{shown} is not a {kind}: its module does not import rljax. It was not imported.")
-    defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    if name not in defined:
-        valid = [n for n, d in defined.items() if d.decorator_list and not n.startswith("_")]
-        raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
-    if not defined[name].decorator_list:
-        raise NotMarked(f"{shown} is not a {kind}: define it under {KINDS[kind]}.")
-
-
-def _source(module: str) -> str | None:
-    """Return the source of a module, found as the import system does, but without importing its packages.
-
-    Raises:
-      ImportError: there is no such module.
-    """
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)  # imports nothing, as the name has no package
-    locations = [] if spec is None else list(spec.submodule_search_locations or [])
-    loader, name = spec and spec.loader, top
-    for part in rest:
-        name, portions, loader = f"{name}.{part}", [], None
-        for location in locations:
-            finder = pkgutil.get_importer(location)
-            spec = finder.find_spec(name) if finder else None
-            if spec is not None and spec.loader is not None:
-                loader, portions = spec.loader, list(spec.submodule_search_locations or [])
-                break
-            portions += [] if spec is None else list(spec.submodule_search_locations or [])  # a namespace package
-        locations = portions
-    if loader is None:
-        raise ImportError(f"no module named {messages.shown(module)}")
-    return getattr(loader, "get_source", lambda name: None)(name)  # compiled modules have none

@@ -70,7 +70,8 @@ def evaluate(
     Returns:
       A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
-      with a 95 % Wilson interval; ``length``, the mean in tokens; and ``examples``, a few completions.
+      with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
+      correct, which count as not correct; ``length``, the mean in tokens; and ``examples``, a few completions.
 
     Raises:
       ValueError: a k is greater than the number of samples.
@@ -101,6 +102,7 @@ def evaluate(
         "samples": samples,
         "pass_at_k": {str(k): [float(x) for x in row] for k, row in zip(ks, intervals, strict=True)},
         "greedy": [right / prompts, *passk.wilson(right, prompts)],
+        "unjudged": float((sampled["outcome"] == types.Outcome.UNJUDGED).mean()),
         "length": float(sampled["length"].mean()),
         "examples": [
             {
@@ -139,7 +141,7 @@ def _judge(
         if task.host:
             assert verifiers is not None
             local = host_rollouts.local_rows(jnp.asarray(rows), out.token, out.mask, program.mesh)
-            pending = host_rollouts.judge(task, program.tokenizer, verifiers, local, split)
+            pending = host_rollouts.judge(task, program.tokenizer, verifiers, local, split, samples)
             verdict = host_rollouts.verdict([local], [pending], "an evaluation")
         else:
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
@@ -155,6 +157,8 @@ def _judge(
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
     """Print pass@k and greedy accuracy of evaluations side by side, then example completions of the last."""
+    if not evaluations:
+        return
     console = console or rich.console.Console()
     ks = sorted({int(k) for e in evaluations for k in e["pass_at_k"]})
     out = rich.table.Table(title="held-out accuracy, % [95 % interval]")
@@ -169,9 +173,13 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
         out.add_row(f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations))
     out.add_row("greedy", *(percent(e["greedy"]) for e in evaluations))
     out.add_row("prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations))
+    if any(e.get("unjudged") for e in evaluations):
+        out.add_row("unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations))
     if len({e.get("task") for e in evaluations}) > 1:
         out.add_row("task", *(e.get("task", "") for e in evaluations))
     console.print(out)
+    if any(e.get("unjudged") for e in evaluations):
+        console.print(rich.text.Text(f"unjudged: {host_rollouts.UNJUDGED}"))
     for e in evaluations[-1:]:
         console.print(f"sample completions ({e['name']}):")
         for x in e["examples"]:

@@ -23,9 +23,15 @@ from rljax.host import processes
 from rljax.run import metrics, programs
 from rljax.training import rollouts, sharding, steps
 
+UNJUDGED = (
+    "some completions are neither correct nor wrong: the reward function returned a number other than 0 and 1 and no "
+    "outcome. Accuracy and pass@k do not count them as correct. To fix: set config.verifier.threshold to the smallest "
+    "reward of a correct completion, or return {'reward': ..., 'outcome': 'correct'} (or 'wrong')."
+)
+
 
 class VerifierWarning(UserWarning):
-    """The verifier crashed on some rows or timed out on all. These rows are invalid; the run continues."""
+    """The verifier crashed on some rows or timed out on all, which are invalid, or did not judge some."""
 
 
 class Rows(NamedTuple):
@@ -148,6 +154,7 @@ def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.V
         timeout=fields.timeout,
         parts=task.parts,
         memory=fields.memory,
+        threshold=fields.threshold,
         interrupted=processes.terminating,
     )
 
@@ -172,6 +179,7 @@ def judge(
     verifiers: pool.Verifiers,
     rows: Rows,
     split: environments.Split,
+    samples: int,
 ) -> pool.Pending:
     """Submit rows to the workers, without waiting for the scores.
 
@@ -181,19 +189,30 @@ def judge(
       verifiers: the workers.
       rows: the rows of this process.
       split: the split of their prompts.
+      samples: completions of a prompt, which are adjacent in the batch.
 
     Returns:
       The pending scores.
+
+    Raises:
+      ValueError: the reward judges the completions of a prompt together, and this process does not have all of them.
     """
     assert environments.scored_on_host(task)
     targets = [task.target(int(i), split) for i in rows.index]
-    return verifiers.submit(texts(tokenizer, rows.token, rows.mask), targets)
+    columns = [environments.columns(task, int(i), split) for i in rows.index]
+    groups, counts = np.unique(rows.place // samples, return_inverse=True, return_counts=True)[1:]
+    if verifiers.grouped and np.any(counts != samples):
+        raise ValueError(
+            f"config.batch.prompts: the {rows.place.size} rows of a process are not whole groups of {samples}, which "
+            "the reward function judges together; set a multiple of verifier.chunks * the number of processes."
+        )
+    return verifiers.submit(texts(tokenizer, rows.token, rows.mask), targets, columns, groups.tolist())
 
 
 def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -> types.Verdict:
     """Wait for the scores of a batch and gather them from all processes.
 
-    Warns if the verifier crashed on some rows or timed out on all (``VerifierWarning``).
+    Warns if the verifier crashed on some rows, timed out on all, or did not judge some (``VerifierWarning``).
 
     Args:
       rows: the rows of this process, by chunk.
@@ -226,6 +245,8 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
             f"config.verifier.timeout: the verifier timed out on all {outcome.size} rows of {where}; all are invalid."
         )
         warnings.warn(message, VerifierWarning, stacklevel=2)
+    if np.any(outcome == types.Outcome.UNJUDGED):
+        warnings.warn(UNJUDGED, VerifierWarning, stacklevel=1)  # one place, so that it is shown once
     names = sorted({name for s in scored for name in s.parts})
     return types.Verdict(
         reward=np.concatenate([s.reward for s in scored])[order],  # pyright: ignore[reportArgumentType]  NumPy for jax
@@ -289,18 +310,18 @@ def rollout(
         step.sample(params, state.step, position[part], prompts(task, program.mesh, index[part], "train"), key)
         for part in parts
     ]
-    number = int(state.step) + 1
+    number, samples = int(state.step) + 1, step.setup.samples
     local, pending = [], []
     for chunk in rows:  # all are dispatched; wait for them in order
         assert chunk.action is not None and chunk.index is not None
         first = len(local) * chunk.mask.shape[0]
         local.append(local_rows(chunk.index, chunk.action.token, chunk.mask, program.mesh, first))
         if number not in journal:
-            pending.append(judge(task, program.tokenizer, verifiers, local[-1], "train"))
+            pending.append(judge(task, program.tokenizer, verifiers, local[-1], "train", samples))
     completions = digest(local)
     scores = journal.replay(number, completions)
     if scores is None:
-        pending = pending or [judge(task, program.tokenizer, verifiers, part, "train") for part in local]
+        pending = pending or [judge(task, program.tokenizer, verifiers, part, "train", samples) for part in local]
         scores = verdict(local, pending, f"step {number}")
         journal.record(number, completions, scores)
     return _judged(rows, scores, program.mesh)

@@ -231,8 +231,11 @@ def current_version(rollout: types.Rollout) -> Array:
 
 
 def correct(rollout: types.Rollout) -> Array:
-    """Return bool [B]: the verifier's outcome, or reward > 0 where it gave none."""
-    return reward(rollout) > 0 if rollout.outcome is None else rollout.outcome == types.Outcome.CORRECT
+    """Return bool [B]: the verifier's outcome, or reward > 0 where it gave none (``UNJUDGED``)."""
+    if rollout.outcome is None:
+        return reward(rollout) > 0
+    unjudged = (rollout.outcome == types.Outcome.UNJUDGED) & (reward(rollout) > 0)
+    return unjudged | (rollout.outcome == types.Outcome.CORRECT)
 
 
 def length(rollout: types.Rollout) -> Array:

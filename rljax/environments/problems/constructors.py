@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax.environments import characters
-from rljax.environments.problems.task import Problems
 from rljax.environments.problems.rules import Common, Rules
+from rljax.environments.problems.task import Problems
 
 
 def build(rules: Rules, common: Common) -> Problems:

@@ -20,7 +20,7 @@ class Solution(NamedTuple):
 
 
 class Rules(Protocol):
-    """What is special about a kind of problems: how problems are numbered, written, solved and judged. It is hashable."""
+    """What is special about a kind of problems: how they are numbered, written, solved and judged. It is hashable."""
 
     @property
     def name(self) -> str:

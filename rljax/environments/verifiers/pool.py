@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 import types as python_types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -87,7 +87,7 @@ class Pending:
         names = dict.fromkeys([*self._parts, *(name for answer in answers for name in answer.parts)])
         return Scored(
             reward=np.array([answer.reward for answer in answers], np.float32),
-            outcome=np.array([types.Outcome[answer.outcome.upper()] for answer in answers], np.int32),
+            outcome=np.array([self._pool.outcome(answer) for answer in answers], np.int32),
             parts={n: np.array([answer.parts.get(n, 0.0) for answer in answers], np.float32) for n in names},
             errors=[(row, a.error) for row, a in enumerate(answers) if a.outcome in worker.FAILURES],
         )
@@ -108,12 +108,21 @@ class Pending:
 
 @dataclasses.dataclass(frozen=True)
 class _Item:
-    """One row to be scored."""
+    """A row to be scored, or the rows of a group."""
 
     pending: Pending
-    row: int
-    payload: bytes  # pickled (text, target)
+    rows: Sequence[int]
+    payload: bytes  # pickled (texts, target, columns)
     deaths: int = 0  # workers that died while scoring it
+
+    def put(self, answers: Sequence[worker.Answer]) -> None:
+        """Store the answer of each row."""
+        for row, answer in zip(self.rows, answers, strict=True):
+            self.pending._put(row, answer)
+
+    def fail(self, outcome: str, reason: str) -> None:
+        """Store the same failure for all rows."""
+        self.put([worker.failure(outcome, reason)] * len(self.rows))
 
 
 class Verifiers:
@@ -122,7 +131,8 @@ class Verifiers:
     Every submitted completion gets an answer. One whose reward raises, returns something other than finite numbers,
     or ends its worker twice is ``CRASHED``; one that runs longer than ``timeout`` seconds is ``TIMED_OUT``. A worker
     ends with all processes it started. If a worker is killed from outside, it is replaced and its completion is scored
-    once more, so a reward function should have no side effects.
+    once more, so a reward function should have no side effects. A reward that judges a group of completions
+    (``worker.grouped``) is called once for each group: a crash, a time-out and the limit concern the whole group.
     """
 
     def __init__(
@@ -133,17 +143,20 @@ class Verifiers:
         parts: Sequence[str] = (),
         memory: float = 0.0,
         interrupted: Callable[[], bool] = lambda: False,
+        threshold: float = 0.0,
     ):
         """Check the arguments; ``with`` starts the workers.
 
         Args:
-          reward: ``reward(completion, target)`` returns a finite number, or a mapping with ``"reward"``, optionally
-            ``"outcome"``, and other named numbers; see ``worker.score``.
+          reward: ``reward(completion, target, **columns)`` returns a finite number, or a mapping with ``"reward"``,
+            optionally ``"outcome"``, and other named numbers; see ``worker.score``.
           workers: processes; 0 scores in this process when submitted, with no time limit, for debugging.
           timeout: seconds one completion may take.
           parts: names that the parts of every result include, even if no row returned them.
           memory: most GiB of address space of a worker; 0: no limit.
           interrupted: returns whether the process was asked to stop; then waiting ends with ``Interrupted``.
+          threshold: smallest reward of a correct completion, where the reward function returns no outcome; 0: a reward
+            of exactly 1 is correct, one of 0 or less is wrong, and any other is ``UNJUDGED``.
 
         Raises:
           ValueError: an argument is out of range, or a worker cannot import the reward function.
@@ -156,6 +169,7 @@ class Verifiers:
             raise ValueError(f"memory={memory}: must be a finite number of GiB, or 0 (no limit)")
         self._reward, self._workers, self._timeout, self._parts = reward, workers, timeout, tuple(parts)
         self._memory, self._interrupted, self._deadline = int(memory * 2**30), interrupted, math.inf
+        self._threshold, self.grouped = threshold, worker.grouped(reward)
         self._payload = _pickle_reward(reward) if workers else b""
         self._queue: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -173,6 +187,16 @@ class Verifiers:
             yield
         finally:
             self.waited += time.perf_counter() - began
+
+    def outcome(self, answer: worker.Answer) -> types.Outcome:
+        """Return the outcome that the reward function returned, or else the one that follows from the reward."""
+        if self._threshold and answer.outcome in ("", "unjudged"):
+            return types.Outcome.CORRECT if answer.reward >= self._threshold else types.Outcome.WRONG
+        if answer.outcome:
+            return types.Outcome[answer.outcome.upper()]
+        if answer.reward == 1:
+            return types.Outcome.CORRECT
+        return types.Outcome.WRONG if answer.reward <= 0 else types.Outcome.UNJUDGED
 
     def check(self) -> None:
         """Raise ``Interrupted`` if the process was asked to stop some seconds ago."""
@@ -216,11 +240,27 @@ class Verifiers:
         """End the workers at once; results not yet scored raise in ``Pending.result``."""
         self._stop()
 
-    def submit(self, texts: Sequence[str], targets: Sequence[Any]) -> Pending:
+    def submit(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[Any],
+        columns: Sequence[Mapping[str, Any]] | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> Pending:
         """Start scoring ``texts[i]`` against ``targets[i]``; returns at once (with workers).
 
+        Args:
+          texts: B completions.
+          targets: B expected answers.
+          columns: B mappings of keyword arguments; None: none.
+          groups: B numbers, equal for completions that a grouped reward judges together, against the target and the
+            columns of the first; None: each is a group.
+
+        Returns:
+          The pending scores.
+
         Raises:
-          ValueError: the two differ in length, or a target cannot be pickled.
+          ValueError: the arguments differ in length, or a target or column cannot be pickled.
           RuntimeError: outside the ``with`` block.
           Interrupted: without workers, the process was asked to stop.
         """
@@ -228,15 +268,23 @@ class Verifiers:
             raise RuntimeError("submit completions inside `with Verifiers(...) as verifiers:`")
         if len(texts) != len(targets):
             raise ValueError(f"got {len(texts)} texts and {len(targets)} targets: expected one target for each text")
+        columns = [{}] * len(texts) if columns is None else columns
+        together: dict[int, list[int]] = {}
+        for row in range(len(texts)):
+            together.setdefault(groups[row] if self.grouped and groups is not None else row, []).append(row)
         pending = Pending(len(texts), self._parts, self)
         if not self._workers:
             with self.waiting():
-                for row, (text, target) in enumerate(zip(texts, targets, strict=True)):
+                for first, rows in ((rows[0], rows) for rows in together.values()):
                     self.check()
-                    pending._put(row, worker.score(self._reward, text, target))
+                    judged = [texts[row] for row in rows]
+                    answers = worker.score(self._reward, judged, targets[first], columns[first])
+                    _Item(pending, rows, b"").put(answers)
             return pending
-        payloads = [_pickle_item(row, text, targets[row]) for row, text in enumerate(texts)]
-        items = [_Item(pending, row, payload) for row, payload in enumerate(payloads)]
+        items = []
+        for rows in together.values():
+            arguments = [texts[row] for row in rows], targets[rows[0]], columns[rows[0]]
+            items.append(_Item(pending, rows, _pickle_item(rows[0], *arguments)))
         self._outstanding = [p for p in self._outstanding if not p.done()] + [pending]
         size = min(_CHUNK, max(1, len(items) // (4 * self._workers)))  # small enough to balance the workers
         for start in range(0, len(items), size):
@@ -259,9 +307,8 @@ class Verifiers:
                     return
                 known = isinstance(error, (process.WorkerError, ValueError))
                 reason = f"no worker could be started: {error}" if known else traceback.format_exc()
-                answer = worker.failure("crashed", reason)
                 for item in items:
-                    item.pending._put(item.row, answer)
+                    item.fail("crashed", reason)
                 continue
             if unanswered:
                 self._queue.put(unanswered)
@@ -270,21 +317,19 @@ class Verifiers:
         """Score ``items`` in order; return those that a worker still has to score."""
         worker_process.ensure()
         for place, item in enumerate(items):
+            decode = functools.partial(worker.decode, place=place, count=len(item.rows))
             try:
                 if place == 0:
-                    worker_process.send([each.payload for each in items])
-                answer = worker_process.receive(functools.partial(worker.decode, place=place), self._timeout)
-                killed = False
+                    worker_process.send([(len(each.rows), each.payload) for each in items])
+                item.put(worker_process.receive(decode, self._timeout))
             except TimeoutError:
-                answer = worker.failure("timed_out", f"no score after {self._timeout:g} s; its worker was killed")
-                killed = True
+                item.fail("timed_out", f"no score after {self._timeout:g} s; its worker was killed")
+                return items[place + 1 :]
             except process.WorkerError as error:
                 item = dataclasses.replace(item, deaths=item.deaths + 1)
                 if not self._open or item.deaths < _DEATHS:
                     return [item, *items[place + 1 :]]
-                answer, killed = worker.failure("crashed", f"{error}, and so did the one before"), True
-            item.pending._put(item.row, answer)
-            if killed:
+                item.fail("crashed", f"{error}, and so did the one before")
                 return items[place + 1 :]
         return []
 
@@ -319,8 +364,9 @@ def _pickle_reward(reward: worker.Reward) -> bytes:
     return payload
 
 
-def _pickle_item(row: int, text: str, target: Any) -> bytes:
+def _pickle_item(row: int, texts: Sequence[str], target: Any, columns: Mapping[str, Any]) -> bytes:
     try:
-        return pickle.dumps((text, target))
+        return pickle.dumps((texts, target, columns))
     except Exception as error:  # the class of the target may raise anything
-        raise ValueError(f"targets[{row}] of type {type(target).__name__} cannot be pickled: {error}") from error
+        kind = type(target).__name__
+        raise ValueError(f"targets[{row}] of type {kind} or its columns cannot be pickled: {error}") from error

@@ -4,6 +4,7 @@ It imports the standard library only, so that a worker starts in a tenth of a se
 The pool sends pickles; workers answer with lines of JSON, so that no object of a reward function reaches the pool.
 """
 
+import inspect
 import json
 import math
 import os
@@ -11,27 +12,27 @@ import pickle
 import socket
 import struct
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from rljax.language import messages
 
 FAILURES = ("timed_out", "crashed")
 # The outcomes that a reward may return: the names of types.Outcome, which is not imported because it imports jax.
-OUTCOMES = ("wrong", "correct", "unparseable", *FAILURES)
+OUTCOMES = ("wrong", "correct", "unparseable", *FAILURES, "unjudged")
 
 _MOST_PARTS = 100
 _LONGEST_NAME = 100  # characters of a part's name
 _LONGEST_ERROR = 4000  # characters; the end is kept, where a traceback has its exception
 
-Reward = Callable[[str, Any], Any]
+Reward = Callable[..., Any]
 
 
 class Answer(NamedTuple):
     """The score of one row."""
 
     reward: float
-    outcome: str  # one of OUTCOMES
+    outcome: str  # one of OUTCOMES, or "" if the reward function returned none
     parts: dict[str, float]
     error: str  # traceback or reason; "" unless the outcome is one of FAILURES
 
@@ -42,30 +43,55 @@ def failure(outcome: str, error: str) -> Answer:
     return Answer(0.0, outcome, {}, "".join(c if c.isprintable() or c == "\n" else "?" for c in error))
 
 
-def score(reward: Reward, text: str, target: Any) -> Answer:
-    """Score one completion; an exception or an invalid return value becomes a crashed row with its traceback.
+def grouped(reward: Reward) -> bool:
+    """Return whether a reward judges all completions of a prompt together: its first parameter is ``completions``.
 
-    Args:
-      reward: ``reward(completion, target)``. A number above 0 counts as correct, other numbers as wrong; likewise the
-        reward of a mapping without an outcome.
-      text: the completion.
-      target: the expected answer.
-
-    Returns:
-      The answer.
+    An attribute ``group`` decides instead if the reward has one.
     """
     try:
-        return _read(reward(text, target))
+        return getattr(reward, "group", next(iter(inspect.signature(reward).parameters), "") == "completions")
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+
+
+def score(reward: Reward, texts: Sequence[str], target: Any, columns: Mapping[str, Any]) -> list[Answer]:
+    """Score the completions of one item; an exception or an invalid value becomes a crash with its traceback.
+
+    Args:
+      reward: ``reward(completion, target, **columns)``, or if ``grouped`` the same of a list of completions. It returns
+        (a list of) numbers, or mappings with "reward", optionally "outcome", and other named numbers.
+      texts: the completions: one, or if ``grouped`` all of a prompt.
+      target: the expected answer.
+      columns: keyword arguments.
+
+    Returns:
+      An answer for each text; a crash concerns all of them.
+    """
+    try:
+        if grouped(reward):
+            return [read(value) for value in each(reward(list(texts), target, **columns), len(texts))]
+        return [read(reward(text, target, **columns)) for text in texts]
     except KeyboardInterrupt:
         raise
     except BaseException:  # also exit(), which must not end the worker
-        return failure("crashed", traceback.format_exc())
+        return [failure("crashed", traceback.format_exc())] * len(texts)
 
 
-def _read(value: Any) -> Answer:
+def each(values: Any, count: int) -> list[Any]:
+    """Return what a reward function of ``count`` completions returned as a list of so many values."""
+    if isinstance(values, (str, bytes, Mapping)) or len(listed := list(values)) != count:
+        raise ValueError(
+            f"the reward function returned {messages.shown(values)}; for {count} completions it must return a list of"
+            f" {count} numbers or mappings"
+        )
+    return listed
+
+
+def read(value: Any) -> Answer:
+    """Return what a reward function returned for one completion as an answer; ValueError or TypeError if invalid."""
     if not isinstance(value, Mapping):
         number = _number("the reward", value)
-        return Answer(number, "correct" if number > 0 else "wrong", {}, "")
+        return Answer(number, "", {}, "")
     outcome = value.get("outcome", "")
     if "outcome" in value and not (isinstance(outcome, str) and outcome in OUTCOMES):
         raise ValueError(
@@ -87,7 +113,7 @@ def _read(value: Any) -> Answer:
                 f" {_LONGEST_NAME} printable characters"
             )
     parts = {str.__str__(name): _number(f"part {name!r}", value[name]) for name in names}
-    return Answer(number, outcome or ("correct" if number > 0 else "wrong"), parts, "")
+    return Answer(number, outcome, parts, "")
 
 
 def _number(what: str, value: Any) -> float:
@@ -108,19 +134,34 @@ def _number(what: str, value: Any) -> float:
     return number
 
 
-def decode(line: bytes, place: int) -> Answer:
-    """Return the answer to item ``place`` of a list that ``serve`` wrote; any other line raises some ``Exception``."""
-    written, reward, outcome, parts, error = json.loads(line)
-    if written != place or outcome not in OUTCOMES:
+def finite(value: Any) -> bool:
+    """Return whether a value is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def decode(line: bytes, place: int, count: int) -> list[Answer]:
+    """Return the ``count`` answers to item ``place`` of a list that ``serve`` wrote; other lines raise an error."""
+    written, answers = json.loads(line)
+    if written != place or len(answers) != count:
         raise ValueError("not the expected answer")
-    return failure(outcome, error) if error else _read({**parts, "reward": reward, "outcome": outcome})
+    return [_decode(*answer) for answer in answers]
+
+
+def _decode(reward: Any, outcome: Any, parts: Any, error: Any) -> Answer:
+    if outcome not in ("", *OUTCOMES):
+        raise ValueError("not the expected answer")
+    return (
+        failure(outcome, error)
+        if error
+        else read({**parts, "reward": reward} | ({"outcome": outcome} if outcome else {}))
+    )
 
 
 def serve(pipe: socket.socket, requests: BinaryIO, payload: bytes) -> None:
     """Load the reward, then answer chunks of items until the pipe closes.
 
-    It sends ``null`` or the traceback of loading the reward as a line of JSON; then, for each list of pickled ``(text,
-    target)`` pairs, ``[place, *answer]`` as soon as an item is scored.
+    It sends ``null`` or the traceback of loading the reward as a line of JSON; then, for each list of pairs of a count
+    and pickled ``(texts, target, columns)``, ``[place, answers]`` as soon as an item is scored.
 
     Args:
       pipe: for the answers.
@@ -137,9 +178,9 @@ def serve(pipe: socket.socket, requests: BinaryIO, payload: bytes) -> None:
     with open(os.devnull, "wb") as nowhere:  # the errors are in the answers
         os.dup2(nowhere.fileno(), 2)
     while trace is None:
-        for place, item in enumerate(pickle.load(requests)):
+        for place, (count, item) in enumerate(pickle.load(requests)):
             try:
-                answer = score(reward, *pickle.loads(item))
+                answers = score(reward, *pickle.loads(item))
             except BaseException:  # the class of the target cannot be imported, or the reward raised KeyboardInterrupt
-                answer = failure("crashed", traceback.format_exc())
-            pipe.sendall(json.dumps([place, *answer]).encode() + b"\n")
+                answers = [failure("crashed", traceback.format_exc())] * count
+            pipe.sendall(json.dumps([place, answers]).encode() + b"\n")

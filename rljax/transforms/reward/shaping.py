@@ -71,13 +71,13 @@ def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseab
     """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1).
 
     Args:
-      correct: reward of a correct row.
+      correct: reward of a correct row, and of one that the verifier did not judge if its reward is above 0.
       wrong: reward of a wrong row, a timeout or a crash.
       unparseable: reward of an unreadable answer; None: ``wrong``.
     """
     verdict, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
     failed = jnp.where(verdict == types.Outcome.UNPARSEABLE, unread, wrong)
-    return jnp.where(verdict == types.Outcome.CORRECT, correct, failed)
+    return jnp.where(ops.correct(r), correct, failed)
 
 
 @define.reward

@@ -1,0 +1,58 @@
+"""Shapes of rows that hold a demonstration or a preference pair.
+
+====================  ============================================================================================
+demonstrations        ``prompt`` and ``completion``, each a text or messages; or ``messages`` that end with a reply
+preference pairs      ``prompt``, ``chosen`` and ``rejected``, each a text or messages; or ``chosen`` and
+                      ``rejected`` as whole conversations that differ in their last message
+====================  ============================================================================================
+
+Messages are lists of {"role", "content"}; of a conversation the last reply is the completion, all before it the prompt.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rljax.language import messages
+
+Exchange = tuple[list[dict[str, str]] | str, str]
+"""A prompt, as messages or as plain text, and its completion."""
+
+
+def demonstration(row: Mapping[str, Any]) -> Exchange:
+    """Return the demonstration of a row; ValueError if it has another shape."""
+    if row.get("messages") is not None:
+        return _conversation(row["messages"], "messages")
+    return _exchange(row.get("prompt"), row.get("completion"), "completion")
+
+
+def pair(row: Mapping[str, Any]) -> tuple[Exchange, Exchange]:
+    """Return (chosen, rejected) of a row, which have the same prompt; ValueError if it has another shape."""
+    chosen, rejected = (_exchange(row.get("prompt"), row.get(name), name) for name in ("chosen", "rejected"))
+    if chosen[0] != rejected[0]:
+        raise ValueError("the prompts of 'chosen' and 'rejected' differ")
+    return chosen, rejected
+
+
+def _exchange(prompt: Any, completion: Any, name: str) -> Exchange:
+    """Return the prompt and the completion of a row; a whole conversation contains its prompt."""
+    if isinstance(completion, list) and (prompt is None or len(completion) > 1):
+        return _conversation(completion, name)
+    if isinstance(completion, list):
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return _conversation([*(before or ()), *completion], name)
+    if not isinstance(completion, str) or not completion.strip():
+        raise ValueError(f"{name!r} is {messages.shown(completion)}, expected a text or a list of messages")
+    if isinstance(prompt, list):
+        return _conversation([*prompt, {"role": "assistant", "content": completion}], name)
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError(f"'prompt' is {messages.shown(prompt)}, expected a text or a list of messages")
+    return prompt, completion
+
+
+def _conversation(listed: Any, name: str) -> Exchange:
+    for message in listed if isinstance(listed, list) else [None]:
+        if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            raise ValueError(f"{name!r} has {messages.shown(message)}, expected messages with 'role' and 'content'")
+    if len(listed) < 2 or listed[-1]["role"] != "assistant":
+        raise ValueError(f"{name!r} does not end with a message of the assistant after others")
+    return [{k: m[k] for k in ("role", "content")} for m in listed[:-1]], listed[-1]["content"]

@@ -1,0 +1,11 @@
+"""Questions on the host: a task over the rows of files, of the user or of a published data set.
+
+================  ===================================================================================
+``own.py``        the constructors: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``, ``tfds``
+``published.py``  problems of competitions: ``amc``, ``aime``, ``dapo_math``, ``deepscaler``
+``recipe.py``     how rows become questions: ``Recipe``; recipes of data sets are values of it
+``task.py``       ``Questions``, the task: tokens, splits, targets and columns of its rows
+``columns.py``    a column or a format of columns
+``splits.py``     held-out rows by a hash of the prompt, or by a file
+================  ===================================================================================
+"""

@@ -1,0 +1,182 @@
+"""Reward functions by name, and several as weighted parts of one. Does not import jax: workers load this module.
+
+fn(completion, reference, *, prompt, **row)     a number, or a mapping as ``worker.score`` reads it
+fn(completions, reference, *, prompt, **row)    all completions of a prompt; as many numbers or mappings
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rljax.environments.verifiers import answers, mathematics, worker
+from rljax.language import dotted, messages, parse
+
+Reward = str | Callable[..., Any] | Mapping[str, float]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def exact(completion: str, reference: str) -> Mapping[str, float | str]:
+    """Compare the whole completion with the reference, without surrounding space: reward 1 if equal, else 0."""
+    equal = completion.strip() == reference.strip()
+    return {"reward": float(equal), "outcome": "correct" if equal else "wrong"}
+
+
+BUILT_IN: Mapping[str, Callable[..., Any]] = {
+    "exact": exact,
+    "number": mathematics.numeric_answer,
+    "boxed": mathematics.boxed_answer,
+}
+FORMATS: Mapping[str, answers.Format] = {"number": "marked", "boxed": "boxed"}  # the first one that each reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A reward function and what it takes."""
+
+    name: str
+    function: Callable[..., Any]
+    weight: float = 1.0
+    reference: bool = True  # whether its second argument is the reference
+    columns: tuple[str, ...] = ()  # keyword arguments: "prompt" and columns of a row
+    required: tuple[str, ...] = ()  # those of them that have no default
+    every: bool = False  # whether it takes all columns
+    group: bool = False  # whether it judges all completions of a prompt together
+
+    def score(self, texts: Sequence[str], reference: Any, columns: Mapping[str, Any]) -> list[Any]:
+        """Return what the function returns for each text."""
+        args = (reference,) if self.reference else ()
+        taken = {k: v for k, v in columns.items() if self.every or k in self.columns}
+        if not self.group:
+            return [self.function(text, *args, **taken) for text in texts]
+        return worker.each(self.function(list(texts), *args, **taken), len(texts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewards:
+    """A reward function made of parts. One of a single part of weight 1 returns what the part returns.
+
+    Otherwise the reward is the weighted sum; the outcome is that of the first part that returns one, else
+    "unjudged"; each part's reward is a part under its name, and its own parts are ``NAME/PART``.
+    """
+
+    parts: tuple[Part, ...]
+
+    @property
+    def group(self) -> bool:
+        """Whether a call judges all completions of a prompt together."""
+        return any(part.group for part in self.parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the numbers that are always returned besides the reward."""
+        if self.plain:
+            return ("format",) if self.parts[0].name in FORMATS else ()
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is one part, whose values are returned as they are."""
+        return len(self.parts) == 1 and self.parts[0].weight == 1
+
+    @property
+    def every(self) -> bool:
+        """Whether a part takes all columns of a row."""
+        return any(part.every for part in self.parts)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The keyword arguments that parts take by name."""
+        return frozenset(name for part in self.parts for name in part.columns)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Those of them that have no default, without ``prompt``, which every row has."""
+        return frozenset(name for part in self.parts for name in part.required) - {"prompt"}
+
+    def __call__(self, completion: Any, reference: Any = None, **columns: Any) -> Any:
+        """Judge a completion, or with ``group`` all completions of a prompt."""
+        texts = completion if self.group else [completion]
+        scored = [part.score(texts, reference, columns) for part in self.parts]
+        totals = [self._total(values) for values in zip(*scored, strict=True)]
+        return totals if self.group else totals[0]
+
+    def _total(self, values: Sequence[Any]) -> Any:
+        if self.plain:
+            return values[0]
+        read = [worker.read(value) for value in values]
+        outcomes = [answer.outcome for answer in read if answer.outcome not in ("", "unjudged")]
+        failures = [outcome for outcome in outcomes if outcome in worker.FAILURES]
+        total: dict[str, Any] = {"outcome": [*failures, *outcomes, "unjudged"][0]}
+        total["reward"] = sum(part.weight * answer.reward for part, answer in zip(self.parts, read, strict=True))
+        for part, answer in zip(self.parts, read, strict=True):
+            total |= {part.name: answer.reward} | {f"{part.name}/{k}": v for k, v in answer.parts.items()}
+        return total
+
+
+def combine(reward: Reward, formats: Sequence[answers.Format] = ()) -> Rewards:
+    """Return the reward functions that a task's argument names, as one function.
+
+    Args:
+      reward: a name of ``BUILT_IN``, ``"module:function"``, or a function; or a mapping from such names to weights.
+      formats: how answers may be written, for the functions that read a final answer; (): in their own format.
+
+    Returns:
+      The function, which worker processes can import if they can import its parts.
+
+    Raises:
+      ValueError: there is no such function, it cannot take the arguments, or a weight is not a number.
+    """
+    weights = reward if isinstance(reward, Mapping) else {reward: 1.0}
+    if not weights:
+        raise ValueError("reward={}: names no function")
+    parts = []
+    for name, weight in weights.items():
+        if not worker.finite(weight):
+            raise ValueError(f"reward: the weight of {messages.shown(name)} is {messages.shown(weight)}, not a number")
+        parts.append(_part(name, float(weight), formats))
+    shared = {p.name for p in parts if p.name in ("reward", "outcome") or sum(q.name == p.name for q in parts) > 1}
+    if len(parts) > 1 and shared:  # the name of its module tells it from others
+        module = [getattr(part.function, "__module__", "") for part in parts]
+        named = zip(parts, module, strict=True)
+        parts = [dataclasses.replace(p, name=f"{m}.{p.name}") if p.name in shared else p for p, m in named]
+    return Rewards(tuple(parts))
+
+
+def _part(reward: Any, weight: float, formats: Sequence[answers.Format]) -> Part:
+    if isinstance(reward, str) and reward in BUILT_IN:
+        function = BUILT_IN[reward]
+        if reward in FORMATS:
+            function = functools.partial(function, formats=tuple(formats) or (FORMATS[reward],))
+        return Part(reward, function, weight)
+    if isinstance(reward, str):
+        if ":" not in reward:
+            near = parse.nearest(reward, BUILT_IN)
+            raise ValueError(f"reward={reward!r}: neither MODULE:FUNCTION nor a name of a reward function.{near}")
+        try:
+            function = dotted.reward(reward)
+        except dotted.Unknown as error:
+            message, unknown, valid = error.args
+            raise ValueError(f"reward: {message}{parse.nearest(unknown, valid)}") from None
+        except dotted.NotMarked as error:
+            raise ValueError(f"reward: {error}") from error.__cause__
+    elif callable(reward):
+        function = reward
+    else:
+        raise ValueError(f"reward={messages.shown(reward)}: must be a name, MODULE:FUNCTION, or {{name: weight}}")
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    rest = [p for p in parameters if p.kind not in _POSITIONAL]
+    named = [*positional[2:], *(p for p in rest if p.kind is inspect.Parameter.KEYWORD_ONLY)]
+    return Part(
+        name=getattr(function, "__name__", None) or type(function).__name__,
+        function=function,
+        weight=weight,
+        reference=len(positional) > 1 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in rest),
+        columns=tuple(p.name for p in named),
+        required=tuple(p.name for p in named if p.default is inspect.Parameter.empty),
+        every=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in rest),
+        group=worker.grouped(function),
+    )

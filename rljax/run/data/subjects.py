@@ -1,0 +1,94 @@
+"""What a user names: a config, a task or a file; and tables for a terminal."""
+
+import glob
+import re
+from typing import Any, NamedTuple
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+
+from rljax import environments
+from rljax.config import files, resolve, schema
+from rljax.data import storage, tokenizers
+from rljax.data.rows import files as formats
+from rljax.language import parse
+from rljax.run import programs
+
+
+class Subject(NamedTuple):
+    """A task, not bound, and the tokenizer of its run."""
+
+    name: str
+    task: environments.Task
+    tokenizer: tokenizers.Tokenizer
+
+
+def names_config(text: str) -> bool:
+    """Return whether a text names a config or a task, and not files of rows."""
+    if is_task(text) or text.partition(":")[0].endswith(".py"):
+        return True
+    return not (text.startswith("tfds:") or glob.has_magic(text) or formats.of(text) or storage.exists(text))
+
+
+def is_task(text: str) -> bool:
+    """Return whether a text is a call that names a task."""
+    return re.fullmatch(r"[\w.:]+\(.*\)", text, re.DOTALL) is not None
+
+
+def load(text: str, changes: list[str]) -> Subject:
+    """Return the task of a config's last phase, or of a call such as "gsm8k('DIR')" in the default config.
+
+    Args:
+      text: the config or the call.
+      changes: "field=value" of the config.
+
+    Returns:
+      The task and the tokenizer.
+
+    Raises:
+      ValueError: the errors of the config, of the task and of the tokenizer.
+    """
+    jax.config.update("jax_platforms", "cpu")  # nothing here is worth a device
+    if is_task(text):
+        config = schema.default()
+        config.task = text
+    else:
+        config = files.load(*text.split(":", 1))
+    for change in changes:
+        files.override(config, *parse.setting(change))
+    config = resolve.complete(config)
+    settings, phases = resolve.check(config), resolve.phases(config)
+    return Subject(phases[-1].settings.task, phases[-1].task, programs.make_tokenizer(settings, phases))
+
+
+def splits(task: Any) -> tuple[str, ...]:
+    """Return the splits that a task has."""
+    return tuple(getattr(task, "sources", ("train", "heldout")))
+
+
+def lengths(subject: Subject, split: Any, most: int) -> tuple[list[int], list[int]]:
+    """Return the tokens of each prompt of a split and of each demonstration, as they are before they are cut."""
+    task: Any = subject.task
+    if hasattr(task, "lengths"):
+        return task.lengths(subject.tokenizer, split)
+    task = task.bind(subject.tokenizer)
+    index = jax.numpy.arange(min(task.size(split), most))
+    masks = task.prompts(index, split).mask, task.demonstrations(index, split, jax.random.key(0))[1]
+    prompts, demonstrations = (jax.numpy.sum(mask > 0, axis=1).tolist() for mask in masks)
+    return prompts, demonstrations
+
+
+def console() -> rich.console.Console:
+    """Return the console of standard output; lines are not broken if it is not a terminal."""
+    made = rich.console.Console(highlight=False, markup=False)
+    return made if made.is_terminal else rich.console.Console(highlight=False, markup=False, width=200)
+
+
+def table(console: rich.console.Console, *columns: str) -> rich.table.Table:
+    """Return an empty table, without lines if the console is not a terminal; columns but the first are numbers."""
+    made = rich.table.Table(box=rich.box.SIMPLE if console.is_terminal else None, pad_edge=False)
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="right" if number else "left", no_wrap=not console.is_terminal)
+    return made
