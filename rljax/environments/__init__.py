@@ -166,6 +166,7 @@ TASKS: Mapping[str, str] = {
     "hugging_face": "rljax.environments.questions.own:hugging_face",
     "array_record": "rljax.environments.questions.own:array_record",
     "tfds": "rljax.environments.questions.own:tfds",
+    "gym": "rljax.environments.questions.gym:gym",
 }
 
 
