@@ -1,9 +1,12 @@
 """Tasks of numbered problems: prompts, demonstrations and verdicts against plain Python, which reads only texts."""
 
+import dataclasses
 import functools
 import heapq
+import inspect
 import itertools
 import math
+import pathlib
 import random
 import re
 
@@ -13,6 +16,7 @@ import on_device
 import pytest
 
 from rljax import environments, types
+from rljax.environments.problems import rules
 
 ROWS = 800  # of every batch, so that a task compiles once
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE
@@ -68,8 +72,8 @@ def chain(prompt, omit):
     return ";".join([*steps, str(number)])
 
 
-def formulas(prompt, omit):
-    variables = 1 if len(re.findall("[a-d]", prompt)) == 4 else 3  # those of SMALL and LARGE
+def formulas(prompt, omit, variables=0):
+    variables = variables or (1 if len(re.findall("[a-d]", prompt)) == 4 else 3)  # those of SMALL and LARGE
     names = "abcd"[:variables]
 
     @functools.cache
@@ -261,6 +265,18 @@ def test_noise():
     np.testing.assert_array_equal(run(task, index, texts)[-1].outcome, outcomes)
     # two digits, each right with probability 3/4; 4 standard errors of 720 rows
     assert abs(np.mean(outcomes == CORRECT) - 9 / 16) < 4 * math.sqrt(9 / 16 * 7 / 16 / len(index))
+
+
+def test_the_page_has_the_demonstrations_and_settings_of_every_task():
+    page = (pathlib.Path(environments.__file__).parent / "README.md").read_text().replace("\\|", "|")
+    rows = re.findall(r"^\| `(\w+)` \| `(.+:)` \| `(.+)` \| (.+) \|$", page, re.M)
+    rows = [row for row in rows if row[0] in SMALL]
+    assert [row[0] for row in rows] == list(SMALL)
+    for name, prompt, text, names in rows:
+        assert text == (formulas(prompt[:-1], False, 2) if name == "formulas" else demonstration(name, prompt))
+        common = [field.name for field in dataclasses.fields(rules.Common)]
+        parameters = list(inspect.signature(environments.lookup(name)).parameters)
+        assert parameters == [*re.findall(r"`(\w+)`", names), *common]
 
 
 def test_answers_without_working_and_common_settings():
