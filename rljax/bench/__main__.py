@@ -1,7 +1,7 @@
 """Time a step, its parts, and other libraries on the same work: ``python -m rljax bench``.
 
 ``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
-alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's.
+alone, ``tasks`` the verifiers; ``python -m rljax bench gap`` compares the sampler's log-probs with the trainer's.
 """
 
 import json
@@ -14,7 +14,7 @@ import jax
 from absl import flags, logging
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, gap, parts, peers, shapes
+from rljax.bench import algebra, ceilings, choices, gap, parts, peers, shapes, tasks
 from rljax.config import files, schema
 
 FLAGS = flags.FLAGS
@@ -124,8 +124,8 @@ def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
     logging.set_verbosity(logging.WARNING)
     f = FLAGS
-    if argv[1:] not in ([], ["algebra"], ["choices"], ["gap"]):
-        raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, or none for the step")
+    if argv[1:] not in ([], ["algebra"], ["choices"], ["gap"], ["tasks"]):
+        raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, tasks, or none")
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
     if argv[1:] == ["choices"]:
@@ -133,6 +133,8 @@ def main(argv: Sequence[str]) -> None:
         table = choices.table
     elif argv[1:] == ["gap"]:
         record, table = gap.gap(f.shape, f.prompts, f.samples, f.prompt_length, f.new_tokens), gap.table
+    elif argv[1:] == ["tasks"]:
+        record, table = tasks.tasks(f.steps), tasks.table
     elif argv[1:]:
         config = files.load(*(f.config or "quickstart").split(":", 1))
         record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table

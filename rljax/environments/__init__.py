@@ -17,8 +17,8 @@ path a function or class under ``@task``; modules are imported when needed.
 ``countdown.py``     device task: reach a target from given numbers
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
                      ``lists``; ``arithmetic`` is made of the same parts
-``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``, ``tfds``;
-                     ``gym``, the generators of reasoning-gym
+``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``,
+                     ``tfds``; ``gym``, the generators of reasoning-gym
 ``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
 ``characters.py``    text inside a compiled program, as rows of code points
 ``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
