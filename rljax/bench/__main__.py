@@ -1,8 +1,8 @@
 """Time a step, its parts, and other libraries on the same work: ``python -m rljax bench``.
 
 ``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
-alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's;
-``python -m rljax bench verifier`` times steps with a slow host verifier.
+alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
+verifiers of device tasks, and ``verifier`` steps with a slow host verifier.
 """
 
 import json
@@ -15,7 +15,7 @@ import jax
 from absl import flags
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, gap, host, parts, peers, shapes
+from rljax.bench import algebra, ceilings, choices, gap, host, parts, peers, shapes, tasks
 from rljax.config import files, schema
 from rljax.host import backends
 
@@ -125,9 +125,9 @@ def _table(record: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
     f = FLAGS
-    if argv[1:] not in ([], ["algebra"], ["choices"], ["gap"], ["verifier"]):
+    if argv[1:] and argv[1:] not in (names := [[name] for name in ("algebra", "choices", "gap", "tasks", "verifier")]):
         raise ValueError(
-            f"benchmark: got {' '.join(argv[1:])!r}, must be choices, algebra, gap, verifier, or none for the step"
+            f"benchmark: got {' '.join(argv[1:])!r}, must be one of {sum(names, [])}, or none for the step"
         )
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
@@ -140,6 +140,8 @@ def main(argv: Sequence[str]) -> None:
     elif argv[1:] == ["verifier"]:
         cases = [(workers, chunks) for chunks in (1, 2, 4, 8) for workers in (4, 16) if f.prompts % chunks == 0]
         record, table = host.host(_config(), f.shape, f.new_tokens, f.steps, cases), host.table
+    elif argv[1:] == ["tasks"]:
+        record, table = tasks.tasks(f.steps), tasks.table
     elif argv[1:]:
         config = files.load(*(f.config or "quickstart").split(":", 1))
         record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table

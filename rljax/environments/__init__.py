@@ -15,7 +15,10 @@ path a function or class under ``@task``; modules are imported when needed.
 ===================  ==========================================================================================
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
 ``countdown.py``     device task: reach a target from given numbers
-``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; programs: ``code``
+``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
+                     ``lists``; ``arithmetic`` is made of the same parts
+``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; ``code``, programs;
+                     ``gym``, the generators of reasoning-gym
 ``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
 ``characters.py``    text inside a compiled program, as rows of code points
 ``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
@@ -149,9 +152,12 @@ class HostTask(Task, Protocol):
         ...
 
 
+_PROBLEMS = ("sorting", "chain", "formulas", "paths", "rewriting", "lists")
+
 TASKS: Mapping[str, str] = {
     "arithmetic": "rljax.environments.arithmetic:arithmetic",
     "countdown": "rljax.environments.countdown:countdown",
+    **{name: f"rljax.environments.problems.{name}:{name}" for name in _PROBLEMS},
     "gsm8k": "rljax.environments.gsm8k:gsm8k",
     "math": "rljax.environments.gsm8k:math",
     "amc": "rljax.environments.questions.published:amc",
@@ -164,6 +170,7 @@ TASKS: Mapping[str, str] = {
     "hugging_face": "rljax.environments.questions.own:hugging_face",
     "array_record": "rljax.environments.questions.own:array_record",
     "tfds": "rljax.environments.questions.own:tfds",
+    "gym": "rljax.environments.questions.gym:gym",
 }
 
 

@@ -3,6 +3,7 @@
 Device tasks write prompts and demonstrations, and read completions, with these functions.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -32,6 +33,16 @@ def constant(character: str, rows: int) -> jax.Array:
     return jnp.full((rows,), ord(character), jnp.int32)
 
 
+def line(rows: int, *parts: str | jax.Array) -> jax.Array:
+    """Join texts and code points ``[rows]`` or ``[rows, K]``: ``[rows, sum of K]`` int32."""
+    columns = [jnp.zeros((rows, 0), jnp.int32)]
+    for part in parts:
+        if isinstance(part, str):
+            part = jnp.broadcast_to(jnp.asarray(codes(part), jnp.int32), (rows, len(part)))
+        columns.append(part[:, None] if part.ndim == 1 else part)
+    return jnp.concatenate(columns, axis=1)
+
+
 def decimal(value: jax.Array, width: int) -> jax.Array:
     """Write integers [P] >= 0 in decimal: [P, width], 0 in place of leading zeros."""
     columns = []
@@ -58,13 +69,24 @@ def pack(code: jax.Array, length: int, *, pad: str = "right") -> jax.Array:
     Returns:
       ``[P, length]``, in the dtype of ``code``.
     """
-    rows, width = code.shape
-    blank = jnp.zeros((rows, max(0, length - width)), code.dtype)
+    character = code != 0
     if pad == "left":
-        order = jnp.argsort(code != 0, axis=1, stable=True)
-        return jnp.concatenate([blank, jnp.take_along_axis(code, order, axis=1)], axis=1)[:, -length:]
-    order = jnp.argsort(code == 0, axis=1, stable=True)
-    return jnp.concatenate([jnp.take_along_axis(code, order, axis=1), blank], axis=1)[:, :length]
+        place = length - jnp.cumsum(character[:, ::-1], axis=1)[:, ::-1]
+    else:
+        place = jnp.cumsum(character, axis=1) - 1
+    moves = (place[:, None, :] == jnp.arange(length)[None, :, None]) & character[:, None, :]
+    return jnp.sum(jnp.where(moves, code[:, None, :], 0), axis=2, dtype=code.dtype)
+
+
+def last(code: jax.Array, separator: str) -> jax.Array:
+    """Return only the characters after the last separator ``[P, K]``, in place, or all if there is none."""
+    later = jnp.cumsum((code == ord(separator))[:, ::-1], axis=1)[:, ::-1]  # separators at or after a position
+    return jnp.where(later == 0, code, 0)
+
+
+def among(code: jax.Array, alphabet: str) -> jax.Array:
+    """Return which code points are in an alphabet, bool in the shape of ``code``."""
+    return functools.reduce(jnp.logical_or, [code == c for c in codes(alphabet)])
 
 
 def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarray:

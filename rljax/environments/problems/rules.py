@@ -1,0 +1,108 @@
+"""What is special about a kind of problems, ``Rules``, and the settings that all have, ``Common``."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rljax.environments import characters
+from rljax.language import settings
+from rljax.language.settings import Share, setting
+
+
+class Solution(NamedTuple):
+    """A demonstration, as code points with 0 where there is no character."""
+
+    working: jax.Array  # [P, K] ended by ";"
+    answer: jax.Array  # [P, A]
+
+
+class Rules(Protocol):
+    """What is special about a kind of problems: how they are numbered, written, solved and judged. It is hashable."""
+
+    @property
+    def name(self) -> str:
+        """Name of the task."""
+        ...
+
+    @property
+    def alphabet(self) -> str:
+        """Every character of prompts and demonstrations but ``;``, which separates steps of the working."""
+        ...
+
+    @property
+    def radices(self) -> Sequence[int]:
+        """The number of values of each integer of a problem; different integers are different prompts."""
+        ...
+
+    @property
+    def mistakes(self) -> tuple[int, int]:
+        """M, the steps of a demonstration that may be wrong, and the number of values that a step may write."""
+        ...
+
+    def prompt(self, value: jax.Array) -> jax.Array:
+        """Write problems ``[P, len(radices)]`` int32: code points ``[P, K]``."""
+        ...
+
+    def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> Solution:
+        """Solve problems.
+
+        Args:
+          value: ``[P, len(radices)]`` int32.
+          slip: ``[P, M]`` bool, whether a step is omitted.
+          off: ``[P, M]`` int32 in [0, number of values), what is added to the value of a step.
+
+        Returns:
+          The solution; it is correct if there is no slip and every ``off`` is 0.
+        """
+        ...
+
+    def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return whether answers ``[P, T]``, with gaps, are parseable, and whether those that are, are correct."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """Settings that all such tasks have."""
+
+    working: bool = setting(True, "Whether demonstrations write the working before the answer.")
+    slip: Share = setting(0.0, "Probability that a demonstration omits a step, for each step.")
+    noise: Share = setting(0.0, "Probability that a demonstration writes a wrong value, for each step.")
+    heldout: Share = setting(0.1, "Fraction of the problems that is held out, strictly between 0 and 1.")
+    prompt_length: int | None = setting(None, "Tokens of a prompt; None: as many as needed.")
+    completion_length: int | None = setting(
+        None, "Tokens of a completion, end-of-sequence included; None: as many as needed."
+    )
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range."""
+        settings.check(self)
+        if not 0 < self.heldout < 1:
+            raise ValueError(f"heldout: {self.heldout} is not strictly between 0 and 1")
+
+
+def answer(rules: Rules, value: jax.Array) -> jax.Array:
+    """Return the answer of a solution without mistakes: code points ``[P, A]``."""
+    steps = jnp.zeros((len(value), rules.mistakes[0]), jnp.int32)
+    return rules.solve(value, steps > 0, steps).answer
+
+
+def exact(answer: jax.Array, written: jax.Array, alphabet: str) -> tuple[jax.Array, jax.Array]:
+    """Judge problems that have one answer, in one form.
+
+    Args:
+      answer: code points ``[P, A]``, 0 where there is no character.
+      written: code points ``[P, T]``, 0 where there is no character.
+      alphabet: the characters of answers.
+
+    Returns:
+      ``[P]`` bool, whether it has characters and only those of the alphabet; ``[P]`` bool, whether it is the answer.
+    """
+    length = answer.shape[1] + 1  # an answer that is longer than every answer differs in the last place
+    present = written != 0
+    parseable = jnp.any(present, axis=1) & jnp.all(characters.among(written, alphabet) | ~present, axis=1)
+    equal = characters.pack(written, length) == characters.pack(answer, length)
+    return parseable, jnp.all(equal, axis=1)
