@@ -351,8 +351,11 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
 
 def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
     config = tiny.config(mesh__data=8)
+    config.seam.penalty = "+ kl('k3', 0.02)"
     lines = preview.lines(config, tmp_path / "run")
     text = "\n".join(lines)
+    assert "penalty   kl(estimator='k3', coefficient=0.02" in text
+    assert "note: phase 'main': clip(low=0.2, high=0.2) has no effect" in text
     assert f"{tmp_path / 'run'}: new, 4 steps" in text and "8 assumed (data 8)" in text
     assert "phase warm: steps 1 to 2, sft()" in text and "phase main: steps 3 to 4, grpo(" in text
     assert "8 prompts x 4 samples = 32 rows of up to 4 + " in text
