@@ -89,7 +89,7 @@ def test_a_run_writes_everything_it_promises(finished):
         assert (workdir / name).stat().st_size > 0, name
     assert json.loads((workdir / "code.json").read_text()) == {}  # the config names nothing outside rljax
     assert {"15", "90", "100"} <= set(os.listdir(workdir / "checkpoints"))  # the end of a phase is kept
-    assert f"next:\n  python -m rljax metrics {workdir}\n" in output
+    assert f"next:\n  python -m rljax report {workdir}\n" in output
     assert (workdir / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
     assert (workdir / "passk.png").read_bytes()[:4] == b"\x89PNG"
     assert list((workdir / "tensorboard").iterdir())
@@ -109,7 +109,9 @@ def test_a_run_writes_everything_it_promises(finished):
         assert all(glossary.lookup(column, entries) for column in rows[0] if column not in ("step", "phase"))
     assert output.count("note: phase 'main': clip(low=0.2, high=0.2) has no effect") == 1
     assert "pass@4" in output and "greedy" in output and "sample completions" in output
-    rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
+    rollouts = [json.loads(line) for line in (workdir / "rollouts.jsonl").open()]
+    assert {rollout["step"] for rollout in rollouts} == {15, 20, 40, 60, 80, 100}  # 15 is the end of a phase
+    rollout = rollouts[-1]
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)
     assert {"text", "advantage", "ratio", "entropy", "kl"} == set(rollout["tokens"])
     assert "Step 100 of 100, finished" in (workdir / "report.html").read_text()
@@ -333,7 +335,7 @@ def test_evaluate_and_sample_from_the_command_line(finished):
     assert done.returncode == 0 and done.stdout.count("3+4=") >= 2
     done = run(str(whole), "--prompt", "3+x=", module="sample")
     assert done.returncode == 2 and "unknown to the tokenizer" in done.stdout
-    done = run(str(whole), "--step", "80", "--count", "2", module="metrics")
+    done = run(str(whole), "--step", "80", "--count", "2", module="rollouts")
     assert done.returncode == 0 and "step 80: 2 of 4" in done.stdout and "advantage" in done.stdout
 
 

@@ -128,7 +128,8 @@ class Session(contextlib.AbstractContextManager):
         """
         rows = values.pop("rows", None)
         log = setup.settings.log
-        if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
+        due = log.rollouts and (step % log.rollouts == 0 or step == setup.phase.last)
+        if rows is not None and due and self.written is not None:
             self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:
