@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -37,6 +38,7 @@ COMMANDS = {
     "data": ("rljax.run.data", "Inspect, show and prepare data."),
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
 }
+_format_warning = warnings.formatwarning
 _HELP = {"--help", "--helpshort", "--helpfull"}
 
 
@@ -80,8 +82,16 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
     sys.exit(2)
 
 
+def warning_text(message: Any, category: type[Warning], *place: Any) -> str:
+    """Return the text of a warning in place of ``warnings.formatwarning``: those of rljax name no line of its code."""
+    own = category.__module__.startswith("rljax.")
+    return f"warning: {message}\n" if own else _format_warning(message, category, *place)
+
+
 def _run(name: str, arguments: Sequence[str]) -> None:
     from absl import app, flags, logging
+
+    warnings.formatwarning = warning_text
 
     def main(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)  # libraries log much at level INFO

@@ -48,6 +48,7 @@ BAD = [
     ({"seam__surrogate": "kl()"}, r"config\.seam\.surrogate: unknown name 'kl'"),
     ({"phase__main__optimizer": "adam(lr=1e-3)"}, r"Here it is 'learning_rate'"),
     ({"temperature": 1.0}, r"config\.temperature: unknown field\. Did you mean config\.sampler\.temperature\?"),
+    ({"steps": 9}, r"config\.steps: unknown field\. Did you mean config\.phase\..*\.steps"),
     ({"lr": 1.0}, r"config\.lr: unknown field\. Here that is learning_rate, in the call of config\.phase"),
     ({"max_grad_norm": 1.0}, r"Did you mean config\.learner\.clip_norm\?"),
     ({"phase__main__optimizer": "adamm(1e-3)"}, r"config\.phase\.main\.optimizer: .*Did you mean 'adamw?'"),

@@ -109,7 +109,9 @@ def test_a_run_writes_everything_it_promises(finished):
         assert all(glossary.lookup(column, entries) for column in rows[0] if column not in ("step", "phase"))
     assert output.count("note: phase 'main': clip(low=0.2, high=0.2) has no effect") == 1
     assert "pass@4" in output and "greedy" in output and "sample completions" in output
-    rollout = json.loads((workdir / "rollouts.jsonl").read_text().splitlines()[-1])
+    rollouts = [json.loads(line) for line in (workdir / "rollouts.jsonl").open()]
+    assert {rollout["step"] for rollout in rollouts} == {15, 20, 40, 60, 80, 100}  # 15 is the end of a phase
+    rollout = rollouts[-1]
     assert {"prompt", "completion", "reward", "parts", "advantage", "finish", "outcome"} <= set(rollout)
     assert {"text", "advantage", "ratio", "entropy", "kl"} == set(rollout["tokens"])
     assert "Step 100 of 100, finished" in (workdir / "report.html").read_text()
@@ -355,8 +357,11 @@ def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
 
 def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
     config = tiny.config(mesh__data=8)
+    config.seam.penalty = "+ kl('k3', 0.02)"
     lines = preview.lines(config, tmp_path / "run")
     text = "\n".join(lines)
+    assert "penalty   kl(estimator='k3', coefficient=0.02" in text
+    assert "note: phase 'main': clip(low=0.2, high=0.2) has no effect" in text
     assert f"{tmp_path / 'run'}: new, 4 steps" in text and "8 assumed (data 8)" in text
     assert "phase warm: steps 1 to 2, sft()" in text and "phase main: steps 3 to 4, grpo(" in text
     assert "8 prompts x 4 samples = 32 rows of up to 4 + " in text

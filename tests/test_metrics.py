@@ -17,8 +17,9 @@ import pytest
 import rich.console
 from tensorboardX.proto import event_pb2
 
+from rljax import __main__
 from rljax.data import storage
-from rljax.run import metrics, plots, progress, sinks
+from rljax.run import host_rollouts, metrics, plots, progress, sinks
 from rljax.run.reports import show_rollouts
 
 
@@ -466,3 +467,9 @@ def test_passk_draws_each_evaluation_with_its_band_and_the_greedy_mark(tmp_path)
     assert (tmp_path / "passk.png").read_bytes().startswith(PNG)
     with pytest.raises(ValueError, match="evaluations: got none"):
         plots.passk([])
+
+
+def test_a_warning_of_rljax_names_no_line_of_its_code():
+    place = ("/a/file.py", 7, "warnings.warn(text)")
+    assert __main__.warning_text("set x", host_rollouts.VerifierWarning, *place) == "warning: set x\n"
+    assert "/a/file.py:7" in __main__.warning_text("set x", UserWarning, *place)

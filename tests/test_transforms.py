@@ -591,6 +591,18 @@ def test_masked_statistics():
 # --- a piece nobody foresaw, and strict types ---------------------------------------------------
 
 
+def test_a_penalty_without_a_coefficient_is_added_as_it_is():
+    @define.penalty
+    def plain(loss, r, scores):
+        return r.reward[:, None] * r.mask
+
+    r, scores = record([[1, 1]], (3,), (4,)), types.Scores(logp=floats([[-1, -1]]))
+    algorithm = algorithms.compose(loss=[plain()], reduce=reduce.sum_over_tokens())
+    (o,), state = algorithm.objectives, interpreter.init(algorithm)["objectives"][0]
+    prepared, state = interpreter.prepare_minibatch(o, r, scores, state, KEY)
+    assert interpreter.loss(o, prepared, scores, state, KEY)[0] == 2 * 3.0
+
+
 @pytest.mark.full
 def test_a_loss_of_pairs_fits_the_seams():
     @define.surrogate(needs=types.Needs(whole="group"), term="pair")

@@ -20,6 +20,7 @@ from rljax.config import files, schema
 from rljax.host import backends
 
 FLAGS = flags.FLAGS
+_NAMES = ("algebra", "choices", "gap", "tasks", "verifier")
 
 
 def define_flags() -> None:
@@ -125,10 +126,8 @@ def _table(record: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
     f = FLAGS
-    if argv[1:] and argv[1:] not in (names := [[name] for name in ("algebra", "choices", "gap", "tasks", "verifier")]):
-        raise ValueError(
-            f"benchmark: got {' '.join(argv[1:])!r}, must be one of {sum(names, [])}, or none for the step"
-        )
+    if argv[1:] not in ([], *([name] for name in _NAMES)):
+        raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be {', '.join(_NAMES)}, or none for the step")
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
     backends.start()

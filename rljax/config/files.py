@@ -72,6 +72,7 @@ def check(config: schema.ConfigDict, field: str) -> None:
     if not isinstance(target, schema.ConfigDict) or last not in target:
         fields = [name for name in flatten(config) if not name.startswith("config.phase.")]
         others = [name for name in fields if name.rpartition(".")[2] in (last, *foreign.SAME.get(last, ()))]
+        others += [f"config.phase.{p}.{last}" for p in config.phases if p in config.phase and last in config.phase[p]]
         valid = parse.nearest(last, target.keys()) if isinstance(target, schema.ConfigDict) else ""
         hint = f" Did you mean {' or '.join(others)}?" if others and "Here " not in valid else ""
         raise ValueError(f"config.{field}: unknown field.{hint}{valid}")

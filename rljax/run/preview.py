@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from rljax import algorithms
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
@@ -94,7 +95,8 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
         f"  a step        {setup.prompts} prompts x {setup.samples} samples = {setup.rows} rows of up to "
         f"{setup.task.prompt_length} + {setup.task.completion_length} tokens",
         *(f"  {line}" for line in programs.work(setup)),
-        *(f"  note: {note}" for note in step.notes),
         f"  evaluation    {evaluation if phase.start.evaluate else 'none at the end'}",
         f"  state         {sharding.size(sum(sizes.values()))} on each device ({memory}), without activations",
+        *algorithms.describe(setup.algorithm).splitlines()[1:],
+        *(f"  {remark}" for remark in programs.remarks(step)),
     ]

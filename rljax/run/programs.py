@@ -197,6 +197,12 @@ def work(setup: phases.Setup) -> list[str]:
     return lines
 
 
+def remarks(step: steps.Step) -> list[str]:
+    """Return what a user should know of a phase before it runs."""
+    phase = step.setup.phase
+    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
+
+
 def make_tokenizer(settings: schema.Config, resolved: Sequence[Phase]) -> tokenizers.Tokenizer:
     """Return the tokenizer of a run: loaded, of bytes, or trained on the text of all phases' tasks.
 

@@ -4,12 +4,12 @@ import base64
 import collections
 import contextlib
 import json
+import sys
 import time
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 
 from rljax import algorithms, types
 from rljax.config import files
@@ -18,7 +18,6 @@ from rljax.host import processes, profiles, workdirs
 from rljax.run import checkpoints, events, forks, host_rollouts, metrics, programs, sinks, watch
 from rljax.run.progress import Progress
 from rljax.run.reports import records
-from rljax.training import steps
 
 _FLUSH_SECONDS = 0.5
 
@@ -129,7 +128,8 @@ class Session(contextlib.AbstractContextManager):
         """
         rows = values.pop("rows", None)
         log = setup.settings.log
-        if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
+        due = log.rollouts and (step % log.rollouts == 0 or step == setup.phase.last)
+        if rows is not None and due and self.written is not None:
             self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:
@@ -181,13 +181,13 @@ class Session(contextlib.AbstractContextManager):
         """Log what has no effect in the phases to come, and what they do not carry over although they request it."""
         for step in self.program.steps:
             if self.step < step.setup.phase.last:
-                self._warn(*_remarks(step))
+                self._warn(*programs.remarks(step))
 
     def _warn(self, *texts: str) -> None:
         if texts and processes.leader():
             self.bar.close()
             for text in texts:
-                logging.warning("%s", text)
+                print(text, file=sys.stderr, flush=True)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of a state, after the logs of all steps before it are written.
@@ -231,18 +231,12 @@ class Session(contextlib.AbstractContextManager):
             self.tracer.close()
 
 
-def _remarks(step: steps.Step) -> list[str]:
-    """Return what a user should know of a phase before it runs."""
-    phase = step.setup.phase
-    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
-
-
 def _describe(program: programs.Program) -> str:
     """Describe the phases, with all defaults."""
     return "\n\n".join(
         f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
         f"{s.prompts} prompts x {s.samples} samples\n"
-        + "".join(f"{text}\n" for text in _remarks(step))
+        + "".join(f"{text}\n" for text in programs.remarks(step))
         + algorithms.describe(s.algorithm)
         for s, step in zip(program.setups, program.steps, strict=True)
     )

@@ -18,8 +18,8 @@ the function's signature is its schema: ``unclipped(scale=0.5)``. What the funct
     ratio       loss, rollout, scores        log rho [B, T]; or a pair of it and the proximal policy's log-probs
     surrogate   loss, rollout, scores        the term [B, T]; or a pair of it and a dict of metrics, [B, T] each
     weight      loss, rollout, scores        the weight, [B, T] or [B, 1]; no gradient flows through it
-    penalty     loss, rollout, scores        the term [B, T], which is multiplied by the argument ``coefficient``; or a
-                                             pair of it and its metric [B, T]
+    penalty     loss, rollout, scores        the term [B, T], which the argument ``coefficient``, if any, multiplies; or
+                                             a pair of it and its metric [B, T]
     reduce      rollout, mask                the coefficient of every token [B, T]; mask is 1 on what counts
     after       reference, params, metrics   the new reference
     source                                   a types.Source
@@ -336,7 +336,7 @@ def penalty(
 ) -> Any:
     """Define a penalty piece; see the module.
 
-    Its arguments ``coefficient``, ``only`` (which rows or tokens are charged) and ``reduce`` are applied here.
+    Those of its arguments named ``coefficient``, ``only`` (which rows or tokens are charged) or ``reduce`` apply here.
     Penalties with one ``name`` (by default the function's) and one reduction add up.
     """
     if function is None:
@@ -344,21 +344,21 @@ def penalty(
     name = name or function.__name__
 
     def lift(function: Function, a: Arguments) -> types.LossTransform:
-        term = name if a["reduce"] is None else f"{name}/{a['reduce'].spec}"
+        term = name if (reduction := a.get("reduce")) is None else f"{name}/{reduction.spec}"
 
         def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
             out = function(loss, rollout, scores)
             charged, metric = _pair(out, out)
             if a.get("only") is not None:
                 charged = jnp.where(transforms.PREDICATES[a["only"]](rollout), charged, 0.0)
-            charged = a["coefficient"] * charged
+            charged = a.get("coefficient", 1.0) * charged
             value = loss.terms[term] + charged if term in loss.terms else charged
             metrics = {**loss.metrics, name: jax.lax.stop_gradient(metric)}
             return loss.replace(terms={**loss.terms, term: value}, metrics=metrics)
 
         built = _loss(apply, needs, statistics, a)
-        reduction = () if a["reduce"] is None else (_reducing(term, a["reduce"]),)
-        return dataclasses.replace(built, statistics=(*built.statistics, *reduction))
+        reducing = () if reduction is None else (_reducing(term, reduction),)
+        return dataclasses.replace(built, statistics=(*built.statistics, *reducing))
 
     return _piece(function, "penalty", 3, lift)
 
