@@ -21,7 +21,7 @@ from rljax import types
 from rljax.data import raw_bytes
 from rljax.host import workdirs
 from rljax.run import events
-from rljax.run.reports import completions, directory, live, records, report, show_metrics, show_rollouts
+from rljax.run.reports import completions, live, records, report, runs, show_metrics, show_rollouts
 from tests import tiny
 
 TEXTS = ("a\u00e9", "</script><b>&", "", "x" * 700)
@@ -200,11 +200,11 @@ def test_the_page_shows_as_many_completions_as_fit(long_run):
     place, page = long_run
     assert len(page.encode()) < 3e6
     numbers = json.loads(re.search(r'id="tokens">(.*?)</script>', page, re.S)[1])
-    rows = directory.read(place).rollouts
+    rows = runs.read(place).rollouts
     steps = completions.choose(rows, completions.BUDGET)
     assert steps[-1] == 500 and len(completions.choose(rows, 10**9)) == 10 > len(steps)
     assert len(numbers) == 16 * len(steps) and numbers[0]["advantage"] == 0.5
-    few = completions.section(directory.read(place), budget=2000)  # a row costs 512 tokens and 3 * 512 / 8 for its text
+    few = completions.section(runs.read(place), budget=2000)  # a row costs 512 tokens and 3 * 512 / 8 for its text
     assert few.count('class="card"') == 2 and "14 more completions of this prompt" in few
 
 
@@ -215,11 +215,11 @@ def begun(place):
 
 
 def test_the_page_of_a_run_that_has_only_begun(tmp_path):
-    page = report.page(directory.read(begun(tmp_path / "run")))
+    page = report.page(runs.read(begun(tmp_path / "run")))
     checked(page)
     assert "Step 0 of 5, still running, or killed" in page
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        directory.read(tmp_path / "absent")
+        runs.read(tmp_path / "absent")
 
 
 def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
@@ -230,7 +230,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
 
 def test_the_server_serves_what_the_files_say_and_ends(tmp_path):
     place = write(tmp_path / "run", steps=4)
-    with live.Server(place, 0, lambda: f"{directory.read(place).last}") as server:
+    with live.Server(place, 0, lambda: f"{runs.read(place).steps}") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
 

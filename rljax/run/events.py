@@ -111,6 +111,12 @@ class Events(contextlib.AbstractContextManager):
             reports.save(self._directory)
 
 
+def command() -> list[str]:
+    """Return the command of this process, which resumes its run: without ``--fresh``."""
+    words = [word for word in sys.argv[1:] if word.lstrip("-").partition("=")[0] != "fresh"]
+    return ["python", "-m", "rljax", *words]
+
+
 def _machine() -> dict[str, Any]:
     """Return where and with what this process runs."""
     packages = {}
@@ -119,11 +125,10 @@ def _machine() -> dict[str, Any]:
             packages[name] = importlib.metadata.version(name)
     kinds = [device.device_kind for device in jax.devices()]
     home = pathlib.Path(__file__).parents[2]
-    started = pathlib.Path(sys.argv[0]).as_posix().endswith("rljax/__main__.py")
     return {
         "host": socket.gethostname(),
         "process": os.getpid(),
-        "command": ["python", "-m", "rljax", *sys.argv[1:]] if started else [],
+        "command": command() if pathlib.Path(sys.argv[0]).as_posix().endswith("rljax/__main__.py") else [],
         "folder": os.getcwd(),
         "python": platform.python_version(),
         "system": platform.platform(),

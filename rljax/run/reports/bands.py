@@ -88,9 +88,9 @@ def _passk(result: comparison.Comparison, legend: bool) -> list[figure.Figure]:
 def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Figure]:
     """Return a figure for each metric: the mean over the runs of each arm, and the range of its runs as a band."""
     every = result.loaded
-    panels = [panel for run in every[:: max(1, len(every) // 8)] for panel in plots.panels(run.history)]
+    panels = [panel for run in every[:: max(1, len(every) // 8)] for panel in plots.panels(run.metrics)]
     units = {name: panel.unit for panel in panels for name in panel.names}
-    asked = [name for name in result.main if any(name in record for run in every for record in run.history[-1:])]
+    asked = [name for name in result.main if any(name in record for run in every for record in run.metrics[-1:])]
     figures = []
     for name in list(dict.fromkeys([*asked, *units]))[:12]:
         fig = plots.small()
@@ -99,15 +99,14 @@ def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Fi
             _band(ax, arm, name, i)
         plots.decorate(ax, name.replace("_", " "), "step", units.get(name, ""))
         longest = max(every, key=lambda run: run.steps)
-        plots.mark_phases(ax, plots.phases_of(longest.history), *ax.dataLim.intervalx)
+        plots.mark_phases(ax, longest.phases, *ax.dataLim.intervalx)
         ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         figures.append(_with_legend(fig, legend))
     return figures
 
 
 def _band(ax, arm: arms.Arm, name: str, number: int) -> None:
-    phases = plots.phases_of(next(iter(arm.runs.values())).history)
-    parts = [plots.by_phase(plots.points(run.history, name), phases) for run in arm.runs.values()]
+    parts = [plots.by_phase(plots.points(run.metrics, name), run.phases) for run in arm.runs.values()]
     text = label(arm.name)
     for phase in sorted(set.intersection(*(set(part) for part in parts))):
         steps = sorted(set.intersection(*(set(part[phase][0]) for part in parts)))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rljax.data import storage
-from rljax.run.reports import directory, html
+from rljax.run.reports import html, runs
 
-_LOGS = ("config.json", *(f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "events")))
+_FILES = ("config.json", *(f"{name}.jsonl" for name in runs.LOGS))
 
 
 def script(seconds: float) -> html.Html:
@@ -44,14 +44,14 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, place: directory.Path, port: int, make: Callable[[], str]):
+    def __init__(self, place: runs.Path, port: int, make: Callable[[], str]):
         super().__init__(("127.0.0.1", port), _Handler)
         self._place, self._make = storage.path(place), make
         self._page: tuple[str, bytes] | None = None
 
     def version(self) -> str:
         """Return a digest of the sizes of the files that the page is made of."""
-        sizes = [storage.size(self._place / name) if storage.exists(self._place / name) else -1 for name in _LOGS]
+        sizes = [storage.size(self._place / name) if storage.exists(self._place / name) else -1 for name in _FILES]
         return hashlib.sha256(repr(sizes).encode()).hexdigest()[:16]
 
     def page(self) -> bytes:
@@ -88,7 +88,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Print nothing for a request."""
 
 
-def serve(place: directory.Path, port: int, make: Callable[[], str]) -> None:
+def serve(place: runs.Path, port: int, make: Callable[[], str]) -> None:
     """Serve a page until Ctrl-C.
 
     Raises:
