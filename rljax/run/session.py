@@ -130,6 +130,7 @@ class Session(contextlib.AbstractContextManager):
         rows = values.pop("rows", None)
         log = setup.settings.log
         if rows is not None and log.rollouts and self.written is not None and step % log.rollouts == 0:
+            self._log(setup)  # first the steps before: Weights & Biases ignores a step lower than the last one
             self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:

@@ -21,7 +21,7 @@ def style(number: int) -> dict[str, Any]:
 def label(name: str) -> str:
     """Return the name of an arm for a figure: short, and without formulas."""
     cut = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return cut.replace("$", r"\$")
+    return plots.plain(cut)
 
 
 def results(result: comparison.Comparison, legend: bool = True) -> list[figure.Figure]:
@@ -88,7 +88,7 @@ def _passk(result: comparison.Comparison, legend: bool) -> list[figure.Figure]:
 def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Figure]:
     """Return a figure for each metric: the mean over the runs of each arm, and the range of its runs as a band."""
     every = result.loaded
-    panels = [panel for run in every[:: max(1, len(every) // 8)] for panel in plots.panels(run.metrics)]
+    panels = [panel for run in every[:: max(1, len(every) // 8)] for panel in plots.panels(run.history)]
     units = {name: panel.unit for panel in panels for name in panel.names}
     asked = [name for name in result.main if any(name in record for run in every for record in run.metrics[-1:])]
     figures = []
@@ -106,7 +106,7 @@ def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Fi
 
 
 def _band(ax, arm: arms.Arm, name: str, number: int) -> None:
-    parts = [plots.by_phase(plots.points(run.metrics, name), run.phases) for run in arm.runs.values()]
+    parts = [plots.by_phase(plots.points(run.history, name), run.phases) for run in arm.runs.values()]
     text = label(arm.name)
     for phase in sorted(set.intersection(*(set(part) for part in parts))):
         steps = sorted(set.intersection(*(set(part[phase][0]) for part in parts)))

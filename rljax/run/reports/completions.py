@@ -5,6 +5,7 @@ step when it is unfolded.
 """
 
 import json
+import math
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -114,7 +115,7 @@ def _step(
             left -= _cost(row)
             if left >= 0:
                 cards.append(_card(row, len(values)))
-                values.append(row.get("tokens", {}))
+                values.append({name: _finite(value) for name, value in row.get("tokens", {}).items()})
         if cards:
             prompt = html.tag("pre", _cut(members[0]["prompt"]), class_="prompt")
             more = len(members) - len(cards)
@@ -133,6 +134,13 @@ def _card(row: runs.Record, number: int) -> html.Html:
     above = html.tag("p", "  ".join(facts(row)), class_=f"facts {kind}")
     text = html.tag("pre", _cut(row["completion"]), class_="completion", data_row=str(number))
     return html.tag("div", html.join([above, text]), class_="card")
+
+
+def _finite(value: Any) -> Any:
+    """Return None for NaN and infinities, which are not JSON: a browser would refuse the numbers of all tokens."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cut(text: str) -> str:

@@ -16,7 +16,7 @@ def section(run: runs.Run) -> html.Html:
     """Return the curves of a run: the panels of its learning curve, and a small curve of every metric by phase."""
     if not run.metrics:
         return html.tag("p", "No metrics yet.")
-    figures = [*plots.learning_curves(run.metrics, run.phases), *losses(run.metrics)]
+    figures = [*plots.learning_curves(run.history, run.phases), *losses(run.history)]
     return html.join([pictures.gallery(figures), html.folded("Every metric, by phase", table(run))])
 
 
@@ -34,8 +34,7 @@ def losses(history: Sequence[runs.Record]) -> list[figure.Figure]:
         ax = figures[-1].subplots()
         for color, name in zip(plots.COLORS, terms, strict=False):
             step, value = plots.points([{k: r[k] for k in ("step", name) if k in r} for r in records], name).T
-            ax.plot(step, value, color=color, alpha=0.25, linewidth=0.8)
-            ax.plot(step, plots.smooth(value), color=color, linewidth=1.8, label=name)
+            plots.curve(ax, step, value, color, plots.plain(name))
         plots.decorate(ax, f"Losses of {phase}", "step", "minimized")
         ax.legend(frameon=False, fontsize=9)
     return figures

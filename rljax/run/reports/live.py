@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self._place, self._make = storage.path(place), make
         self._page: tuple[str, bytes] | None = None
+        self._lock = threading.Lock()  # a page is made once, and matplotlib's settings are those of the process
 
     def version(self) -> str:
         """Return a digest of the sizes of the files that the page is made of."""
@@ -56,10 +58,11 @@ class Server(http.server.ThreadingHTTPServer):
 
     def page(self) -> bytes:
         """Return the page of the files as they are now."""
-        version = self.version()
-        if self._page is None or self._page[0] != version:
-            self._page = version, self._make().encode()
-        return self._page[1]
+        with self._lock:
+            version = self.version()
+            if self._page is None or self._page[0] != version:
+                self._page = version, self._make().encode()
+            return self._page[1]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

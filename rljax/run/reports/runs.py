@@ -19,6 +19,7 @@ Path = storage.Path
 LOGS = ("metrics", "timings", "evaluations", "rollouts", "events")
 _LARGEST = 4 << 30  # bytes of a log
 _ROLLOUTS = 64 << 20  # bytes that are read of rollouts.jsonl: half of them from the end of a larger file
+_CURVE = 2000  # steps of a curve, of which a figure shows fewer
 _DEPTH = 4  # levels of folders in which runs are searched
 _PATTERN = r"[*?\[]"
 
@@ -70,6 +71,15 @@ class Run:
     def steps(self) -> int:
         """The last step with metrics."""
         return self.metrics[-1]["step"] if self.metrics else 0
+
+    @functools.cached_property
+    def history(self) -> list[Record]:
+        """The metrics for curves: of more than ``_CURVE`` steps, means over 2, 4, 8, ... steps of a phase."""
+        size = 1 << max(0, math.ceil(math.log2(max(len(self.metrics), 1) / _CURVE)))
+        if size == 1:
+            return list(self.metrics)
+        parts = [rows[i : i + size] for rows in by_phase(self.metrics).values() for i in range(0, len(rows), size)]
+        return [_mean(part) for part in parts]
 
     @property
     def resumed(self) -> list[int]:
@@ -184,6 +194,16 @@ def tail(records: Iterable[Record], name: str) -> float | None:
     values = [record[name] for record in records if name in record][::-1]
     last = values[: math.ceil(len(values) / 10)]
     return sum(last) / len(last) if last else None
+
+
+def _mean(records: Sequence[Record]) -> Record:
+    """Return the means of the finite numbers of records of a phase, at the step of the last one."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in record.items():
+            if not isinstance(value, str) and math.isfinite(value):
+                values.setdefault(name, []).append(value)
+    return {**records[-1], **{name: sum(v) / len(v) for name, v in values.items()}, "step": records[-1]["step"]}
 
 
 def _flat(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

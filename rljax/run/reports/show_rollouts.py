@@ -118,7 +118,8 @@ def _amount(colour: str, value: float) -> float:
 def _scale(rows: Sequence[Mapping[str, Any]], colour: str) -> float:
     """Return the amount that has the full color."""
     values = [abs(_amount(colour, x)) for r in rows for x in completions.spread(r.get("tokens", {})).get(colour, ())]
-    return max(float(np.quantile(values, 0.98)), 1e-9) if values else 1.0
+    finite = [value for value in values if math.isfinite(value)]
+    return max(float(np.quantile(finite, 0.98)), 1e-9) if finite else 1.0
 
 
 def _style(amount: float, colour: str) -> str:
