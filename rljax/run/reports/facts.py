@@ -97,9 +97,11 @@ def warnings(run: runs.Run) -> html.Html:
 def commands(run: runs.Run) -> html.Html:
     """Return what to type next."""
     start = (run.of("start") or [{}])[-1]
-    resume = run.steps < run.planned and start.get("command")
-    lines = [f"{shlex.join(start['command'])}   # resume"] if resume else []
-    return html.tag("pre", html.tag("code", "\n".join([*lines, *following(run.path, run.code)])))
+    lines = following(run.path, run.code)
+    if run.steps < run.planned:
+        resume = [f"{shlex.join(start['command'])}   # resume"] if start.get("command") else []
+        lines = [*resume, f"{lines[0]} --live", *lines[1:]]
+    return html.tag("pre", html.tag("code", "\n".join(lines)))
 
 
 def following(path: str | os.PathLike[str], code: Iterable[str]) -> list[str]:
@@ -113,7 +115,7 @@ def following(path: str | os.PathLike[str], code: Iterable[str]) -> list[str]:
     packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code})
     allowed = f" --allow_code={','.join(packages)}" if packages else ""
     return [
-        f"python -m rljax report {place} --live",
+        f"python -m rljax report {place}",
         f"python -m rljax compare {place} OTHER_RUN",
         f"python -m rljax rollouts {place}",
         f"python -m rljax metrics {place}",

@@ -27,7 +27,8 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
         values |= {f"pass@{k}": row[0] for k, row in sorted(final["pass_at_k"].items(), key=lambda item: int(item[0]))}
         values |= {"greedy": final["greedy"][0]} if "greedy" in final else {}
     last = next(reversed(runs.by_phase(run.metrics).values()), [])
-    values |= {name: runs.tail(last, name) for name in runs.numbers(last)}
+    for name in runs.numbers(last):
+        values[name] = runs.tail(last, name)
     rate = {"tokens/s": run.tokens / run.seconds} if run.seconds else {}
     return {**values, "steps": run.steps, "minutes": run.seconds / 60, "tokens": run.tokens, **rate}
 

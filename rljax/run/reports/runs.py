@@ -147,12 +147,14 @@ def read(place: Path, logs: Path | None = None, names: Sequence[str] = LOGS) -> 
     if not storage.exists(path / "config.json"):
         raise FileNotFoundError(f"{path} is not the work directory of a run: it has no config.json")
     present, folder = storage.names(path), storage.path(logs or place)
+    limits = {name: _ROLLOUTS if name == "rollouts" else None for name in names}
+    records: dict[str, Any] = {name: log(folder / f"{name}.jsonl", most) for name, most in limits.items()}
     return Run(
         path=os.fspath(path),
         config=documents.read(path / "config.json"),
         algorithm=storage.read(path / "algorithm.txt").decode(errors="replace") if "algorithm.txt" in present else "",
         code=documents.read(path / "code.json") if "code.json" in present else {},
-        **{name: log(folder / f"{name}.jsonl", _ROLLOUTS if name == "rollouts" else None) for name in names},
+        **records,
     )
 
 
@@ -189,7 +191,7 @@ def numbers(records: Iterable[Record]) -> list[str]:
     return sorted({name for record in records for name in record} - {"step", "phase"})
 
 
-def tail(records: Iterable[Record], name: str) -> float | None:
+def tail(records: Iterable[Record], name: str) -> Any:
     """Return the mean of a number over the last tenth of records that have it; None if none has."""
     values = [record[name] for record in records if name in record][::-1]
     last = values[: math.ceil(len(values) / 10)]
