@@ -138,7 +138,7 @@ def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequen
     if len(panel.names) > 1 or panel.named:
         position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
         ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
-    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(7, integer=True))
     ax.tick_params(labelbottom=True)
 
 

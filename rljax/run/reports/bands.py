@@ -100,7 +100,7 @@ def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Fi
         plots.decorate(ax, name.replace("_", " "), "step", units.get(name, ""))
         longest = max(every, key=lambda run: run.steps)
         plots.mark_phases(ax, longest.phases, *ax.dataLim.intervalx)
-        ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(ticker.MaxNLocator(7, integer=True))
         figures.append(_with_legend(fig, legend))
     return figures
 

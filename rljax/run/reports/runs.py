@@ -203,7 +203,7 @@ def _mean(records: Sequence[Record]) -> Record:
     values: dict[str, list[float]] = {}
     for record in records:
         for name, value in record.items():
-            if not isinstance(value, str) and math.isfinite(value):
+            if isinstance(value, int | float) and math.isfinite(value):
                 values.setdefault(name, []).append(value)
     return {**records[-1], **{name: sum(v) / len(v) for name, v in values.items()}, "step": records[-1]["step"]}
 
