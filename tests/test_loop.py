@@ -84,6 +84,24 @@ def same(one, other):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+LATE = """
+import os, sys
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=15):
+        kill(process, number)
+
+sys.late = Late()  # deleted as Python ends
+"""
+
+
+def test_sigterm_in_the_last_moment_keeps_the_exit_code(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-m", "rljax", "-h"], env=environment, stdout=subprocess.DEVNULL)
+    assert done.returncode == 0
+
+
 def test_a_run_writes_everything_it_promises(finished):
     _, workdir, output = finished
     for name in ("metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "rollouts.jsonl", "config.json"):
