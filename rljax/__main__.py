@@ -6,6 +6,7 @@
 Commands:
 """
 
+import atexit
 import importlib
 import os
 import signal
@@ -155,6 +156,8 @@ def _stop_on_second_interrupt() -> None:
 if __name__ == "__main__":
     training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
     if training:
+        # runs after all other callbacks, before Python restores the default action, which would change the exit code
+        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, _stop)  # before the imports of the command, which take seconds
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a background job ignores it
             signal.signal(signal.SIGINT, _stop)

@@ -200,8 +200,8 @@ def final_state(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 def prepare(folder: pathlib.Path, task: str) -> Whole:
     """Run without disturbance to measure the phases; with a new compilation cache, once more before."""
     (folder / "kills_config.py").write_text(CONFIG.format(steps=STEPS, every=EVERY, folder=str(folder)))
-    for split in ("train", "test"):
-        lines = [{"question": f"Ann has {i} pens.", "answer": f"#### {i}"} for i in range(16)]
+    for split, name in (("train", "Ann"), ("test", "Ben")):
+        lines = [{"question": f"{name} has {i} pens.", "answer": f"#### {i}"} for i in range(16)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name in ("whole",) if "JAX_COMPILATION_CACHE_DIR" in os.environ else ("cold", "whole"):
         workdir = folder / f"{name}-{task}"

@@ -35,7 +35,7 @@ FLOORS = {
         "run.config": (),  # settings of the loop, which the schema collects
         "run.sinks": (),  # their names, which a config is checked against
         "config": ("host", "run.config", "run.sinks"),
-        "run": ("__main__", "config", "host", "run.sinks"),
+        "run": ("config", "host", "run.sinks"),
         "bench": ("__main__", "config", "host", "run"),
         "aot": ("bench", "config", "run"),
         "__main__": (),  # imports the command's module by name

@@ -16,12 +16,12 @@ from scipy import stats
 
 import rljax
 from rljax.run import passk
-from rljax.run.reports import folders, intervals, pictures
+from rljax.run.reports import intervals, pictures, runs
 
 PASS = {"grpo()": (0.50, 0.56, 0.61), "rloo(kl=0.1)": (0.55, 0.62, 0.65)}  # by seed
 
 
-def write(folder, algorithm="grpo()", seed=0, *, steps=6, reached=None, shift=0.0, prompts=4, starts=(1,), **fields):
+def write(folder, algorithm="grpo()", seed=0, *, steps=6, reached=None, shift=0.0, prompts=4, starts=(0,), **fields):
     """Write a work directory of two phases; ``fields`` are of the config."""
     phases = {"warm": {"steps": 2}, "main": {"steps": steps - 2, "evaluate": "result"}}
     config = {"name": "study", "seed": seed, "task": "sums()", "algorithm": algorithm, "learner": {"clip": 1.0}}
@@ -34,9 +34,8 @@ def write(folder, algorithm="grpo()", seed=0, *, steps=6, reached=None, shift=0.
     evaluation = {"name": "result", "task": "sums()", "step": steps, "prompts": prompts, "samples": 2}
     evaluation["pass_at_k"] = {"1": [center, center - 0.1, center + 0.2], "2": [center + 0.1, center, center + 0.2]}
     logs = {"metrics": history, "timings": timings, "evaluations": [evaluation] if last == steps else []}
-    (folder / "tensorboard").mkdir(parents=True)
-    for start in starts:
-        (folder / "tensorboard" / f"events.out.tfevents.17.host.{start}").touch()
+    logs["events"] = [{"step": step, "event": "start"} for step in starts]
+    folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "algorithm.txt").write_text(f"main: {algorithm}\n")
     for name, records in logs.items():
@@ -123,13 +122,13 @@ def test_with_one_run_the_interval_is_over_prompts_and_says_so(study):
 def shown(result):
     """Return what is printed where there is no terminal."""
     out = io.StringIO()
-    result.show(rich.console.Console(file=out))
+    result.show(rich.console.Console(file=out, width=250))
     return out.getvalue()
 
 
 def test_what_cannot_be_averaged_is_named(tmp_path):
     write(tmp_path / "a0", seed=0)
-    write(tmp_path / "a1", seed=1, starts=(1, 4))
+    write(tmp_path / "a1", seed=1, starts=(0, 0, 4, 6))  # killed twice; at last already finished
     write(tmp_path / "a2", seed=2, reached=4)
     write(tmp_path / "b0", "rloo(kl=0.1)", 0, prompts=5)
     write(tmp_path / "b1", "rloo(kl=0.1)", 1, learner={"clip": 0.5})
@@ -149,7 +148,7 @@ def test_what_cannot_be_averaged_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("runs", "options", "message"),
+    ("several", "options", "message"),
     [
         ([], {}, "no run: no folder with a config.json"),
         ([{"reached": 5}], {}, "none of 1 runs is finished. --step 5 compares"),
@@ -162,8 +161,8 @@ def test_what_cannot_be_averaged_is_named(tmp_path):
         ([{}], {"baseline": "x"}, "must be one of"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path, runs, options, message):
-    for number, fields in enumerate(runs):
+def test_what_cannot_be_compared_is_refused(tmp_path, several, options, message):
+    for number, fields in enumerate(several):
         write(tmp_path / str(number), **fields)
     with pytest.raises(ValueError, match=message):
         rljax.compare([tmp_path], **options)
@@ -171,11 +170,11 @@ def test_what_cannot_be_compared_is_refused(tmp_path, runs, options, message):
 
 def test_a_pattern_or_a_folder_finds_the_runs_below_it(study, tmp_path):
     write(tmp_path / "deep" / "er" / "run")
-    assert folders.find([tmp_path]) == [f"{tmp_path}/deep/er/run"] == folders.find([f"{tmp_path}/*/er"])
-    assert len(folders.find([f"{study}/grpo*", f"{study}/*-seed=0"])) == 4  # each once
+    assert runs.find([tmp_path]) == [f"{tmp_path}/deep/er/run"] == runs.find([f"{tmp_path}/*/er"])
+    assert len(runs.find([f"{study}/grpo*", f"{study}/*-seed=0"])) == 4  # each once
     for place in (tmp_path / "absent", f"{study}/x*"):
         with pytest.raises(ValueError, match="no such folder"):
-            folders.find([place])
+            runs.find([place])
 
 
 class Checked(html.parser.HTMLParser):

@@ -413,6 +413,14 @@ def test_the_learning_curve_has_a_panel_for_each_metric_and_names_the_phases(tmp
     assert fig._repr_png_().startswith(PNG)  # the display in a notebook
 
 
+def test_names_in_pictures_are_no_formulas(tmp_path):
+    name = "reward/$x^$_\\frac{$"
+    rows = [{"step": s, "phase": "main", name: 1.0 * s, "reward": 0.5} for s in (1, 2)]
+    plots.learning_curve(rows, tmp_path / "curve.png")
+    evaluation = {"name": "$x^$", "step": 2, "pass_at_k": {"1": [0.5, 0.4, 0.6]}}
+    plots.passk([evaluation], tmp_path / "passk.png")
+
+
 def test_the_learning_curve_infers_the_phases_and_leaves_out_missing_metrics():
     fig = plots.learning_curve([{k: r[k] for k in ("step", "phase", "reward")} for r in HISTORY])
     assert [ax.get_title(loc="left") for ax in fig.axes] == ["Reward and accuracy"]

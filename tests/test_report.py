@@ -2,10 +2,13 @@
 
 import dataclasses
 import html.parser
+import importlib.util
 import io
 import json
+import logging
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,15 +16,16 @@ import threading
 import urllib.request
 import warnings
 
+import absl.logging
 import numpy as np
 import pytest
 import rich.console
 
-from rljax import types
-from rljax.data import raw_bytes
+from rljax import __main__, types
+from rljax.data import raw_bytes, storage
 from rljax.host import workdirs
 from rljax.run import events
-from rljax.run.reports import completions, directory, live, records, report, show_metrics, show_rollouts
+from rljax.run.reports import completions, facts, live, records, report, runs, show_metrics, show_rollouts
 from tests import tiny
 
 TEXTS = ("a\u00e9", "</script><b>&", "", "x" * 700)
@@ -200,11 +204,11 @@ def test_the_page_shows_as_many_completions_as_fit(long_run):
     place, page = long_run
     assert len(page.encode()) < 3e6
     numbers = json.loads(re.search(r'id="tokens">(.*?)</script>', page, re.S)[1])
-    rows = directory.read(place).rollouts
+    rows = runs.read(place).rollouts
     steps = completions.choose(rows, completions.BUDGET)
     assert steps[-1] == 500 and len(completions.choose(rows, 10**9)) == 10 > len(steps)
     assert len(numbers) == 16 * len(steps) and numbers[0]["advantage"] == 0.5
-    few = completions.section(directory.read(place), budget=2000)  # a row costs 512 tokens and 3 * 512 / 8 for its text
+    few = completions.section(runs.read(place), budget=2000)  # a row costs 512 tokens and 3 * 512 / 8 for its text
     assert few.count('class="card"') == 2 and "14 more completions of this prompt" in few
 
 
@@ -215,11 +219,11 @@ def begun(place):
 
 
 def test_the_page_of_a_run_that_has_only_begun(tmp_path):
-    page = report.page(directory.read(begun(tmp_path / "run")))
+    page = report.page(runs.read(begun(tmp_path / "run")))
     checked(page)
     assert "Step 0 of 5, still running, or killed" in page
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        directory.read(tmp_path / "absent")
+        runs.read(tmp_path / "absent")
 
 
 def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
@@ -230,7 +234,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
 
 def test_the_server_serves_what_the_files_say_and_ends(tmp_path):
     place = write(tmp_path / "run", steps=4)
-    with live.Server(place, 0, lambda: f"{directory.read(place).last}") as server:
+    with live.Server(place, 0, lambda: f"{runs.read(place).steps}") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
 
@@ -262,6 +266,42 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
     assert process.returncode == 0 and errors == ""
 
 
+def test_numbers_that_are_not_finite_and_broken_text_do_not_break_the_page(tmp_path):
+    place = write(tmp_path / "run", steps=4, every=2)
+    text = "</script><img src=x onerror=alert(1)>\x1b[31m\udc80"
+    tokens = {"text": [text, "b"], "advantage": float("nan"), "ratio": [float("inf"), 1.0]}
+    row = {"step": 4, "index": 0, "group": 9, "prompt": text, "completion": text, "reward": float("nan")}
+    with (place / "rollouts.jsonl").open("a") as file:
+        file.write(json.dumps({**row, "tokens": tokens}) + "\n")
+    page = pathlib.Path(report.write(place)).read_text()
+    assert "img" not in checked(page)
+    block = re.search(r'id="tokens">(.*?)</script>', page, re.S)[1]
+    numbers = json.loads(block, parse_constant=pytest.fail)[8]  # after the 8 rows of the step
+    assert numbers == {"text": [text.replace("\udc80", "?"), "b"], "advantage": None, "ratio": [None, 1.0]}
+
+
+def test_long_logs_are_thinned_for_curves_and_completions(tmp_path):
+    place = begun(tmp_path / "run")
+    rows = [{"step": s, "phase": "warm" if s <= 1001 else "main", "x": float(s % 7)} for s in range(1, 5004)]
+    rows[0]["x"] = float("nan")
+    (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = runs.read(place)
+    assert len(run.metrics) == 5003 and len(run.history) == 251 + 1001  # of 4 steps each; the last ones have fewer
+    assert run.history[0] == {"step": 4, "phase": "warm", "x": 3.0} and run.history[-1]["step"] == 5003
+    assert [row["step"] for row in run.history[250:252]] == [1001, 1005]
+    steps = [row["step"] for row in runs.log(place / "metrics.jsonl", 1000)]  # some 40 to 45 bytes each
+    assert steps[:10] == [*range(1, 11)] and steps[-10:] == [*range(4994, 5004)] and len(steps) < 25
+
+
+def test_the_next_commands_have_the_arguments_that_commands_take(tmp_path):
+    for line in facts.following(tmp_path / "a run", ["mine/pieces.py"]):
+        python, dash_m, package, name, place, *options = shlex.split(line)
+        assert (python, dash_m, package) == ("python", "-m", "rljax") and place == str(tmp_path / "a run")
+        source = pathlib.Path(importlib.util.find_spec(__main__.COMMANDS[name][0]).origin).read_text()
+        known = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
+        assert {o.lstrip("-").partition("=")[0] for o in options if o.startswith("-")} <= {*known}, line
+
+
 # --- the terminal -------------------------------------------------------------------------------------
 
 
@@ -285,6 +325,8 @@ def test_tokens_are_colored_by_the_chosen_number_unless_no_color(tmp_path):
     plain = shown(rows, environment={"NO_COLOR": "1"})
     assert "48;2" not in plain and "+-0" in plain
     assert "48;2" not in shown(rows, colour="kl")  # a quantity that was not logged
+    broken = {**row, "tokens": {**tokens, "advantage": [1.0, float("nan"), float("inf")]}}
+    assert re.search(r"\x1b\[30;48;2;90;160;220m\+", shown([broken]))
     assert "1 of 1 logged prompts" in shown(rows, prompt="5") and "apples" not in shown(rows, prompt="5")
     assert "apples" in shown(rows, prompt="apples") and "apples" not in shown(rows, count=1)
     with pytest.raises(ValueError, match="--prompt='pears': no logged prompt"):
@@ -299,6 +341,9 @@ def test_metrics_are_shown_by_phase_and_as_csv(tmp_path):
         show_metrics.chosen(rows, ["rewrd"])
     out = io.StringIO()
     show_metrics.table(rows, ["loss", "reward"], rich.console.Console(file=out, width=100))
+    hostile = [{"step": 1, "phase": "main", "own/[red]\x1b[31m": 1.0}]
+    show_metrics.table(hostile, ["own/[red]\x1b[31m"], rich.console.Console(file=out, width=100))
+    assert r"own/[red]\x1b[31m" in out.getvalue()
     assert "warm: steps 1 to 2" in out.getvalue() and f"{rows[3]['reward']:.4g}" in out.getvalue()
     assert show_metrics.spark([0.0, 1.0, 2.0, float("nan"), 7.0]) == "▁▂▃█"
     out = io.StringIO()
@@ -326,3 +371,33 @@ def test_warnings_are_recorded_once_with_the_start_and_the_end(tmp_path):
     assert written[0]["packages"]["jax"] and "cpu" in written[0]["devices"][0]
     assert written[1]["text"] == "UserWarning: early" and written[4]["reason"] == "RuntimeError: gone"
     assert written[3]["host_bytes"] > 2**20
+
+
+def test_hooks_are_removed_so_that_two_runs_of_a_process_are_apart(tmp_path):
+    before = warnings.showwarning, [*logging.getLogger("absl").handlers]
+    for name in ("one", "two"):
+        place = workdirs.WorkDirectory(tmp_path / name)
+        (tmp_path / name).mkdir()
+        with warnings.catch_warnings(record=True), events.Events() as happened:
+            happened.open(place, 0, report=False)
+            absl.logging.warning("phase %s has no effect", name)
+            warnings.warn(name, stacklevel=1)
+        texts = [r["text"] for r in map(json.loads, (tmp_path / name / "events.jsonl").open()) if "text" in r]
+        assert texts == [f"phase {name} has no effect", f"UserWarning: {name}"]
+    assert (warnings.showwarning, logging.getLogger("absl").handlers) == before
+
+
+def test_a_run_that_ends_as_its_store_is_down_does_not_wait_for_it_again(tmp_path):
+    place = workdirs.WorkDirectory(begun(tmp_path / "run"))
+    with pytest.raises(storage.Unavailable), events.Events() as happened:
+        happened.open(place, 0, report=True)
+        raise storage.Unavailable("503")
+    assert not (tmp_path / "run" / report.NAME).exists()
+    with events.Events() as happened:
+        happened.open(place, 0, report=True)
+    assert (tmp_path / "run" / report.NAME).exists()
+
+
+def test_the_command_that_resumes_a_run_does_not_start_it_anew(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["rljax/__main__.py", "--config=x", "--fresh", "--set", "task=a(1)", "--fresh=1"])
+    assert events.command() == ["python", "-m", "rljax", "--config=x", "--set", "task=a(1)"]

@@ -405,6 +405,17 @@ def test_the_logs_of_a_remote_work_directory_are_mirrored(store, tmp_path):
     assert storage.names(directory.path) == ["metrics.jsonl", "tensorboard"]
 
 
+def test_a_resumed_run_knows_its_number_at_weights_and_biases(store):
+    for start in range(2):  # the second one on another machine
+        directory = workdirs.WorkDirectory(f"{BUCKET}/numbered")
+        directory.open()
+        marker = directory.logs / "wandb.id"
+        assert start == 0 or marker.read_text() == "1234abcd"
+        marker.write_text("1234abcd")
+        directory.close()
+        marker.unlink()
+
+
 def test_a_log_left_here_counts_where_the_remote_one_is_its_beginning(store):
     def open_(place):
         directory = workdirs.WorkDirectory(place)

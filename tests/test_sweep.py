@@ -216,7 +216,7 @@ def test_the_table_of_seeds_has_students_interval():
     out = io.StringIO()
     seeds.table({s: result(x) for s, x in enumerate((0.2, 0.3, 0.4))}, rich.console.Console(file=out, width=100))
     # mean 30, s = 10, t_2 = 4.3027: half of the width is 4.3027 * 10 / sqrt(3) = 24.84
-    assert "30.0 [5.2, 54.8]" in out.getvalue() and "50.0 [50.0, 50.0]" in out.getvalue()
+    assert "30.0 [5.2, 54.8]" in out.getvalue() and out.getvalue().rstrip().endswith(" 50.0")
 
 
 @pytest.mark.full

@@ -20,6 +20,7 @@ from rljax.data import storage
 from rljax.host import owners
 
 LOGS = tuple(f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "verdicts", "events"))
+_KEPT = (*LOGS, "wandb.id")  # local files of a remote directory that a resumed run reads
 _SECONDS = 60.0  # between two uploads of the thread
 
 
@@ -72,9 +73,9 @@ class WorkDirectory:
         for entry in self.logs.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)  # TensorBoard events, which are rewritten
-            elif entry.name not in LOGS:
+            elif entry.name not in _KEPT:
                 entry.unlink()
-        for name in LOGS:
+        for name in _KEPT:
             local, remote = self.logs / name, self.read(name)
             if remote is None:
                 local.unlink(missing_ok=True)

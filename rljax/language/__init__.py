@@ -10,7 +10,7 @@
 ``reached``   Digests of the modules outside rljax that a config reaches: ``recording``, ``digests``, ``differences``.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
-``messages``  Shortens and escapes user text in error messages: ``shown``, ``printable``.
+``messages``  Shortens and escapes user text in messages: ``shown``, ``printable``, ``escaped``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
 
 Names, types and ranges are those of Python signatures and annotations. Every folder may import this one, which imports

@@ -18,8 +18,12 @@ def shown(value: Any) -> str:
 
 def printable(message: Any) -> str:
     """Return a message on one line, shortened to 4,000 characters, with escapes for what could control a terminal."""
-    text = " ".join(_shortened(str(message), _LONGEST_MESSAGE).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped(" ".join(_shortened(str(message), _LONGEST_MESSAGE).split()))
+
+
+def escaped(text: str) -> str:
+    """Return a text with escapes for what could control a terminal, except line breaks."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def argument(argv: Sequence[str], meaning: str) -> str:

@@ -17,6 +17,7 @@ Files of a run
 ``glossary``       Unit, meaning and bad values of every metric.
 ``watch``          Symptoms of failure in the metrics, and their remedies: ``Watcher``.
 ``progress``       The progress line: ``Progress``.
+``terminal``       Tables of text in a terminal: ``show``.
 ``plots``          The learning curve and pass@k: ``learning_curve``, ``passk``.
 ``reports``        Pages on runs, rollouts and metrics in the terminal, and the comparison of several: ``compare``.
 

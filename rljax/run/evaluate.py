@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import rich.console
-import rich.table
 import rich.text
 from absl import flags
 
@@ -26,7 +25,7 @@ from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
-from rljax.run import checkpoints, host_rollouts, passk, programs
+from rljax.run import checkpoints, host_rollouts, passk, programs, terminal
 from rljax.training import steps
 
 ROWS = 4096  # rows sampled at a time
@@ -163,32 +162,28 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
     """Print pass@k and greedy accuracy of evaluations side by side, then example completions of the last."""
     if not evaluations:
         return
-    console = console or rich.console.Console()
+    console = console or terminal.console()
     ks = sorted({int(k) for e in evaluations for k in e["pass_at_k"]})
-    out = rich.table.Table(title="held-out accuracy, % [95 % interval]")
-    out.add_column("")
-    for e in evaluations:
-        out.add_column(f"{e['name']}\n(step {e['step']})", justify="right")
 
     def percent(triple: Sequence[float] | None) -> str:
         return "" if triple is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in triple))
 
-    for k in ks:
-        out.add_row(f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations))
-    out.add_row("greedy", *(percent(e["greedy"]) for e in evaluations))
-    out.add_row("prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations))
+    rows = [[f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations)] for k in ks]
+    rows.append(["greedy", *(percent(e["greedy"]) for e in evaluations)])
+    rows.append(["prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations)])
     if any(e.get("unjudged") for e in evaluations):
-        out.add_row("unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations))
+        rows.append(["unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations)])
     if len({e.get("task") for e in evaluations}) > 1:
-        out.add_row("task", *(e.get("task", "") for e in evaluations))
-    console.print(out)
+        rows.append(["task", *(e.get("task", "") for e in evaluations)])
+    columns = ["", *(f"{e['name']}\n(step {e['step']})" for e in evaluations)]
+    terminal.show(console, columns, rows, title="held-out accuracy, % [95 % interval]")
     if any(e.get("unjudged") for e in evaluations):
         console.print(rich.text.Text(f"unjudged: {host_rollouts.UNJUDGED}"))
     for e in evaluations[-1:]:
         console.print(f"sample completions ({e['name']}):")
         for x in e["examples"]:
-            parts = f"  {x['prompt']}", (x["completion"], "bold"), f"  {x['outcome']}, reward {x['reward']:g}"
-            console.print(rich.text.Text.assemble(*parts))  # no markup: a text may contain brackets
+            parts = terminal.text(f"  {x['prompt']}"), terminal.text(x["completion"], "bold")
+            console.print(rich.text.Text.assemble(*parts, f"  {x['outcome']}, reward {x['reward']:g}"))
 
 
 def load(

@@ -19,11 +19,13 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from typing import Any
 
 import jax
 
+from rljax.data import storage
 from rljax.host import workdirs
 from rljax.run import steplog
 from rljax.run.reports import report as reports
@@ -46,6 +48,7 @@ class Events(contextlib.AbstractContextManager):
         self._log: steplog.StepLog | None = None
         self._records: list[dict[str, Any]] = []
         self._texts: set[str] = set()
+        self._lock = threading.Lock()  # the thread that uploads logs warns too
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Events":
@@ -53,9 +56,9 @@ class Events(contextlib.AbstractContextManager):
         show, handler = warnings.showwarning, logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.warn(record.getMessage())
 
-        def record(message: Any, category: Any, *place: Any) -> None:
+        def record(message: Any, category: Any, *place: Any, **more: Any) -> None:
             self.warn(f"{category.__name__}: {message}")
-            show(message, category, *place)
+            show(message, category, *place, **more)
 
         warnings.showwarning = record
         self._stack.callback(setattr, warnings, "showwarning", show)
@@ -87,7 +90,7 @@ class Events(contextlib.AbstractContextManager):
         if self._log is None:
             self._records.append(record)
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._lock:
             self._log.append(record)
 
     def memory(self, event: str, step: int, **values: Any) -> None:
@@ -107,8 +110,15 @@ class Events(contextlib.AbstractContextManager):
             with contextlib.suppress(RuntimeError):  # devices may be lost
                 self.memory("end", self.step, reason=reason)
             self._log.close()
-        if self._directory is not None and self._report:
+        # a store that is down was waited for already
+        if self._directory is not None and self._report and not isinstance(error, storage.Unavailable):
             reports.save(self._directory)
+
+
+def command() -> list[str]:
+    """Return the command of this process, which resumes its run: without ``--fresh``."""
+    words = [word for word in sys.argv[1:] if word.lstrip("-").partition("=")[0] != "fresh"]
+    return ["python", "-m", "rljax", *words]
 
 
 def _machine() -> dict[str, Any]:
@@ -119,11 +129,10 @@ def _machine() -> dict[str, Any]:
             packages[name] = importlib.metadata.version(name)
     kinds = [device.device_kind for device in jax.devices()]
     home = pathlib.Path(__file__).parents[2]
-    started = pathlib.Path(sys.argv[0]).as_posix().endswith("rljax/__main__.py")
     return {
         "host": socket.gethostname(),
         "process": os.getpid(),
-        "command": ["python", "-m", "rljax", *sys.argv[1:]] if started else [],
+        "command": command() if pathlib.Path(sys.argv[0]).as_posix().endswith("rljax/__main__.py") else [],
         "folder": os.getcwd(),
         "python": platform.python_version(),
         "system": platform.platform(),

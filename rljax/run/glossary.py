@@ -10,7 +10,8 @@ import re
 from typing import NamedTuple
 
 import rich.console
-import rich.table
+
+from rljax.run import terminal
 
 
 class Entry(NamedTuple):
@@ -159,10 +160,7 @@ def lookup(name: str, entries: tuple[Entry, ...] = METRICS) -> Entry | None:
 
 def show(console: rich.console.Console | None = None) -> None:
     """Print the glossary."""
-    console = console or rich.console.Console()
+    console = console or terminal.console()
     titles = (("metrics.jsonl, every step", METRICS), ("timings.jsonl", TIMINGS), ("evaluations.jsonl", EVALUATIONS))
     for title, entries in titles:
-        table = rich.table.Table(*Entry._fields, title=title, title_justify="left", show_lines=True)
-        for entry in entries:
-            table.add_row(*entry)
-        console.print(table)
+        terminal.show(console, Entry._fields, entries, title=title, left=len(Entry._fields))

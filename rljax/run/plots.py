@@ -11,6 +11,7 @@ import functools
 import io
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -137,7 +138,7 @@ def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequen
     if len(panel.names) > 1 or panel.named:
         position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
         ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
-    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(7, integer=True))
     ax.tick_params(labelbottom=True)
 
 
@@ -162,7 +163,7 @@ def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Fig
     ks = sorted({int(k) for record in evaluations for k in record["pass_at_k"]})
     for i, record in enumerate(evaluations):
         color, dashes = COLORS[i % len(COLORS)], ("-", "--", ":")[i // len(COLORS) % 3]
-        label = f"{record['name']} (step {record['step']})"
+        label = plain(f"{record['name']} (step {record['step']})")
         rows = sorted((int(k), row) for k, row in record["pass_at_k"].items())
         x = [k for k, _ in rows]
         mean, low, high = np.array([row for _, row in rows], float).T
@@ -189,11 +190,21 @@ def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Fig
 
 
 def _line(ax: axes.Axes, history: Sequence[Record], phases: Sequence[tuple[str, int]], name: str, color: str) -> None:
-    label = name.replace("_", " ")
+    label = plain(name.replace("_", " "))
     for x, y in by_phase(points(history, name), phases).values():
-        ax.plot(x, y, color=color, alpha=0.25, linewidth=0.8)
-        ax.plot(x, smooth(y), color=color, linewidth=1.8, label=label)
+        curve(ax, x, y, color, label)
         label = "_"  # one legend entry for all phases
+
+
+def curve(ax: axes.Axes, x: np.ndarray, y: np.ndarray, color: str, label: str) -> None:
+    """Draw values light, and their moving average dark."""
+    ax.plot(x, y, color=color, alpha=0.25, linewidth=0.8)
+    ax.plot(x, smooth(y), color=color, linewidth=1.8, label=label)
+
+
+def plain(text: str) -> str:
+    """Return a text that matplotlib does not read as a formula."""
+    return re.sub(r"(?<!\\)\$", r"\\$", text)
 
 
 def by_phase(values: np.ndarray, phases: Sequence[tuple[str, int]]) -> dict[int, np.ndarray]:
@@ -265,7 +276,7 @@ def _figure(height: float = 6.0, width: float = 10.0) -> figure.Figure:
 
 def decorate(ax: axes.Axes, title: str, x: str, y: str) -> None:
     """Set the title and the labels of the axes, and draw a grid."""
-    ax.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    ax.set_title(plain(title), loc="left", fontsize=12, fontweight="bold")
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.grid(color="#DDDDDD", linewidth=0.7)

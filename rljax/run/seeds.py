@@ -4,8 +4,7 @@ The runs are processes, one after another, each with a work directory of its own
 was interrupted and goes on with the next one.
 """
 
-import json
-import math
+import dataclasses
 import re
 import signal
 import subprocess
@@ -13,15 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import rich.console
-import rich.table
-from scipy import special
 
 from rljax.config import schema
 from rljax.data import storage
 from rljax.language import messages
-from rljax.run import sweep
+from rljax.run import sweep, terminal
+from rljax.run.reports import intervals, runs, writing
 
 
 def read(text: str) -> list[int]:
@@ -84,38 +81,30 @@ def without(words: Sequence[str], *names: str) -> list[str]:
 def evaluations(workdir: str) -> dict[str, Mapping[str, Any]]:
     """Return the last evaluation of each name in a work directory."""
     path = storage.path(workdir) / "evaluations.jsonl"
-    records = [json.loads(line) for line in storage.read(path).splitlines()] if storage.exists(path) else []
-    return {record["name"]: record for record in records}
+    return {record["name"]: record for record in runs.log(path)}
 
 
 def table(results: Mapping[int, Mapping[str, Any]], console: rich.console.Console | None = None) -> None:
-    """Print pass@1 and greedy accuracy of each seed, and their means with Student's t interval over seeds.
+    """Print pass@1 and greedy accuracy of each seed, and their means with the intervals of ``compare``.
 
     Args:
       results: evaluations by name, of each seed.
       console: where to print; standard output by default.
     """
     names = list(dict.fromkeys(name for records in results.values() for name in records if name != "training"))
-    out = rich.table.Table(title="held-out accuracy, %; mean [95 % interval over seeds]")
-    out.add_column("seed")
-    columns = []
+    columns = {}
     for name in names:
         records = [records[name] for records in results.values() if name in records]
-        columns.append([100 * record["pass_at_k"]["1"][0] for record in records])
-        columns.append([100 * record["greedy"][0] for record in records])
-        out.add_column(f"{name}\npass@1", justify="right")
-        out.add_column(f"{name}\ngreedy", justify="right")
-    for seed, *values in zip(results, *columns, strict=True):
-        out.add_row(str(seed), *(f"{value:.1f}" for value in values))
-    out.add_section()
-    out.add_row("mean", *map(_mean, columns))
-    (console or rich.console.Console(width=None if sys.stdout.isatty() else 160)).print(out)
+        columns[f"{name}\npass@1"] = [record["pass_at_k"]["1"][0] for record in records]
+        columns[f"{name}\ngreedy"] = [record["greedy"][0] for record in records]
+    rows = [
+        [str(seed), *(f"{100 * x:.1f}" for x in row)] for seed, *row in zip(results, *columns.values(), strict=True)
+    ]
+    rows.append(["mean", *map(_mean, columns.values())])
+    title = "held-out accuracy, %; mean [95 % interval over seeds]"
+    terminal.show(console or terminal.console(), ["seed", *columns], rows, title=title)
 
 
 def _mean(values: Sequence[float]) -> str:
-    """Return the mean of percentages with the interval mean -+ t_{n-1} s / sqrt(n)."""
-    count, mean = len(values), float(np.mean(values))
-    if count < 2:
-        return f"{mean:.1f}"
-    half = float(special.stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
-    return f"{mean:.1f} [{max(mean - half, 0.0):.1f}, {min(mean + half, 100.0):.1f}]"
+    row = {"quantity": "accuracy", **dataclasses.asdict(intervals.mean(values, unit=True))}
+    return f"{writing.mean(row)} {writing.interval(row)}".rstrip()

@@ -130,6 +130,7 @@ class Session(contextlib.AbstractContextManager):
         log = setup.settings.log
         due = log.rollouts and (step % log.rollouts == 0 or step == setup.phase.last)
         if rows is not None and due and self.written is not None:
+            self._log(setup)  # first the steps before: Weights & Biases ignores a step lower than the last one
             self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
         self.pending.append((step, values))
         if step % log.every == 0:

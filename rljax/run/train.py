@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 from ml_collections import config_flags
 
-from rljax import __main__, data
+from rljax import data
 from rljax.config import files, page, resolve, schema
 from rljax.language import messages, parse
 
@@ -161,7 +161,8 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping
     """Train; of several processes, process 0 prints."""
     from rljax.data import storage
     from rljax.host import processes
-    from rljax.run import evaluate, loop
+    from rljax.run import evaluate, events, loop
+    from rljax.run.reports import facts
 
     log = print if processes.leader() else lambda *_: None
     log(f"work directory: {workdir}")
@@ -169,26 +170,9 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping
         changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
         result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
     except (loop.Interrupted, storage.Unavailable, KeyboardInterrupt) as stopped:
-        command = " ".join(["python -m rljax", *(word for word in sys.argv[1:] if word.lstrip("-") != "fresh")])
-        log(f"{stopped} To resume, run the same command again:\n  {command}")
+        log(f"{stopped} To resume, run the same command again:\n  {shlex.join(events.command())}")
         sys.exit(loop.INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else loop.RESUMABLE)
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
-        print("next:" + "".join(f"\n  python -m rljax {command}" for command in _next(workdir, code)))
-
-
-def _next(workdir: str | pathlib.Path, code: Mapping[str, str]) -> list[str]:
-    """Return commands that look at a finished run."""
-    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code})
-    place = shlex.quote(str(workdir))
-    allowed = f" --allow_code={','.join(packages)}" if packages else ""
-    arguments = {
-        "report": place,
-        "compare": f"{place} OTHER_RUN",
-        "rollouts": place,
-        "metrics": place,
-        "evaluate": f"{place}{allowed}",
-        "sample": f"{place}{allowed}",
-    }
-    return [f"{name} {words}" for name, words in arguments.items() if name in __main__.COMMANDS]
+        print("next:" + "".join(f"\n  {command}" for command in facts.following(workdir, code)))

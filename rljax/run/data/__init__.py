@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> None:
     if command == "prepare":
         _prepare(given)
         return
-    from rljax.run.data import inspect, show, subjects  # here: they import jax
+    from rljax.run import terminal
+    from rljax.run.data import inspect, show  # here: they import jax
 
     f = flags.FLAGS
     given += [f.config] if f.config else []
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     names = names if command == "inspect" else ("split", "index", "count")
     options: dict[str, Any] = {name: f[name].value for name in names}
     function = inspect.report if command == "inspect" else show.examples
-    function(given[0], subjects.console(), changes=f.set, **options)
+    function(given[0], terminal.console(), changes=f.set, **options)
 
 
 def _prepare(paths: Sequence[str]) -> None:

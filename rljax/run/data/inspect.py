@@ -8,6 +8,7 @@ import rich.console
 from rljax import environments
 from rljax.data import overlap, rows
 from rljax.language import messages, parse
+from rljax.run import terminal
 from rljax.run.data import subjects, texts
 
 _QUANTILES = {"shortest": 0, "median": 50, "95 %": 95, "99 %": 99, "longest": 100}
@@ -69,11 +70,11 @@ def _columns(console: rich.console.Console, name: str, source: rows.Rows) -> Non
                 kinds.setdefault(column, set()).add(type(value).__name__)
                 lengths.setdefault(column, []).append(len(texts.as_text(value)))
     console.print(f"{name}: {len(source):,} rows; lengths in characters")
-    table = subjects.table(console, "column", "rows with a value", "type", *_QUANTILES)
-    for column, count in source.columns().items():
-        quantiles = _quantiles(lengths.get(column, [0]))
-        table.add_row(column, f"{count:,}", " ".join(sorted(kinds.get(column, ()))), *quantiles)
-    console.print(table)
+    lines = [
+        [column, " ".join(sorted(kinds.get(column, ()))), f"{count:,}", *_quantiles(lengths.get(column, [0]))]
+        for column, count in source.columns().items()
+    ]
+    terminal.show(console, ["column", "type", "rows with a value", *_QUANTILES], lines, left=2)
 
 
 def _quantiles(lengths: Sequence[int]) -> list[str]:
@@ -83,7 +84,7 @@ def _quantiles(lengths: Sequence[int]) -> list[str]:
 def _lengths(console: rich.console.Console, subject: subjects.Subject, most: int) -> None:
     """Print the lengths of prompts and demonstrations in tokens, and how many do not fit."""
     task = subject.task
-    table = subjects.table(console, "tokens", "number", *_QUANTILES, "limit", "do not fit")
+    lines = []
     for split in subjects.splits(task):
         limits = (task.prompt_length, task.completion_length)
         for name, counts, limit in zip(
@@ -92,8 +93,8 @@ def _lengths(console: rich.console.Console, subject: subjects.Subject, most: int
             if counts:
                 over = sum(count > limit for count in counts) if limit else 0
                 shown = [f"{len(counts):,}", *_quantiles(counts), f"{limit:,}" if limit else "none"]
-                table.add_row(f"{split} {name}", *shown, _part(over, len(counts)))
-    console.print(table)
+                lines.append([f"{split} {name}", *shown, _part(over, len(counts))])
+    terminal.show(console, ["tokens", "number", *_QUANTILES, "limit", "do not fit"], lines)
 
 
 def _part(count: int, total: int) -> str:

@@ -71,7 +71,7 @@ def _text(console: rich.console.Console, tokenizer: tokenizers.Tokenizer, ids: l
     """Return ids as text with special tokens; between ``[[ ]]`` if the console has no colours."""
     text = rich.text.Text()
     for part, special in tokenizers.visible(tokenizer, ids):
-        shown = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in part)
+        shown = messages.escaped(part)
         marked = special and not console.is_terminal
         text.append(f"[[{shown}]]" if marked else shown, f"{style} reverse" if special else style)
     return text

@@ -1,4 +1,4 @@
-"""What a user names: a config, a task or a file; and tables for a terminal."""
+"""What a user names: a config, a task or a file."""
 
 import glob
 import re
@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import rich.box
-import rich.console
-import rich.table
 
 from rljax import environments
 from rljax.config import files, resolve, schema
@@ -79,17 +76,3 @@ def lengths(subject: Subject, split: Any, most: int) -> tuple[list[int], list[in
     masks = task.prompts(index, split).mask, task.demonstrations(index, split, jax.random.key(0))[1]
     prompts, demonstrations = (jax.numpy.sum(mask > 0, axis=1).tolist() for mask in masks)
     return prompts, demonstrations
-
-
-def console() -> rich.console.Console:
-    """Return the console of standard output; lines are not broken if it is not a terminal."""
-    made = rich.console.Console(highlight=False, markup=False)
-    return made if made.is_terminal else rich.console.Console(highlight=False, markup=False, width=200)
-
-
-def table(console: rich.console.Console, *columns: str) -> rich.table.Table:
-    """Return an empty table, without lines if the console is not a terminal; columns but the first are numbers."""
-    made = rich.table.Table(box=rich.box.SIMPLE if console.is_terminal else None, pad_edge=False)
-    for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number else "left", no_wrap=not console.is_terminal)
-    return made

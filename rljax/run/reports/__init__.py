@@ -1,9 +1,10 @@
 """Looking at runs: pages and the terminal. All but ``records`` read files only and do not import JAX.
 
+``runs``             Work directories: finds them, and reads the files of each: ``find``, ``read``, ``Run``.
+
 One run
 ``report``           The page of a run, and its command: ``page``, ``write``.
 ``live``             The server of ``report --live``.
-``directory``        The files of a work directory: ``read``, ``Directory``.
 ``facts``            Phases, costs, warnings, commands and what ran, on the page.
 ``curves``           Curves by phase and held-out accuracy, on the page.
 ``completions``      Completions with colored tokens, on the page.
@@ -14,8 +15,6 @@ One run
 Comparison of runs
 ``compare``          The command, and the function of the same name.
 ``comparison``       Its result, shown as text, as a page or in a notebook: ``Comparison``.
-``folders``          The work directories among some folders and patterns: ``find``.
-``runs``             A run read from its work directory: ``load``, ``Run``.
 ``arms``             Runs grouped by the fields that are compared, and the checks that they may be averaged: ``group``.
 ``quantities``       What is compared: pass@k, final metrics, time and tokens: ``measure``.
 ``intervals``        Means over runs and differences, with intervals: ``mean``, ``difference``.

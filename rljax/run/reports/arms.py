@@ -52,8 +52,8 @@ def usable(every: Sequence[runs.Run], notes: Notes) -> list[runs.Run]:
         hint = f" --step {least} compares the runs as they were after step {least}." if least else ""
         raise ValueError(f"none of {len(every)} runs is finished.{hint}")
     for run in finished:
-        if later := [start for start in run.starts if start > 1]:
-            text = f"resumed at step {', '.join(map(str, later))}, so that the time includes several compilations"
+        if run.resumed:
+            text = f"resumed at step {', '.join(map(str, run.resumed))}, so that the time includes several compilations"
             notes[text].append(short(run, every))
     return finished
 

@@ -21,7 +21,7 @@ def style(number: int) -> dict[str, Any]:
 def label(name: str) -> str:
     """Return the name of an arm for a figure: short, and without formulas."""
     cut = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return cut.replace("$", r"\$")
+    return plots.plain(cut)
 
 
 def results(result: comparison.Comparison, legend: bool = True) -> list[figure.Figure]:
@@ -90,7 +90,7 @@ def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Fi
     every = result.loaded
     panels = [panel for run in every[:: max(1, len(every) // 8)] for panel in plots.panels(run.history)]
     units = {name: panel.unit for panel in panels for name in panel.names}
-    asked = [name for name in result.main if any(name in record for run in every for record in run.history[-1:])]
+    asked = [name for name in result.main if any(name in record for run in every for record in run.metrics[-1:])]
     figures = []
     for name in list(dict.fromkeys([*asked, *units]))[:12]:
         fig = plots.small()
@@ -99,15 +99,14 @@ def curves(result: comparison.Comparison, legend: bool = True) -> list[figure.Fi
             _band(ax, arm, name, i)
         plots.decorate(ax, name.replace("_", " "), "step", units.get(name, ""))
         longest = max(every, key=lambda run: run.steps)
-        plots.mark_phases(ax, plots.phases_of(longest.history), *ax.dataLim.intervalx)
-        ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        plots.mark_phases(ax, longest.phases, *ax.dataLim.intervalx)
+        ax.xaxis.set_major_locator(ticker.MaxNLocator(7, integer=True))
         figures.append(_with_legend(fig, legend))
     return figures
 
 
 def _band(ax, arm: arms.Arm, name: str, number: int) -> None:
-    phases = plots.phases_of(next(iter(arm.runs.values())).history)
-    parts = [plots.by_phase(plots.points(run.history, name), phases) for run in arm.runs.values()]
+    parts = [plots.by_phase(plots.points(run.history, name), run.phases) for run in arm.runs.values()]
     text = label(arm.name)
     for phase in sorted(set.intersection(*(set(part) for part in parts))):
         steps = sorted(set.intersection(*(set(part[phase][0]) for part in parts)))

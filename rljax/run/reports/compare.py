@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from absl import flags
 
 from rljax.data import storage
-from rljax.run.reports import arms, comparison, folders, quantities, runs
+from rljax.run.reports import arms, comparison, quantities, runs
+
+_LOGS = tuple(name for name in runs.LOGS if name != "rollouts")
 
 
 def compare(
@@ -46,7 +48,7 @@ def compare(
         the same value of ``over``.
     """
     places = [places] if isinstance(places, str | os.PathLike) else places
-    every, notes = [runs.load(path) for path in folders.find(places)], collections.defaultdict(list)
+    every, notes = [runs.read(path, names=_LOGS) for path in runs.find(places)], collections.defaultdict(list)
     if step is not None:
         every = [run.until(step) for run in every]
     finished = arms.usable(every, notes)

@@ -5,13 +5,14 @@ step when it is unfolded.
 """
 
 import json
+import math
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rljax.run.reports import directory, html
+from rljax.run.reports import html, runs
 
 BUDGET = 24_000
 """The most tokens of a page; fewer steps are shown, then fewer rows of the last one."""
@@ -31,7 +32,7 @@ def head() -> html.Html:
     return html.Html(pathlib.Path(__file__).with_name("completions.html").read_text())
 
 
-def section(run: directory.Directory, budget: int = BUDGET) -> html.Html:
+def section(run: runs.Run, budget: int = BUDGET) -> html.Html:
     """Return the completions of a run: of evenly spaced steps, the newest one unfolded.
 
     Args:
@@ -60,7 +61,7 @@ def section(run: directory.Directory, budget: int = BUDGET) -> html.Html:
     return html.join([chooser, *parts, data])
 
 
-def choose(records: Sequence[directory.Record], budget: int) -> list[int]:
+def choose(records: Sequence[runs.Record], budget: int) -> list[int]:
     """Return steps to show, evenly spaced, the newest always: as many as the budget of tokens allows."""
     cost: dict[int, int] = {}
     for record in records:
@@ -73,9 +74,9 @@ def choose(records: Sequence[directory.Record], budget: int) -> list[int]:
     return steps[-1:]
 
 
-def groups(rows: Iterable[directory.Record]) -> dict[Any, list[directory.Record]]:
+def groups(rows: Iterable[runs.Record]) -> dict[Any, list[runs.Record]]:
     """Return the rows of each prompt, by its group; records without one by the prompt's text."""
-    out: dict[Any, list[directory.Record]] = {}
+    out: dict[Any, list[runs.Record]] = {}
     for row in rows:
         out.setdefault(row.get("group", row["prompt"]), []).append(row)
     return out
@@ -99,12 +100,12 @@ def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:
     }
 
 
-def _cost(record: directory.Record) -> int:
+def _cost(record: runs.Record) -> int:
     return len(record.get("tokens", {}).get("text", ())) + len(record["completion"]) // 8
 
 
 def _step(
-    run: directory.Directory, rows: list[directory.Record], values: list[dict[str, Any]], budget: int, unfolded: bool
+    run: runs.Run, rows: list[runs.Record], values: list[dict[str, Any]], budget: int, unfolded: bool
 ) -> html.Html:
     parts, left = [], budget
     together = groups(rows)
@@ -114,7 +115,7 @@ def _step(
             left -= _cost(row)
             if left >= 0:
                 cards.append(_card(row, len(values)))
-                values.append(row.get("tokens", {}))
+                values.append({name: _finite(value) for name, value in row.get("tokens", {}).items()})
         if cards:
             prompt = html.tag("pre", _cut(members[0]["prompt"]), class_="prompt")
             more = len(members) - len(cards)
@@ -128,11 +129,18 @@ def _step(
     return html.tag("details", html.join([html.tag("summary", title), *parts]), open="open" if unfolded else "")
 
 
-def _card(row: directory.Record, number: int) -> html.Html:
+def _card(row: runs.Record, number: int) -> html.Html:
     kind = {"correct": "good", "wrong": "bad"}.get(row.get("outcome", ""), "quiet")
     above = html.tag("p", "  ".join(facts(row)), class_=f"facts {kind}")
     text = html.tag("pre", _cut(row["completion"]), class_="completion", data_row=str(number))
     return html.tag("div", html.join([above, text]), class_="card")
+
+
+def _finite(value: Any) -> Any:
+    """Return None for NaN and infinities, which are not JSON: a browser would refuse the numbers of all tokens."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cut(text: str) -> str:

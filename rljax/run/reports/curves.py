@@ -7,24 +7,26 @@ import numpy as np
 from matplotlib import figure
 
 from rljax.run import plots
-from rljax.run.reports import directory, html, pictures
+from rljax.run.reports import html, pictures, runs
 
 _POINTS = 80  # of a small curve in the table
 
 
-def section(run: directory.Directory) -> html.Html:
+def section(run: runs.Run) -> html.Html:
     """Return the curves of a run: the panels of its learning curve, and a small curve of every metric by phase."""
     if not run.metrics:
         return html.tag("p", "No metrics yet.")
-    figures = [*plots.learning_curves(run.metrics, run.phases), *losses(run.metrics)]
+    figures = [*plots.learning_curves(run.history, run.phases), *losses(run.history)]
     return html.join([pictures.gallery(figures), html.folded("Every metric, by phase", table(run))])
 
 
-def losses(history: Sequence[directory.Record]) -> list[figure.Figure]:
+def losses(history: Sequence[runs.Record]) -> list[figure.Figure]:
     """Return a figure for each phase with the terms of its losses, which have other scales in other phases."""
     figures = []
-    for phase, records in by_phase(history).items():
-        terms = [name for name in names(records) if name.rpartition("/")[2] == "loss" or name.startswith("loss/")]
+    for phase, records in runs.by_phase(history).items():
+        terms = [
+            name for name in runs.numbers(records) if name.rpartition("/")[2] == "loss" or name.startswith("loss/")
+        ]
         terms = [name for name in terms if not (name == "loss" and len(terms) == 2)]  # one term is the loss itself
         if not terms or (len(terms) == 1 and not any("reward" in record for record in records)):
             continue  # the loss of a phase without rewards is a panel of the learning curve
@@ -32,35 +34,21 @@ def losses(history: Sequence[directory.Record]) -> list[figure.Figure]:
         ax = figures[-1].subplots()
         for color, name in zip(plots.COLORS, terms, strict=False):
             step, value = plots.points([{k: r[k] for k in ("step", name) if k in r} for r in records], name).T
-            ax.plot(step, value, color=color, alpha=0.25, linewidth=0.8)
-            ax.plot(step, plots.smooth(value), color=color, linewidth=1.8, label=name)
+            plots.curve(ax, step, value, color, plots.plain(name))
         plots.decorate(ax, f"Losses of {phase}", "step", "minimized")
         ax.legend(frameon=False, fontsize=9)
     return figures
 
 
-def table(run: directory.Directory) -> html.Html:
+def table(run: runs.Run) -> html.Html:
     """Return a table of every metric by phase: its first value, the mean of the last tenth, and a small curve."""
     rows = []
-    for phase, records in by_phase(run.metrics).items():
-        for name in names(records):
+    for phase, records in runs.by_phase(run.metrics).items():
+        for name in runs.numbers(records):
             values = [float(record[name]) for record in records if name in record]
-            ends = values[0], directory.tail(records, name)
+            ends = values[0], runs.tail(records, name)
             rows.append([f"{phase}: {name}", *ends, min(values), max(values), spark(values)])
     return html.table(["metric", "first", "last tenth", "smallest", "largest", ""], rows)
-
-
-def by_phase(records: Sequence[directory.Record]) -> dict[str, list[directory.Record]]:
-    """Return records by the name of their phase, in order."""
-    out: dict[str, list[directory.Record]] = {}
-    for record in records:
-        out.setdefault(record.get("phase", ""), []).append(record)
-    return out
-
-
-def names(records: Sequence[directory.Record]) -> list[str]:
-    """Return the names of the metrics of records, sorted."""
-    return sorted({name for record in records for name in record} - {"step", "phase"})
 
 
 def thinned(values: Sequence[float], points: int) -> list[float]:
@@ -82,7 +70,7 @@ def spark(values: Sequence[float]) -> html.Html:
     return html.Html(f'<svg viewBox="0 0 120 20" width="120" height="20" aria-hidden="true">{line}</svg>')
 
 
-def evaluations(run: directory.Directory) -> html.Html:
+def evaluations(run: runs.Run) -> html.Html:
     """Return pass@k of the evaluations at the ends of phases, and a table of all evaluations."""
     if not run.evaluations:
         return html.tag("p", "No evaluations yet.")

@@ -1,22 +1,23 @@
 """The parts of a report that are text and tables: status, phases, costs, warnings, commands, what ran."""
 
 import json
+import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from rljax.run.reports import directory, html
+from rljax.run.reports import html, runs
 
 _REST = ("seconds", "tokens_per_second")  # the other timings are parts of the seconds
 
 
-def status(run: directory.Directory) -> html.Html:
+def status(run: runs.Run) -> html.Html:
     """Return where the run is, in a sentence."""
     starts, ends = run.of("start"), run.of("end")
-    place = f"Step {run.last} of {run.steps}" if run.steps else f"Step {run.last}"
+    place = f"Step {run.steps} of {run.planned}" if run.planned else f"Step {run.steps}"
     latest = run.events[-1] if run.events else {}
     if latest.get("event") == "end":
         reason = ends[-1].get("reason", "")
@@ -34,41 +35,34 @@ def status(run: directory.Directory) -> html.Html:
                 class_="good" if how == "finished" else "bad" if how.startswith("stopped") else "",
             ),
             html.tag("p", html.join([html.tag("code", name), "on", html.tag("code", run.config.get("task", ""))])),
-            html.tag("p", run.place, class_="quiet"),
+            html.tag("p", run.path, class_="quiet"),
         ]
     )
 
 
-def phases(run: directory.Directory) -> html.Html:
+def phases(run: runs.Run) -> html.Html:
     """Return a table of the phases: what each trains, and its last metrics."""
-    shown = [name for name in ("reward", "accuracy", "entropy", "kl", "length", "loss") if _any(run.metrics, name)]
+    present = runs.numbers(run.metrics)
+    shown = [name for name in ("reward", "accuracy", "entropy", "kl", "length", "loss") if name in present]
     rows, first = [], 0
     for name, last in run.phases:
-        own = run.config["phase"][name] or {}
         records = [record for record in run.metrics if first < record["step"] <= last]
         described = re.search(
             rf"^phase {re.escape(name)}: .*, (\d+ prompts x \d+) samples$", run.algorithm, re.MULTILINE
         )
         size = described[1].replace(" prompts", "") if described else None
-        call = own.get("algorithm") or run.config.get("algorithm")
-        rows.append(
-            [name, f"{first + 1} to {last}", call, size, *(directory.tail(records, metric) for metric in shown)]
-        )
+        call = run.fields.get(f"phase.{name}.algorithm") or run.config.get("algorithm")
+        rows.append([name, f"{first + 1} to {last}", call, size, *(runs.tail(records, metric) for metric in shown)])
         first = last
     columns = ["phase", "steps", "algorithm", "prompts x samples", *shown]
     return html.table(columns, rows, caption="Metrics are means over the last tenth of a phase.", text=(1, 2, 3))
 
 
-def _any(records: Sequence[directory.Record], name: str) -> bool:
-    return any(name in record for record in records)
-
-
-def costs(run: directory.Directory) -> html.Html:
+def costs(run: runs.Run) -> html.Html:
     """Return how the time of a step divides into activities, by phase, and the largest memory."""
-    names = sorted({name for record in run.timings for name in record} - {"step", "phase", *_REST})
+    names = [name for name in runs.numbers(run.timings) if name not in _REST]
     rows = []
-    for phase in dict.fromkeys(record["phase"] for record in run.timings):
-        records = [record for record in run.timings if record["phase"] == phase]
+    for phase, records in runs.by_phase(run.timings).items():
         later = records[max(1, len(records) // 20) :] or records  # the first steps include compilation
         step, rate = (float(np.median([r.get(name, 0.0) for r in later])) for name in _REST)
         parts = [1000 * float(np.mean([r.get(name, 0.0) for r in later])) for name in names]
@@ -89,7 +83,7 @@ def costs(run: directory.Directory) -> html.Html:
     return html.join(parts)
 
 
-def warnings(run: directory.Directory) -> html.Html:
+def warnings(run: runs.Run) -> html.Html:
     """Return the warnings that the run printed, each once, with the step."""
     texts: dict[str, int] = {}
     for record in run.of("warning"):
@@ -100,30 +94,41 @@ def warnings(run: directory.Directory) -> html.Html:
     return html.tag("ul", html.join(items), class_="notes")
 
 
-def commands(run: directory.Directory) -> html.Html:
+def commands(run: runs.Run) -> html.Html:
     """Return what to type next."""
-    place, start = shlex.quote(run.place), (run.of("start") or [{}])[-1]
-    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in run.code})
-    allowed = f" --allow_code={','.join(packages)}" if packages else ""
-    lines = []
-    if run.last < run.steps and start.get("command"):
-        lines += [f"{shlex.join(start['command'])}   # resume"]
-    lines += [
-        f"python -m rljax evaluate --workdir {place} --samples 64{allowed}",
-        f"python -m rljax sample --workdir {place}{allowed}",
-        f"python -m rljax rollouts {place}",
-        f"python -m rljax metrics {place}",
-        f"python -m rljax report {place} --live",
-        f"python -m rljax compare {place} OTHER",
-        f"python -m rljax convert --source {place} --target OUT",
-    ]
+    start = (run.of("start") or [{}])[-1]
+    lines = following(run.path, run.code)
+    if run.steps < run.planned:
+        resume = [f"{shlex.join(start['command'])}   # resume"] if start.get("command") else []
+        lines = [*resume, f"{lines[0]} --live", *lines[1:]]
     return html.tag("pre", html.tag("code", "\n".join(lines)))
 
 
-def description(run: directory.Directory) -> html.Html:
+def following(path: str | os.PathLike[str], code: Iterable[str]) -> list[str]:
+    """Return the commands that look at a run.
+
+    Args:
+      path: its work directory.
+      code: the files outside rljax that its config reaches, which commands import only if they are allowed to.
+    """
+    place = shlex.quote(os.fspath(path))
+    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code})
+    allowed = f" --allow_code={','.join(packages)}" if packages else ""
+    return [
+        f"python -m rljax report {place}",
+        f"python -m rljax compare {place} OTHER_RUN",
+        f"python -m rljax rollouts {place}",
+        f"python -m rljax metrics {place}",
+        f"python -m rljax evaluate {place}{allowed}",
+        f"python -m rljax sample {place}{allowed}",
+        f"python -m rljax convert {place} --target FOLDER{allowed}",
+    ]
+
+
+def description(run: runs.Run) -> html.Html:
     """Return the algorithm with every default, the config, and where it ran."""
-    flat = dict(_flat(run.config))
-    shown = [(name, json.dumps(value, ensure_ascii=False)) for name, value in flat.items()]
+    values = {name: value for name, value in run.fields.items() if value is not None}  # None: a phase inherits
+    shown = [(name, json.dumps(value, ensure_ascii=False)) for name, value in values.items()]
     parts = [
         html.tag("pre", html.tag("code", run.algorithm)),
         html.folded("Config: every field", html.table(("field", "value"), shown, text=(1,))),
@@ -135,13 +140,6 @@ def description(run: directory.Directory) -> html.Html:
         known = [(name, _plain(value)) for name, value in start.items() if name != "event"]
         parts.append(html.folded(f"Start {number}: machine and versions", html.table(("", ""), known, text=(1,))))
     return html.join(parts)
-
-
-def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    """Return the leaves of nested objects by dotted name; None, which a phase inherits, is left out."""
-    if isinstance(value, dict):
-        return [leaf for key, inner in value.items() for leaf in _flat(inner, f"{name}.{key}" if name else key)]
-    return [] if value is None else [(name, value)]
 
 
 def _plain(value: Any) -> str:

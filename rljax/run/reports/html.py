@@ -50,7 +50,7 @@ def page(title: str, sections: Sequence[tuple[str, Any]], *, lead: Any = "", hea
     """
     anchors = [re.sub(r"\W+", "-", heading.lower()).strip("-") for heading, _ in sections]
     both = list(zip(anchors, sections, strict=True))
-    return string.Template(pathlib.Path(__file__).with_name("page.html").read_text()).substitute(
+    text = string.Template(pathlib.Path(__file__).with_name("page.html").read_text()).substitute(
         title=escape(title),
         lead=escape(lead),
         head=head,
@@ -59,6 +59,7 @@ def page(title: str, sections: Sequence[tuple[str, Any]], *, lead: Any = "", hea
             tag("section", join([tag("h2", heading), content]), id=anchor) for anchor, (heading, content) in both
         ),
     )
+    return text.encode(errors="replace").decode()  # a lone surrogate, as in text of bytes, has no UTF-8
 
 
 def table(

@@ -2,13 +2,14 @@
 
 import hashlib
 import http.server
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from rljax.data import storage
-from rljax.run.reports import directory, html
+from rljax.run.reports import html, runs
 
-_LOGS = ("config.json", *(f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "events")))
+_FILES = ("config.json", *(f"{name}.jsonl" for name in runs.LOGS))
 
 
 def script(seconds: float) -> html.Html:
@@ -44,22 +45,24 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, place: directory.Path, port: int, make: Callable[[], str]):
+    def __init__(self, place: runs.Path, port: int, make: Callable[[], str]):
         super().__init__(("127.0.0.1", port), _Handler)
         self._place, self._make = storage.path(place), make
         self._page: tuple[str, bytes] | None = None
+        self._lock = threading.Lock()  # a page is made once, and matplotlib's settings are those of the process
 
     def version(self) -> str:
         """Return a digest of the sizes of the files that the page is made of."""
-        sizes = [storage.size(self._place / name) if storage.exists(self._place / name) else -1 for name in _LOGS]
+        sizes = [storage.size(self._place / name) if storage.exists(self._place / name) else -1 for name in _FILES]
         return hashlib.sha256(repr(sizes).encode()).hexdigest()[:16]
 
     def page(self) -> bytes:
         """Return the page of the files as they are now."""
-        version = self.version()
-        if self._page is None or self._page[0] != version:
-            self._page = version, self._make().encode()
-        return self._page[1]
+        with self._lock:
+            version = self.version()
+            if self._page is None or self._page[0] != version:
+                self._page = version, self._make().encode()
+            return self._page[1]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -88,7 +91,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Print nothing for a request."""
 
 
-def serve(place: directory.Path, port: int, make: Callable[[], str]) -> None:
+def serve(place: runs.Path, port: int, make: Callable[[], str]) -> None:
     """Serve a page until Ctrl-C.
 
     Raises:

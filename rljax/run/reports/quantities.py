@@ -3,16 +3,12 @@
 import collections
 import dataclasses
 import difflib
-import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from rljax.run import passk
 from rljax.run.reports import arms, intervals, runs
 
-TAIL = 10  # metrics are averaged over the last tenth of the last phase
 COST = ("steps", "minutes", "tokens", "tokens/s")
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length")
 _UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups")  # in [0, 1], and so is pass@k
@@ -30,11 +26,9 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
     if final:
         values |= {f"pass@{k}": row[0] for k, row in sorted(final["pass_at_k"].items(), key=lambda item: int(item[0]))}
         values |= {"greedy": final["greedy"][0]} if "greedy" in final else {}
-    last = [record for record in run.history if record["phase"] == run.history[-1]["phase"]]
-    tail = last[-math.ceil(len(last) / TAIL) :]
-    for name in dict.fromkeys(name for record in tail for name in record):
-        if name not in ("step", "phase"):
-            values[name] = float(np.mean([record[name] for record in tail if name in record]))
+    last = next(reversed(runs.by_phase(run.metrics).values()), [])
+    for name in runs.numbers(last):
+        values[name] = runs.tail(last, name)
     rate = {"tokens/s": run.tokens / run.seconds} if run.seconds else {}
     return {**values, "steps": run.steps, "minutes": run.seconds / 60, "tokens": run.tokens, **rate}
 

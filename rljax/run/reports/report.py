@@ -14,7 +14,7 @@ from absl import flags
 
 from rljax.data import storage
 from rljax.host import workdirs
-from rljax.run.reports import completions, curves, directory, facts, html, live
+from rljax.run.reports import completions, curves, facts, html, live, runs
 
 NAME = "report.html"
 
@@ -23,7 +23,7 @@ class ReportWarning(UserWarning):
     """The report of a run could not be written; the run itself is complete."""
 
 
-def page(run: directory.Directory, refresh: float | None = None) -> str:
+def page(run: runs.Run, refresh: float | None = None) -> str:
     """Return the report of a run.
 
     Args:
@@ -43,14 +43,14 @@ def page(run: directory.Directory, refresh: float | None = None) -> str:
         ("Next commands", facts.commands(run)),
         ("What ran", facts.description(run)),
     ]
-    title = f"{run.config.get('name', 'run')}: {storage.path(run.place).name}"
+    title = f"{run.config.get('name', 'run')}: {storage.path(run.path).name}"
     head = [completions.head()]
     if refresh is not None:
         head.append(live.script(refresh))
     return html.page(title, sections, lead=facts.status(run), head=html.join(head))
 
 
-def write(place: directory.Path, logs: directory.Path | None = None) -> str:
+def write(place: runs.Path, logs: runs.Path | None = None) -> str:
     """Write the report of a work directory; return its path.
 
     Args:
@@ -58,7 +58,7 @@ def write(place: directory.Path, logs: directory.Path | None = None) -> str:
       logs: the local folder of its logs, if they are not there.
     """
     target = storage.path(place) / NAME
-    storage.write(target, page(directory.read(place, logs)))
+    storage.write(target, page(runs.read(place, logs)))
     return str(target)
 
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) != 2:
         raise ValueError("expected one argument: a work directory")
     if flags.FLAGS.live:
-        live.serve(argv[1], flags.FLAGS.port, lambda: page(directory.read(argv[1]), refresh=5.0))
+        live.serve(argv[1], flags.FLAGS.port, lambda: page(runs.read(argv[1]), refresh=5.0))
         return
     start = datetime.datetime.now()
     path = write(argv[1])

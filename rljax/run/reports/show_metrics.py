@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import rich.console
-import rich.table
 from absl import flags
 
 from rljax.data import storage
-from rljax.run import glossary
-from rljax.run.reports import curves, directory
+from rljax.run import glossary, terminal
+from rljax.run.reports import curves, runs
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
 
 
-def read(place: directory.Path) -> list[directory.Record]:
+def read(place: runs.Path) -> list[runs.Record]:
     """Return the metrics of each step of a work directory, or of a ``metrics.jsonl``.
 
     Raises:
@@ -34,16 +33,16 @@ def read(place: directory.Path) -> list[directory.Record]:
     path = path / "metrics.jsonl" if storage.is_dir(path) else path
     if not storage.exists(path):
         raise FileNotFoundError(f"no metrics in {path}")
-    return directory.log(path)
+    return runs.log(path)
 
 
-def chosen(records: Sequence[directory.Record], patterns: Sequence[str]) -> list[str]:
+def chosen(records: Sequence[runs.Record], patterns: Sequence[str]) -> list[str]:
     """Return the names of metrics that match any of the patterns, all without a pattern; sorted.
 
     Raises:
       ValueError: a pattern matches none.
     """
-    present = curves.names(records)
+    present = runs.numbers(records)
     for pattern in patterns:
         if not fnmatch.filter(present, pattern):
             from rljax.language import parse  # imports JAX, which the table does without
@@ -52,20 +51,17 @@ def chosen(records: Sequence[directory.Record], patterns: Sequence[str]) -> list
     return [name for name in present if not patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 
-def table(records: Sequence[directory.Record], names: Sequence[str], console: rich.console.Console) -> None:
+def table(records: Sequence[runs.Record], names: Sequence[str], console: rich.console.Console) -> None:
     """Print first and last values of metrics by phase, and a small curve of each."""
-    for phase, rows in curves.by_phase(records).items():
-        out = rich.table.Table(title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}", title_justify="left")
-        out.add_column("metric")
-        for column in ("first", "last", "last tenth", "smallest", "largest"):
-            out.add_column(column, justify="right")
-        out.add_column("", no_wrap=True)
+    columns = ["metric", "first", "last", "last tenth", "smallest", "largest", ""]
+    for phase, rows in runs.by_phase(records).items():
+        lines = []
         for name in names:
             values = [float(row[name]) for row in rows if name in row]
             if values:
-                ends = values[0], values[-1], directory.tail(rows, name), min(values), max(values)
-                out.add_row(name, *(f"{value:.4g}" for value in ends), spark(values))
-        console.print(out)
+                ends = values[0], values[-1], runs.tail(rows, name), min(values), max(values)
+                lines.append([name, *(f"{value:.4g}" for value in ends), spark(values).ljust(_WIDTH)])
+        terminal.show(console, columns, lines, title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}")
 
 
 def spark(values: Sequence[float]) -> str:
@@ -76,7 +72,7 @@ def spark(values: Sequence[float]) -> str:
     return "".join(_BLOCKS[round(scale * (y - low))] for y in points)
 
 
-def values(records: Sequence[directory.Record], names: Sequence[str], file: TextIO) -> None:
+def values(records: Sequence[runs.Record], names: Sequence[str], file: TextIO) -> None:
     """Write the metrics of every step as comma-separated values."""
     writer = csv.DictWriter(file, ["step", "phase", *names], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -101,4 +97,4 @@ def main(argv: Sequence[str]) -> None:
     if flags.FLAGS.csv:
         values(records, names, sys.stdout)
     else:
-        table(records, names, rich.console.Console())
+        table(records, names, terminal.console())

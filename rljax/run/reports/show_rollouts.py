@@ -18,7 +18,8 @@ import rich.text
 from absl import flags
 
 from rljax.data import storage
-from rljax.run.reports import completions, directory
+from rljax.run import terminal
+from rljax.run.reports import completions, runs
 
 COLOURS = ("advantage", "ratio", "entropy", "kl", "logp", "none")
 _BORDERS = {"correct": "green", "wrong": "red"}
@@ -26,7 +27,7 @@ _LOW, _HIGH, _WHITE = np.array([230, 140, 60]), np.array([90, 160, 220]), np.arr
 
 
 def show(
-    source: directory.Path | Sequence[Mapping[str, Any]],
+    source: runs.Path | Sequence[Mapping[str, Any]],
     *,
     step: int | None = None,
     prompt: str | None = None,
@@ -62,7 +63,7 @@ def show(
         scale = _scale(rows, colour)
         shown = [
             (
-                rich.text.Text(_printable(group[0]["prompt"]), "bold"),
+                terminal.text(group[0]["prompt"], "bold"),
                 [_panel(record, colour, scale) for record in group],
             )
             for group in completions.groups(rows).values()
@@ -78,12 +79,12 @@ def show(
         console.print(*panels, sep="")
 
 
-def _records(source: directory.Path) -> list[directory.Record]:
+def _records(source: runs.Path) -> list[runs.Record]:
     path = storage.path(source)
     path = path / "rollouts.jsonl" if storage.is_dir(path) else path
     if not storage.exists(path):
         raise FileNotFoundError(f"no rollouts in {path}")
-    return directory.log(path)
+    return runs.log(path)
 
 
 def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:
@@ -91,7 +92,7 @@ def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:
 
 
 def _panel(record: Mapping[str, Any], colour: str, scale: float) -> rich.panel.Panel:
-    title = rich.text.Text(_printable("  ".join(completions.facts(record))))
+    title = terminal.text("  ".join(completions.facts(record)))
     border = _BORDERS.get(record.get("outcome", ""), "yellow")
     return rich.panel.Panel(_tokens(record, colour, scale), title=title, title_align="left", border_style=border)
 
@@ -101,12 +102,12 @@ def _tokens(record: Mapping[str, Any], colour: str, scale: float) -> rich.text.T
     tokens = record.get("tokens", {})
     values = completions.spread(tokens).get(colour)
     if values is None:
-        return rich.text.Text(_printable(record["completion"]))
+        return terminal.text(record["completion"])
     out, half = rich.text.Text(), len(tokens["text"]) // 2
     for i, (text, value) in enumerate(zip(tokens["text"], values, strict=True)):
         if i == half and tokens.get("omitted"):
             out.append(f" [{tokens['omitted']} tokens] ", "dim")
-        out.append(_printable(text), _style(_amount(colour, value) / scale, colour))
+        out.append_text(terminal.text(text, _style(_amount(colour, value) / scale, colour)))
     return out
 
 
@@ -117,7 +118,8 @@ def _amount(colour: str, value: float) -> float:
 def _scale(rows: Sequence[Mapping[str, Any]], colour: str) -> float:
     """Return the amount that has the full color."""
     values = [abs(_amount(colour, x)) for r in rows for x in completions.spread(r.get("tokens", {})).get(colour, ())]
-    return max(float(np.quantile(values, 0.98)), 1e-9) if values else 1.0
+    finite = [value for value in values if math.isfinite(value)]
+    return max(float(np.quantile(finite, 0.98)), 1e-9) if finite else 1.0
 
 
 def _style(amount: float, colour: str) -> str:
@@ -126,11 +128,6 @@ def _style(amount: float, colour: str) -> str:
     end = _LOW if amount < 0 or colour in ("entropy", "kl") else _HIGH
     red, green, blue = (_WHITE + (end - _WHITE) * strength).astype(int)
     return f"black on rgb({red},{green},{blue})"
-
-
-def _printable(text: str) -> str:
-    """Return text with non-printable characters escaped, which could otherwise control the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
 def define_flags() -> None:

@@ -45,23 +45,25 @@ class _Tables:
 class _Table:
     """A file of rows; its columns grow with the names of the rows, for which the file is rewritten."""
 
-    def __init__(self, path: pathlib.Path, rows: list[Mapping[str, Any]]):
-        self._path, self._rows = path, rows
-        self._columns: list[str] = []
-        self._rewrite()
+    def __init__(self, path: pathlib.Path, rows: Sequence[Mapping[str, Any]]):
+        self._path = path
+        self._columns = [*dict.fromkeys(name for row in rows for name in row)] or ["step", "phase"]
+        self._rewrite(rows)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._rows.append(row)
-        if row.keys() <= {*self._columns}:
+        added = [name for name in row if name not in self._columns]
+        if added:
+            with self._path.open(encoding="utf-8", newline="") as file:
+                rows = [*values_separated_by_commas.DictReader(file)]
+            self._columns += added
+            self._rewrite([*rows, row])
+        else:
             with self._path.open("a", encoding="utf-8", newline="") as file:
                 file.write(self._text([row]))
-        else:
-            self._rewrite()
 
-    def _rewrite(self) -> None:
-        self._columns = [*dict.fromkeys(name for row in self._rows for name in row)] or ["step", "phase"]
+    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         header = {name: name for name in self._columns}
-        storage.write(self._path, self._text([header, *self._rows]).encode())
+        storage.write(self._path, self._text([header, *rows]).encode())
 
     def _text(self, rows: Sequence[Mapping[str, Any]]) -> str:
         out = io.StringIO()

@@ -20,7 +20,7 @@ _COLUMNS = ("step", "prompt", "completion", "reward", "outcome", "advantage", "f
 def wandb(
     project: str, entity: str = "", group: str = "", mode: Literal["online", "offline"] = "online"
 ) -> sinks.Opener:
-    """Log to a project of Weights & Biases; a run resumed on the same machine continues its run there.
+    """Log to a project of Weights & Biases; a resumed run continues its run there.
 
     The service keeps the first value of a step: what a killed run had logged after its checkpoint stays, and what the
     resumed run repeats, which is equal, is ignored.
