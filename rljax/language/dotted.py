@@ -160,5 +160,5 @@ def _import(module: str, name: str, shown: str) -> object:
     reached.record(module)
     try:
         return getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # the module's own errors
+    except (Exception, SystemExit) as error:  # the module's own errors
         raise NotMarked(f"{shown} cannot be imported ({type(error).__name__}: {error}).") from error
