@@ -72,8 +72,9 @@ def _layout(mesh: jax.sharding.Mesh, rows: int) -> jax.sharding.NamedSharding:
 class Journal:
     """The scores of each step, stored so that they can be replayed. Without a log, nothing is stored.
 
-    Scores are replayed only if the step has produced the same completions again, and for the same judge. The leader writes the scores of all processes and broadcasts them when it reads them, so a
-    run may be resumed with another number of processes.
+    Scores are replayed only if the step has produced the same completions again, and for the same judge. The leader
+    writes the scores of all processes and broadcasts them when it reads them, so a run may be resumed with another
+    number of processes.
     """
 
     def __init__(self, log: metrics.StepLog | None, first: int, judge: str = ""):
