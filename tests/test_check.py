@@ -239,9 +239,10 @@ def test_what_a_library_raises_inside_a_recipe_has_the_line_of_the_recipe(tmp_pa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("call", ["dr_grpo()", "surrogate.preference()", "random_pair()", "implicit_negative()"])
-def test_the_battery_knows_widths_that_divide_pairs_and_draws(call):
-    assert failed(call) == []
+def test_the_battery_knows_widths_that_divide_pairs_and_draws():
+    for call in ("dr_grpo()", "surrogate.preference()"):
+        assert checks.padding(programs.Program(command.build(call)), random=False).passed, call
+    assert failed("random_pair()") == []
 
 
 def test_a_straight_through_bound_is_exact_where_the_ratio_is_huge():
