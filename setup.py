@@ -46,7 +46,7 @@ setuptools.setup(
         "tokenizers",
     ],
     extras_require={
-        "data": ["pyarrow"],  # parquet and Arrow files
+        "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains
         "gym": ["reasoning-gym"],
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),

@@ -13,7 +13,7 @@ from rljax.algorithms import battery
 from rljax.algorithms.battery import checks, command, programs
 from rljax.language import errors
 from rljax.training import checks as phase_checks
-from rljax.transforms import define
+from rljax.transforms import define, surrogate
 from tests import batch, tiny
 
 HERE = "tests.test_check"
@@ -222,7 +222,36 @@ def test_an_error_inside_a_recipe_has_its_line(tmp_path, monkeypatch):
     assert "line 6, in mine" in error.notes[0] and "algorithms.compse()" in error.notes[0]
 
 
+def test_what_a_library_raises_inside_a_recipe_has_the_line_of_the_recipe(tmp_path, monkeypatch):
+    (tmp_path / "study_of_libraries.py").write_text(
+        "import numpy as np\nfrom rljax import algorithms\n\n\n@algorithms.recipe\ndef mine(power=1):\n"
+        "    if power > 1:\n        raise ValueError('power must be 1')\n"
+        "    return np.stack([np.ones(2), np.ones(3)])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    error = raised_by(algorithms.seams.algorithm, "study_of_libraries.mine()", "config.algorithm")
+    assert isinstance(error, errors.CodeError) and "line 9, in mine" in error.notes[0]
+    error = raised_by(algorithms.seams.algorithm, "study_of_libraries.mine(power=2)", "config.algorithm")
+    assert type(error) is ValueError and "power must be 1" in str(error)
+
+
 # --- the battery -------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_the_battery_knows_widths_that_divide_pairs_and_draws():
+    for call in ("dr_grpo()", "surrogate.preference()"):
+        assert checks.padding(programs.Program(command.build(call)), random=False).passed, call
+    assert failed("random_pair()") == []
+
+
+def test_a_straight_through_bound_is_exact_where_the_ratio_is_huge():
+    rollout, scores = batch.records(batch.arrays())
+    rows = jnp.zeros_like(rollout.reward)
+    rollout = rollout.replace(extra={"solve_rate": rows + 0.9}, reward=rows, outcome=rows.astype(jnp.int32))
+    loss = types.Loss(log_ratio=jnp.full_like(rollout.mask, 20.0))
+    term = surrogate.implicit_negative().apply(loss, rollout, scores, (), jax.random.key(0)).terms["policy"]
+    np.testing.assert_array_equal(term, jnp.zeros_like(rollout.mask))  # -log(1)
 
 
 def failed(call):

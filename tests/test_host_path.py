@@ -356,6 +356,8 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
     assert [r["step"] for r in read(tmp_path, "verdicts")] == [1, 2, 3]
     resumed = host_rollouts.Journal(metrics.StepLog(path), 2)
     assert resumed.replay(3, completions(9)) is not None
+    changed = host_rollouts.Journal(metrics.StepLog(path), 2, judge="another reward")
+    assert changed.replay(3, completions(9)) is None
 
 
 # --- around it ------------------------------------------------------------------------------------

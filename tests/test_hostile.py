@@ -273,6 +273,20 @@ def test_code_is_allowed_by_package(trace, tmp_path):
     assert trace.exists()
 
 
+def test_a_run_may_not_name_a_reward_function_but_who_reads_it_may(trace, tmp_path, monkeypatch):
+    (tmp_path / "rewards_of_others.py").write_text("def right(completion, reference):\n    return 1.0\n")
+    (tmp_path / "rows.jsonl").write_text('{"question": "a"}\n{"question": "b"}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    task = "jsonl('rows.jsonl', answer='', reward='rewards_of_others:right')"
+    with pytest.raises(ValueError, match=r"the config of the run names 'rewards_of_others.right'.*--allow_code"):
+        evaluate.load(foreign(tmp_path / "one", task=task))
+    assert "rewards_of_others" not in sys.modules
+    with pytest.raises(ValueError, match=r"heldout=0\.1: holds out"):  # the reward has been resolved
+        evaluate.load(foreign(tmp_path / "two"), task=task)
+    assert "rewards_of_others" in sys.modules
+
+
 @pytest.mark.full
 def test_a_run_of_a_study_is_read_with_its_package_allowed(tmp_path):
     config = tiny.config("experiments.example_pieces.pieces.tapered_rloo()", phases=("main",), phase__main__steps=1)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import sys
 import textwrap
 from typing import Any
@@ -17,8 +18,8 @@ from rljax import environments, types
 from rljax.data import tokenizers
 from rljax.environments.questions import own, splits
 from rljax.environments.questions import task as questions
-from rljax.environments.verifiers import pool, rewards
-from rljax.language import dotted, parse
+from rljax.environments.verifiers import pool, process, rewards, worker
+from rljax.language import dotted, errors, parse
 from rljax.run import evaluate, host_rollouts
 from rljax.transforms import ops
 from tests import test_public_tokenizer as public
@@ -65,6 +66,25 @@ MODULE = """
 
     def solve(question):
         return 1.0
+
+    def all_columns(completion, answer, **row):
+        return {"reward": float(completion == str(answer)), "columns": len(row)}
+
+    def of_the_prompt(completion, prompt):
+        return 1.0
+
+    def of_a_column(completion, level):
+        return 1.0
+
+    def growing(completion, reference, *, meta):
+        meta["kind"].append("seen")
+        return len(meta["kind"])
+
+    def reward(completion):
+        return 1.0
+
+    def exact(completion, reference):
+        return float(completion in reference)
 
     class Model:
         def __init__(self, completion):
@@ -179,6 +199,8 @@ def test_a_bad_row_is_refused_with_its_file_and_line(folder, row, call, words):
         ("jsonl('my.jsonl', prompt='{question!r:>9}')", "only the name of a column may be in braces"),
         ("jsonl('my.jsonl', prompt='{question.__class__}')", "column 'question.__class__' .* is missing"),
         ("jsonl('my.jsonl', heldout=1.5)", "heldout=1.5: must be above 0 and at most 1"),
+        ("jsonl('my.jsonl', heldout=True)", "heldout=True: must be above 0 and at most 1"),
+        ("jsonl('my.jsonl', answer='')", "answer='': the reward function 'exact' compares with an answer"),
         ("jsonl('my.jsonl', heldout='my.jsonl')", "is the file of the training split"),
         ("jsonl('my.jsonl', system='Be brief.', chat=False)", "system='Be brief.': needs chat"),
         ("jsonl('my.jsonl', formats='boxed')", "only the reward functions number and boxed read a final answer"),
@@ -237,6 +259,16 @@ def test_rows_are_the_same_in_every_format_and_prompts_fit(folder):
         bare.demonstrations(np.array([0]), "train")
 
 
+def test_the_memory_of_a_bound_task_does_not_grow_with_the_longest_completion(folder):
+    sizes = []
+    for length in (8, 100_000):
+        bound = task(f"jsonl('my.jsonl', completion_length={length})").bind(tokenizers.make("bytes", ()))
+        sizes.append(len(pickle.dumps(bound.tokens)))
+        token, mask = bound.demonstrations(np.array([3]), "train")
+        assert token.shape == mask.shape == (1, length)
+    assert sizes[0] == sizes[1]
+
+
 def test_the_chat_template_is_used_if_there_is_one(folder):
     model = tokenizers.load(public.write(folder / "model", "byte level"))
     assert task("jsonl('my.jsonl')").bind(tokenizers.make("bytes", ())).chat is None
@@ -265,6 +297,67 @@ def test_a_reward_gets_the_columns_that_it_takes(folder):
     assert task("jsonl('my.jsonl', reward='my:right')").columns(0, "train") == {}
     made = task("jsonl('my.jsonl')")
     assert judged(made, f" {made.target(0, 'train')}\n")["outcome"] == "correct" and made.parts == ()
+
+
+def test_columns_named_as_a_parameter_that_is_taken_already_are_not_passed_again(folder):
+    rows = [{**row, "completion": "c", "reference": "r", "self": "s"} for row in ROWS]
+    write(folder / "named.jsonl", rows)
+    made = task("jsonl('named.jsonl', reward='my:all_columns')")
+    row_columns = len(rows[0]) + 1 - 2  # with the prompt, without completion and answer
+    assert judged(made, str(made.target(0, "train"))) == {"reward": 1.0, "columns": row_columns}
+
+
+def test_a_second_parameter_that_is_not_the_reference_is_refused(folder):
+    with pytest.raises(ValueError, match=r"of_the_prompt\(completion, prompt\): a second parameter is the reference"):
+        task("jsonl('my.jsonl', reward='my:of_the_prompt')")
+    with pytest.raises(ValueError, match=r"'level', is the reference, 'answer', and also"):
+        task("jsonl('my.jsonl', reward='my:of_a_column')")
+    assert judged(task("jsonl('my.jsonl', answer='level', reward='my:of_a_column')"), "x") == 1.0
+
+
+def test_a_reward_that_changes_its_arguments_changes_neither_the_rows_nor_what_others_get(folder):
+    made = task("jsonl('my.jsonl', reward={'my:growing': 1.0, 'my:picky': 0.0})")
+    for _ in range(2):
+        assert judged(made, "x")["growing"] == 2.0
+
+    def extend(text, target):
+        target.append(text)
+        return len(target)
+
+    target: list[str] = []
+    with pool.Verifiers(extend, workers=0) as verifiers:
+        assert [*verifiers.submit(["a", "b"], [target, target]).result().reward] == [1.0, 1.0]
+
+
+def test_names_of_rewards_hide_neither_the_sum_nor_a_built_in_one(folder):
+    assert judged(task("jsonl('my.jsonl', reward={'my:reward': 0.5})"), "x") == {
+        "outcome": "unjudged",
+        "reward": 0.5,
+        "rewards_of_test_questions.reward": 1.0,
+    }
+    write(folder / "lists.jsonl", [{"question": f"{i}?", "answer": ["a", "b"]} for i in range(60)])
+    made = task("jsonl('lists.jsonl', reward='my:exact')")  # of the user: the answer is passed as it is
+    assert made.parts == () and judged(made, "b") == 1.0
+    both = task("jsonl('my.jsonl', reward={'my:exact': 1.0, 'exact': 1.0})")
+    assert both.parts == ("rewards_of_test_questions.exact", "exact")
+    with pytest.raises(ValueError, match="do not differ in their names"):
+        rewards.combine({(lambda completion: 1.0): 1.0, (lambda completion: 2.0): 1.0})  # pyright: ignore
+
+
+def test_an_exception_while_a_reward_is_imported_has_the_line_of_the_user(folder):
+    (folder / "broken_module.py").write_text("BEST = {}['best']\ndef right(completion):\n    return 1.0\n")
+    with pytest.raises(errors.CodeError, match=r"reward: 'broken_module:right' cannot be imported .KeyError") as error:
+        task("jsonl('my.jsonl', reward='broken_module:right')")
+    assert 'broken_module.py", line 1' in "\n".join(error.value.notes)
+
+
+def test_what_all_completions_of_a_group_answer_fits_into_a_line():
+    scored = worker.score(long_error, ["x"] * 512, "", {})
+    assert len(json.dumps([0, scored])) < process._LONGEST_LINE
+
+
+def long_error(completions, reference):
+    raise ValueError("\u00e9" * 10_000)
 
 
 def test_several_rewards_are_parts_of_a_weighted_sum(folder):

@@ -14,7 +14,7 @@ from array_record.python import array_record_module
 
 from rljax import environments
 from rljax.data import overlap, rows, stored, tokenizers
-from rljax.data.rows import prepare
+from rljax.data.rows import prepare, text
 from rljax.run.data import inspect, show
 from tests import test_public_tokenizer as public
 
@@ -148,7 +148,7 @@ def test_without_pyarrow_the_package_is_named(written, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "rljax.data.rows.arrow", raising=False)
     monkeypatch.delattr(rows, "arrow", raising=False)
-    with pytest.raises(ValueError, match=r"pip install pyarrow"):
+    with pytest.raises(ValueError, match="pip install pyarrow"):
         rows.read(written / "a.parquet")
     assert len(rows.read(written / "a.jsonl")) == 20
 
@@ -304,3 +304,41 @@ def test_published_sets_are_read_in_their_own_columns(name, tmp_path):
         assert task.text(0, "heldout").startswith("What is 3 + 4?") and task.target(0, "heldout") == "7"
         assert task.reward("Answer: 7", "7")["outcome"] == "correct"
         assert task.reward("Answer: 8", "7")["outcome"] == "wrong"
+
+
+# --- files of others -----------------------------------------------------------------------------
+
+
+def test_compressed_rows_beyond_the_limit_are_refused_before_all_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LARGEST", 1 << 20)
+    values = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000), pyarrow.array(["x" * 1000]))
+    table = pyarrow.table({"question": values})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", store_schema=False)
+    plain = pyarrow.table({"question": ["x" * 1000] * 5000})
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    with pyarrow.ipc.new_file(tmp_path / "a.arrow", plain.schema, options=options) as writer:
+        writer.write_table(plain, max_chunksize=100)
+    line = json.dumps({"question": "x" * 1000}) + "\n"
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line.encode() * 5000))
+    (tmp_path / "big.jsonl").write_text(line * 5000)
+    monkeypatch.setattr(text, "LARGEST", 1 << 30)
+    prepare.prepare(tmp_path / "big.jsonl", tmp_path / "records")
+    monkeypatch.setattr(text, "LARGEST", 1 << 20)
+    for name in ("a.parquet", "a.arrow", "a.jsonl.gz", "records"):
+        with pytest.raises(ValueError, match=r"more than 1,048,576 bytes uncompressed"):
+            rows.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("key", ["type", "pythonClassName"])
+def test_a_data_set_of_tfds_that_names_code_imports_nothing(tmp_path, monkeypatch, key):
+    (tmp_path / "harmful_features.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "features.json").write_text(json.dumps({key: "harmful_features.Feature", "content": {}}))
+    (folder / "dataset_info.json").write_text(json.dumps({"name": "set", "version": "1.0.0", "fileFormat": "x"}))
+    with pytest.raises(ValueError, match=r"features\.json names 'harmful_features.Feature', code outside tfds"):
+        rows.read(folder)
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(ValueError, match="expected tfds:NAME/SPLIT"):
+        rows.read("tfds:huggingface:squad/train")

@@ -1,6 +1,7 @@
 """Files that others wrote: read within limits, JSON parsed strictly, errors in one line that names the file."""
 
 import collections
+import functools
 import json
 import os
 import re
@@ -44,8 +45,7 @@ def parse(data: bytes, where: str, integer: Callable[[str], int] = _integer) -> 
     """
     try:
         text = data.decode("utf-8-sig")
-        hooks = {"object_pairs_hook": _unique, "parse_constant": _finite, "parse_float": _finite}
-        value = json.loads(text, parse_int=integer, **hooks)
+        value = _decoder(integer).decode(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -61,6 +61,12 @@ def parse(data: bytes, where: str, integer: Callable[[str], int] = _integer) -> 
         raise ValueError(f"{where}: not JSON: {error.msg} ({line}column {error.colno})") from None
     except ValueError as error:
         raise ValueError(f"{where}: not JSON: {error}") from None
+
+
+@functools.cache
+def _decoder(integer: Callable[[str], int]) -> json.JSONDecoder:
+    hooks = {"object_pairs_hook": _unique, "parse_constant": _finite, "parse_float": _finite}
+    return json.JSONDecoder(parse_int=integer, **hooks)
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:

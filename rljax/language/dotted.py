@@ -7,7 +7,9 @@ A config is text, and importing a module executes it. A path is therefore resolv
 2. The module is imported, with the packages that it is part of. The object must have the mark of the kind that the
    field expects: ``config.task`` names a task.
 
-A reward function needs no decorator: the name of its first parameter is its mark; see ``reward``.
+A reward function needs no decorator: the name of its first parameter is its mark; see ``reward``. A config can thus
+call any public function on the path whose first parameter is named so, which is no more than whoever writes configs to
+run can do. The config of somebody else's run is read within ``only``, where no path outside rljax is imported.
 
 Worker processes of verifiers import this module, so it must not import JAX.
 """
@@ -160,5 +162,5 @@ def _import(module: str, name: str, shown: str) -> object:
     reached.record(module)
     try:
         return getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # the module's own errors
+    except (Exception, SystemExit) as error:  # the module's own errors
         raise NotMarked(f"{shown} cannot be imported ({type(error).__name__}: {error}).") from error

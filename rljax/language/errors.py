@@ -65,8 +65,17 @@ def is_message(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a function refuses its arguments: it raises ValueError or TypeError itself, or OSError."""
-    return isinstance(error, OSError) or (isinstance(error, ValueError | TypeError) and _raised(error) is not None)
+    """Return whether a function refuses its arguments: OSError, or its package or rljax raises ValueError or TypeError.
+
+    What a library raises that the function of a user calls is a mistake in the code of the user.
+    """
+    raised = _raised(error)
+    if raised is None or not isinstance(error, ValueError | TypeError):
+        return isinstance(error, OSError)
+    frames = (f for f, _ in traceback.walk_tb(error.__traceback__) if not _calls_only(f))
+    packages = [_module(frame).partition(".")[0] for frame in frames]
+    first = next((package for package in packages if package != "rljax"), "rljax")
+    return _module(raised.tb_frame).partition(".")[0] in ("rljax", "ml_collections", first)
 
 
 def trace(error: BaseException) -> str:

@@ -11,6 +11,7 @@ those of the signature, so the signature is the schema. ``lookup`` is the one pl
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -19,7 +20,7 @@ import math
 import re
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rljax.language import dotted, errors, foreign, hints, messages
@@ -128,8 +129,20 @@ def lookup(name: str, registry: Registry, field: str) -> Callable[..., Any]:
         return known
     if "." not in name or name.lower() in foreign.SAME:
         raise ValueError(f"{field}: unknown name {messages.shown(name)}.{nearest(name, registry.functions)}")
-    try:
+    with resolving(field):
         return dotted.load(name, registry.kind)
+
+
+@contextlib.contextmanager
+def resolving(field: str) -> Iterator[None]:
+    """Within the block, turn errors of ``dotted`` into errors of a field.
+
+    Raises:
+      ValueError: there is no such object; with the nearest name.
+      CodeError: its module cannot be imported; with the traceback.
+    """
+    try:
+        yield
     except dotted.Unknown as error:
         message, unknown, valid = error.args
         raise ValueError(f"{field}: {message}{nearest(unknown, valid)}") from None

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -219,7 +220,8 @@ def load(
             for name in config.phases:
                 config.phase[name].task = None
         tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
-        with dotted.only([*allow_code, task.partition("(")[0]]):
+        rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
+        with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
             program = programs.build(config, tokenizer)
         shape = program.steps[0].shape.params["policy"]
         params, _, number = saved.restore_params({"policy": shape}, step)

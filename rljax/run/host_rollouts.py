@@ -72,14 +72,14 @@ def _layout(mesh: jax.sharding.Mesh, rows: int) -> jax.sharding.NamedSharding:
 class Journal:
     """The scores of each step, stored so that they can be replayed. Without a log, nothing is stored.
 
-    Scores are replayed only if the step has produced the same completions again; a run that is resumed with a changed
-    config is scored again. The leader writes the scores of all processes and broadcasts them when it reads them, so a
-    run may be resumed with another number of processes.
+    Scores are replayed only if the step has produced the same completions again, and for the same judge. The leader
+    writes the scores of all processes and broadcasts them when it reads them, so a run may be resumed with another
+    number of processes.
     """
 
-    def __init__(self, log: metrics.StepLog | None, first: int):
-        """Read the records of steps after ``first``, which a resumed run repeats."""
-        self._log = log
+    def __init__(self, log: metrics.StepLog | None, first: int, judge: str = ""):
+        """Read the records of steps after ``first``, which a resumed run repeats; ``judge`` names task and reward."""
+        self._log, self._judge = log, judge
         self._records: dict[int, dict[str, Any]] = processes.from_leader(
             lambda: {r["step"]: r for r in log.read() if r["step"] > first} if log else {}
         )
@@ -101,7 +101,7 @@ class Journal:
         record = self._records.get(step)
         if record is None:
             return None
-        if record["completions"] != completions:
+        if record["completions"] != completions or record.get("judge") != self._judge:
             if self._log is not None:
                 self._log.cut(step - 1)  # this record and later ones are of another run
             self._records = {}
@@ -125,6 +125,7 @@ class Journal:
                 {
                     "step": step,
                     "completions": completions,
+                    "judge": self._judge,
                     "reward": verdict.reward,
                     "outcome": verdict.outcome,
                     "parts": verdict.parts,

@@ -3,6 +3,7 @@
 import base64
 import collections
 import contextlib
+import hashlib
 import json
 import sys
 import time
@@ -78,7 +79,9 @@ class Session(contextlib.AbstractContextManager):
             processes.check_shared(directory.path / "config.json")
         hosted = any(task.host for task in program.tasks)
         self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
-        self.journal = host_rollouts.Journal(self.verdicts, self.step)
+        judges = [(p.settings.task, p.settings.verifier.threshold, p.settings.verifier.timeout) for p in program.phases]
+        judge = hashlib.sha256(json.dumps([judges, code]).encode()).hexdigest()[:32]
+        self.journal = host_rollouts.Journal(self.verdicts, self.step, judge)
         self.watcher = watch.Watcher()
         for record in self.logger.history:  # what was reported before the run was resumed
             collections.deque(self.watcher.step(record["step"], record["phase"], record), maxlen=0)

@@ -106,6 +106,8 @@ def _extra(r: np.random.Generator, d: Arrays) -> Arrays:
         "match": np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]] * 6, np.float64),
         "tag": np.array([[0, 0, 1, 1, 2, 2]] * B),
         "token_score": r.normal(size=(B, T)),
+        "preference": np.array([1, -1, 0, 0, 0, 1, 0, -1, 0, -1, 1, 0], np.float64),  # a pair of each group
+        "margin": np.array([1] * 5 + [0.5] * 4 + [2] * 3, np.float64),
     }
 
 

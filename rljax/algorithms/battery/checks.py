@@ -61,12 +61,23 @@ def row_order(program: programs.Program, random: bool) -> Finding:
 
 
 def padding(program: programs.Program, random: bool) -> Finding:
-    """What padding holds and how wide it is does not matter."""
-    wide = program(edges.padded(program.arrays()))
-    cut = [(value, jax.tree.map(lambda x: x[:, :T] if x.ndim == 2 else x, g)) for value, g in _results(wide)]
+    """What padding holds and how wide it is does not matter, except that a reduction may divide by the width."""
+    outcomes, wide = program(program.arrays()), program(edges.padded(program.arrays()))
+    scales = [_scale(o.rows.coefficient, w.rows.coefficient) for o, w in zip(outcomes, wide, strict=True)]
+    cut = [
+        jax.tree.map(lambda x, s=s: s * (x[:, :T] if np.ndim(x) == 2 else x), result)
+        for s, result in zip(scales, _results(wide), strict=True)
+    ]
     advice = "the piece reads masked tokens or the width T: use rollout.mask, and ops.length for a row's tokens"
-    measured = _error(_results(program(program.arrays())), cut)
+    measured = _error(_results(outcomes), cut)
     return _finding("padding values and width do not matter", measured, CLOSE, advice, judged=not random)
+
+
+def _scale(coefficients: Any, wide: Any) -> float:
+    """Return the factor between the coefficients of two widths; 1 if they have several, or differ otherwise."""
+    pairs = [(np.asarray(x), np.asarray(wide[n])[:, :T]) for n, x in coefficients.items() if n != "metric"]
+    factor = max((np.sum(x) / np.sum(y) for x, y in pairs if np.sum(y)), default=1.0)
+    return float(factor) if all(np.allclose(x, factor * y, rtol=CLOSE) for x, y in pairs) else 1.0
 
 
 def micro_batches(program: programs.Program) -> Finding:

@@ -59,13 +59,13 @@ def findings(algorithm: types.Algorithm) -> Iterator[checks.Finding]:
     """Yield the result of each check; after a piece that returns another shape or raises, nothing else is checked."""
     program, what = programs.Program(algorithm), "shapes and dtypes"
     try:
-        first, other = (program(program.arrays(), jax.random.key(seed)) for seed in (0, 1))
+        first, *others = (program(program.arrays(), jax.random.key(seed)) for seed in range(5))
     except errors.CodeError as error:
         yield checks.Finding(what, False, "an error", "none", "\n".join([str(error), *error.notes]))
         return
     yield checks.Finding(what, True, "as declared", "none wrong")
-    pairs = zip(*(jax.tree.leaves([o.gradient for o in outcomes]) for outcomes in (first, other)), strict=True)
-    random = any(bool((x != y).any()) for x, y in pairs)
+    leaves, *drawn = (jax.tree.leaves([o.gradient for o in outcomes]) for outcomes in (first, *others))
+    random = any(bool((x != y).any()) for other in drawn for x, y in zip(leaves, other, strict=True))
     yield checks.masked(program)
     yield checks.row_order(program, random)
     yield checks.padding(program, random)

@@ -12,12 +12,11 @@
 ================  ====================================================================================
 """
 
+import bisect
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
-
-import numpy as np
 
 from rljax.data import storage
 from rljax.data.rows import files
@@ -55,11 +54,11 @@ class Rows(Sequence[Mapping[str, Any]]):
 
     def __init__(self, parts: Sequence[Part]):
         self._parts = parts
-        self._ends = np.cumsum([len(part) for part in parts])
+        self._ends = list(itertools.accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return int(self._ends[-1])
+        return self._ends[-1]
 
     def __getitem__(self, index: Any) -> Any:
         """Return a row; a slice gives a list."""
@@ -104,8 +103,8 @@ class Rows(Sequence[Mapping[str, Any]]):
         index = index + len(self) if index < 0 else index
         if not 0 <= index < len(self):
             raise IndexError(index)
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        return self._parts[number], int(index - (self._ends[number - 1] if number else 0))
+        number = bisect.bisect_right(self._ends, index)
+        return self._parts[number], index - (self._ends[number - 1] if number else 0)
 
 
 def read(path: storage.Path | Sequence[storage.Path], format: str = "") -> Rows:

@@ -1,6 +1,6 @@
 """Rows of parquet and Arrow files, and of folders written by ``save_to_disk``, by pyarrow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.data import documents, storage
@@ -64,18 +64,31 @@ def _table(file: str, format: str) -> Table:
     try:
         with _source(file) as source:
             if format == "parquet":
-                table = pyarrow.parquet.read_table(source)
+                reader = pyarrow.parquet.ParquetFile(source)
+                table = _limited(file, reader.iter_batches(_BATCH), reader.schema_arrow)
             elif source.read(6) == b"ARROW1":
-                table = pyarrow.ipc.open_file(source).read_all()
+                reader = pyarrow.ipc.open_file(source)
+                table = _limited(file, map(reader.get_batch, range(reader.num_record_batches)), reader.schema)
             else:
                 source.seek(0)
-                table = pyarrow.ipc.open_stream(source).read_all()
+                reader = pyarrow.ipc.open_stream(source)
+                table = _limited(file, reader, reader.schema)
             table.validate(full=True)  # texts are UTF-8, offsets are inside
     except (pyarrow.ArrowException, OSError, EOFError) as error:
         raise ValueError(f"{file}: a damaged {format} file: {messages.shown(str(error))}") from error
     if len(set(table.column_names)) < len(table.column_names):
         raise ValueError(f"{file}: a column twice: {messages.shown(table.column_names)}")
     return Table(file, table)
+
+
+def _limited(file: str, batches: Iterable[Any], schema: Any) -> Any:
+    """Return batches as a table; ValueError if they need more memory than a file may have: compression has no bound."""
+    kept, size = [], 0
+    for batch in batches:
+        kept.append(batch)
+        if (size := size + batch.nbytes) > text.LARGEST:
+            raise ValueError(f"{file}: more than {text.LARGEST:,} bytes uncompressed")
+    return pyarrow.Table.from_batches(kept, schema)
 
 
 def _source(file: str) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from rljax import data
-from rljax.data import storage
+from rljax.data import documents, storage
 from rljax.data.rows import files
 from rljax.language import messages, parse
 
@@ -45,7 +45,7 @@ def read(name: str) -> Prepared:
     """
     if name.startswith(files.TFDS):
         named, _, split = name.removeprefix(files.TFDS).rpartition("/")
-        if not named:
+        if not named or ":" in named:  # a name with a colon would be downloaded
             raise ValueError(f"{name}: expected {files.TFDS}NAME/SPLIT")
         try:
             builder: Any = tfds.builder(named)
@@ -56,6 +56,7 @@ def read(name: str) -> Prepared:
     else:
         folder, split = (name, "") if storage.is_dir(storage.path(name)) else name.rsplit("/", 1)
         local = storage.stage(folder, data.cache_folder()) if storage.remote(folder) else storage.path(folder)
+        _check(local)
         builder = tfds.builder_from_directory(str(local))
     splits = list(builder.info.splits)
     if not splits:
@@ -67,6 +68,19 @@ def read(name: str) -> Prepared:
         return Prepared(name, builder.as_data_source(split))
     except NotImplementedError as error:
         raise ValueError(f"{name}: not in array_record: {messages.shown(str(error))}") from error
+
+
+def _check(folder: Any) -> None:
+    """Raise ValueError if the settings of a data set name a class outside tfds: tfds would import its module."""
+    waiting: list[Any] = [documents.read(folder / "features.json")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            names = (value.get(key) for key in ("type", "pythonClassName", "python_class_name"))
+            for name in names:
+                if isinstance(name, str) and not name.startswith("tensorflow_datasets."):
+                    raise ValueError(f"{folder}: features.json names {messages.shown(name)}, code outside tfds")
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from rljax.data import documents, storage
 from rljax.language import messages
 
 LARGEST = 8 << 30  # bytes of a file, uncompressed; it is kept in memory
+
+_BATCH = 1024  # records that are read at once
 
 
 class Lines:
@@ -111,11 +113,19 @@ def _records(file: str) -> Lines:
     from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
     local = storage.stage(file, data.cache_folder()) if storage.remote(file) else file
+    records: list[bytes] = []
     try:
         reader: Any = array_record_module.ArrayRecordReader(str(local))
-        records: Sequence[bytes] = reader.read_all()
+        count, size = reader.num_records(), documents.size(local)
+        for start in range(0, count, _BATCH):
+            records += reader.read(start, min(start + _BATCH, count))
+            size += sum(map(len, records[start:]))
+            if size > LARGEST:
+                break
         reader.close()
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(f"{file}: not an array_record file: {messages.shown(str(error))}") from error
+    if size > LARGEST:
+        raise ValueError(f"{file}: more than {LARGEST:,} bytes uncompressed")
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     return Lines(file, b"".join(records), np.stack([ends - [len(r) for r in records], ends], axis=1), None)

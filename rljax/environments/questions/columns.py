@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import string
 from collections.abc import Mapping
 from typing import Any
@@ -102,4 +103,6 @@ def as_text(value: Any, name: str, where: str) -> str:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{where}: {name!r} is {messages.shown(value)}, expected a text or a number")
-    return str(int(value) if float(value).is_integer() else value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: {name!r} is {value}, expected a text or a finite number")
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

@@ -18,6 +18,8 @@ Role = Literal["system", "user", "assistant"]
 Chat = bool | str | tuple[tuple[Role, str], ...] | None
 Final = Literal["", "marked", "boxed"]
 
+_REFERENCE = ("", "reference", "target")  # names of a parameter that can only mean the reference
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -49,6 +51,13 @@ class Recipe:
         prompt, answer, shown = (
             columns.Template(name, getattr(self, name)) for name in ("prompt", "answer", "demonstration")
         )
+        has = read.columns()
+        for second in (part.second for part in judge.parts if part.second not in (answer.column, *_REFERENCE)):
+            if second in has:
+                raise ValueError(
+                    f"reward: its second parameter, {second!r}, is the reference, {messages.shown(self.answer)}, and "
+                    f"also the name of a column; call it reference, or write *, before it for the column"
+                )
         request = answers.STYLES[styles[0]].request if styles else ""
         after = request if self.instruction is None else self.instruction
         questions = []
@@ -57,7 +66,7 @@ class Recipe:
             asked = prompt.read(row, where, number=False)
             text = self.frame.format("\n".join(filter(None, (asked.strip(), after))))
             given = answer.value(row, where) if self.answer else ""
-            if self.final or any(part.name in rewards.BUILT_IN for part in judge.parts):
+            if self.final or any(part.path in rewards.BUILT_IN for part in judge.parts):
                 given = answer.read(row, where)
             reference = _final(given, self.final, where, self.answer) if self.final else given
             solution = self._solution(
@@ -119,7 +128,7 @@ def build(
     if overlong not in typing.get_args(Overlong):
         raise ValueError(f"overlong={overlong!r}: must be one of {', '.join(map(repr, typing.get_args(Overlong)))}")
     fraction = isinstance(heldout, int | float)
-    if fraction and not 0 < heldout <= 1:
+    if heldout is True or (fraction and not 0 < heldout <= 1):
         raise ValueError(f"heldout={heldout}: must be above 0 and at most 1 (all rows are held out), or a file")
     if heldout == path:
         raise ValueError(f"heldout={str(heldout)!r} is the file of the training split; choose another one")
@@ -130,6 +139,9 @@ def build(
         raise ValueError(f"formats: only the reward functions {' and '.join(rewards.FORMATS)} read a final answer")
     styles = () if native is None else answers.formats(recipe.formats, native, several=before is not None)
     judge = rewards.combine(recipe.reward, styles)
+    compared = [part.path for part in judge.parts if part.path in rewards.BUILT_IN]
+    if compared and not recipe.answer:
+        raise ValueError(f"answer='': the reward function {compared[0]!r} compares with an answer; name its column")
 
     def read(files: Any) -> list[Question]:
         return recipe.questions(rows.read(files, format), judge, styles)

@@ -6,6 +6,7 @@ items are sent in chunks. A worker that hangs or dies is replaced, and its unans
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import math
@@ -278,7 +279,8 @@ class Verifiers:
                 for first, rows in ((rows[0], rows) for rows in together.values()):
                     self.check()
                     judged = [texts[row] for row in rows]
-                    answers = worker.score(self._reward, judged, targets[first], columns[first])
+                    target, named = copy.deepcopy((targets[first], columns[first]))  # the reward may change them
+                    answers = worker.score(self._reward, judged, target, named)
                     _Item(pending, rows, b"").put(answers)
             return pending
         items = []

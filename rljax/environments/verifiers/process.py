@@ -20,7 +20,7 @@ _START_LIMIT = 120.0  # seconds for a worker to start and import the reward; a l
 _SEND_LIMIT = 10.0  # seconds for a worker to read a request
 _START_TRIES = 6  # workers in a row that may end while starting
 _BACKOFF = 0.1  # seconds to wait after the first of them; doubled after each
-_LONGEST_LINE = 1 << 20  # bytes
+_LONGEST_LINE = 1 << 24  # bytes; a group of 256 completions, each with a long error, needs some millions
 
 
 class WorkerError(RuntimeError):
@@ -95,7 +95,7 @@ class Process:
         try:
             while b"\n" not in self._received:
                 self._pipe.settimeout(max(deadline - time.monotonic(), 1e-3))
-                data = self._pipe.recv(_LONGEST_LINE)
+                data = self._pipe.recv(1 << 20)
                 if not data or len(self._received) > _LONGEST_LINE:
                     raise EOFError("its line is too long" if data else "it closed its pipe")
                 self._received += data

@@ -2,8 +2,12 @@
 
 fn(completion, reference, *, prompt, **row)     a number, or a mapping as ``worker.score`` reads it
 fn(completions, reference, *, prompt, **row)    all completions of a prompt; as many numbers or mappings
+
+``row`` lacks columns with the name of one of the first two parameters. A function may change its arguments: it gets
+copies of the reference and of the columns.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -39,7 +43,9 @@ class Part:
     name: str
     function: Callable[..., Any]
     weight: float = 1.0
-    reference: bool = True  # whether its second argument is the reference
+    path: str = ""  # its name, with its module
+    first: str = "completion"  # names of the first two parameters
+    second: str = "reference"  # "": it does not take the reference
     columns: tuple[str, ...] = ()  # keyword arguments: "prompt" and columns of a row
     required: tuple[str, ...] = ()  # those of them that have no default
     every: bool = False  # whether it takes all columns
@@ -47,11 +53,14 @@ class Part:
 
     def score(self, texts: Sequence[str], reference: Any, columns: Mapping[str, Any]) -> list[Any]:
         """Return what the function returns for each text."""
-        args = (reference,) if self.reference else ()
-        taken = {k: v for k, v in columns.items() if self.every or k in self.columns}
-        if not self.group:
-            return [self.function(text, *args, **taken) for text in texts]
-        return worker.each(self.function(list(texts), *args, **taken), len(texts))
+        hidden = {self.first, self.second}
+        taken = {k: v for k, v in columns.items() if k in self.columns or (self.every and k not in hidden)}
+
+        def judge(judged: Any) -> Any:
+            args, named = copy.deepcopy(((reference,) if self.second else (), taken))
+            return self.function(judged, *args, **named)
+
+        return worker.each(judge(list(texts)), len(texts)) if self.group else [judge(text) for text in texts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Rewards:
     def names(self) -> tuple[str, ...]:
         """Names of the numbers that are always returned besides the reward."""
         if self.plain:
-            return ("format",) if self.parts[0].name in FORMATS else ()
+            return ("format",) if self.parts[0].path in FORMATS else ()
         return tuple(part.name for part in self.parts)
 
     @property
@@ -101,7 +110,7 @@ class Rewards:
         """Those of them that have no default, without ``prompt``, which every row has."""
         return frozenset(name for part in self.parts for name in part.required) - {"prompt"}
 
-    def __call__(self, completion: Any, reference: Any = None, **columns: Any) -> Any:
+    def __call__(self, completion: Any, reference: Any = None, /, **columns: Any) -> Any:
         """Judge a completion, or with ``group`` all completions of a prompt."""
         texts = completion if self.group else [completion]
         scored = [part.score(texts, reference, columns) for part in self.parts]
@@ -142,11 +151,12 @@ def combine(reward: Reward, formats: Sequence[answers.Format] = ()) -> Rewards:
         if not worker.finite(weight):
             raise ValueError(f"reward: the weight of {messages.shown(name)} is {messages.shown(weight)}, not a number")
         parts.append(_part(name, float(weight), formats))
-    shared = {p.name for p in parts if p.name in ("reward", "outcome") or sum(q.name == p.name for q in parts) > 1}
-    if len(parts) > 1 and shared:  # the name of its module tells it from others
-        module = [getattr(part.function, "__module__", "") for part in parts]
-        named = zip(parts, module, strict=True)
-        parts = [dataclasses.replace(p, name=f"{m}.{p.name}") if p.name in shared else p for p, m in named]
+    names = [part.name for part in parts]
+    for i, name in enumerate(names):  # names of a result, and shared ones, are told apart by the module
+        if name in ("reward", "outcome") or names.count(name) > 1:
+            parts[i] = dataclasses.replace(parts[i], name=parts[i].path)
+    if len({part.name for part in parts}) < len(parts):
+        raise ValueError(f"reward: the functions {', '.join(names)} do not differ in their names")
     return Rewards(tuple(parts))
 
 
@@ -155,31 +165,35 @@ def _part(reward: Any, weight: float, formats: Sequence[answers.Format]) -> Part
         function = BUILT_IN[reward]
         if reward in FORMATS:
             function = functools.partial(function, formats=tuple(formats) or (FORMATS[reward],))
-        return Part(reward, function, weight)
+        return Part(reward, function, weight, path=reward)
     if isinstance(reward, str):
         if ":" not in reward:
             near = parse.nearest(reward, BUILT_IN)
             raise ValueError(f"reward={reward!r}: neither MODULE:FUNCTION nor a name of a reward function.{near}")
-        try:
+        with parse.resolving("reward"):
             function = dotted.reward(reward)
-        except dotted.Unknown as error:
-            message, unknown, valid = error.args
-            raise ValueError(f"reward: {message}{parse.nearest(unknown, valid)}") from None
-        except dotted.NotMarked as error:
-            raise ValueError(f"reward: {error}") from error.__cause__
+        module, _, name = reward.partition(":")
     elif callable(reward):
-        function = reward
+        function, module = reward, getattr(reward, "__module__", "")
+        name = getattr(function, "__name__", None) or type(function).__name__
     else:
         raise ValueError(f"reward={messages.shown(reward)}: must be a name, MODULE:FUNCTION, or {{name: weight}}")
     parameters = list(inspect.signature(function).parameters.values())
     positional = [p for p in parameters if p.kind in _POSITIONAL]
     rest = [p for p in parameters if p.kind not in _POSITIONAL]
     named = [*positional[2:], *(p for p in rest if p.kind is inspect.Parameter.KEYWORD_ONLY)]
+    first, second, *_ = [p.name for p in positional] + [""] * 2
+    if second in ("prompt", "prompts"):
+        raise ValueError(f"reward: {name}({first}, {second}): a second parameter is the reference; write *, before it")
+    if not second and any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in rest):
+        second = "reference"
     return Part(
-        name=getattr(function, "__name__", None) or type(function).__name__,
+        name=name,
+        path=f"{module}.{name}",
         function=function,
         weight=weight,
-        reference=len(positional) > 1 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in rest),
+        first=first,
+        second=second,
         columns=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is inspect.Parameter.empty),
         every=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in rest),

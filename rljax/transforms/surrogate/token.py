@@ -166,7 +166,7 @@ def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure",
     """
     d, p = log_ratio(loss), jnp.clip(r.extra["solve_rate"], 0.02, 0.98)[:, None]
     implied = (1.0 - p * jnp.exp(d)) / (1.0 - p)
-    implied = implied + sg(jnp.maximum(implied, floor) - implied)
+    implied = jnp.maximum(sg(implied), floor) + (implied - sg(implied))  # exactly floor, also where implied is huge
     weight = {"uniform": jnp.ones_like(p), "failure": 1.0 - p, "spread": jnp.sqrt((1.0 - p) / p)}[prompt_weight]
     return weight * jnp.where(ops.correct(r)[:, None], -d, -jnp.log(implied))
 
