@@ -16,6 +16,7 @@ _WORD = re.compile(r"(?<!\\)(?<![a-zA-Z\\])[a-zA-Z]{2,}")
 _IS_WORD = re.compile(r"\(?[A-Z]\)?|[a-zA-Z][a-zA-Z -]+")
 _DECIMAL = re.compile(r"-?\d+\.?\d*", re.ASCII)
 _CHOICE = re.compile(r"(?:\\[a-z]+\s*\{\s*)?\(?([A-Z])\)\s*\}?(?!.*\b(?:and|or|not|[A-Z])\b)\s*[^\s,;].*")  # (B) 12
+_OPTION = re.compile(r"^(?:\\[a-z]+\s*\{\s*)?\([A-E]\)\s*\}?[\s~]+(?=[\d\\-])")  # the letter of (B) 12
 _PERCENT = re.compile(r"%[$.*\s]*$")
 _ADJACENT = re.compile(r"\d\s+[\d.]")  # two numbers
 
@@ -50,6 +51,9 @@ def compare(written: str, reference: str) -> Outcome:
         return "correct"
     if _IS_WORD.fullmatch(expected):
         return _words(answer, expected)
+    answer = _OPTION.sub("", answer)
+    if (digits := notation.BASED.fullmatch(expected)) and "_" not in answer:  # the question asks for the base
+        return "correct" if answer == digits[1] else "wrong"
     value, wanted = notation.rational(answer), notation.rational(expected)
     if value is not None and wanted is not None and value == 100 * wanted and _PERCENT.search(written):
         return "correct"

@@ -53,6 +53,8 @@ _SCIENTIFIC = re.compile(
     rf"([-+]?{_DECIMAL})(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*|e)\{{?([-+]?\d{{1,3}})\}}?", re.ASCII
 )
 _FRACTION = re.compile(r"([-+]?)(\d*)\s*\\[dtc]?frac(?:\{([^{}]+)\}|\s*(\d))(?:\{([^{}]+)\}|\s*(\d))", re.ASCII)
+_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{(\d+)\}", re.ASCII)
+BASED = re.compile(r"([0-9A-Z]+)_\{?(\d{1,2})\}?", re.ASCII)
 _QUOTIENT = re.compile(rf"([-+]?{_DECIMAL})\s*(?:/|\\div)\s*({_DECIMAL})", re.ASCII)
 
 
@@ -74,6 +76,7 @@ def clean(text: str) -> str:
     only, and no word that changes a value, such as "million".
     """
     text = re.sub(r",\s*\\!\s*", "{,}", _COLOR.sub("", text)).translate(_UNICODE)
+    text = re.sub(r"\\text\s*\{\s*(\\?\$)\s*([\d.,]*)\}", r"\1\2", re.sub(r"\bsq\. ?(?=[a-z])", "sq ", text))
     text = re.sub(
         r"\\(?:mathrm|text|mathbf)\s*\{\s*([ie])\s*\}", r"\1", _SPACES.sub(" ", text.replace("\\,", " "))
     ).strip()
@@ -116,7 +119,11 @@ def _unwrapped(text: str) -> str:
 
 
 def rational(text: str) -> fractions.Fraction | None:
-    r"""Return the value of ``-3.50``, ``3/4``, ``\frac{3}{4}``, ``1\frac12`` or ``1.5 \times 10^6``; others: None."""
+    r"""Return the value of a number, None for other texts.
+
+    The forms are ``-3.50``, ``3/4``, ``\frac{3}{4}``, ``1\frac12``, ``1.5 \times 10^6``,
+    ``0.\overline{3}`` and ``30_8``.
+    """
     text = text.strip().replace("- ", "-") if len(text) < 1000 else ""
     if _NUMBER.fullmatch(text):
         return fractions.Fraction(text)
@@ -130,6 +137,12 @@ def rational(text: str) -> fractions.Fraction | None:
         if value is None or (match[2] and value < 0):
             return None
         return (-1 if match[1] == "-" else 1) * (int(match[2] or 0) + value)
+    if match := _REPEATING.fullmatch(text):
+        whole, period = int(match[2] + match[3] or 0), fractions.Fraction(int(match[4]), 10 ** len(match[4]) - 1)
+        return (-1 if match[1] else 1) * (whole + period) / 10 ** len(match[3])
+    if (match := BASED.fullmatch(text)) and 2 <= int(match[2]) <= 36:
+        digits = [int(digit, 36) for digit in match[1]]
+        return fractions.Fraction(int(match[1], int(match[2]))) if max(digits) < int(match[2]) else None
     return None
 
 

@@ -10,7 +10,7 @@ from rljax.environments.verifiers import notation
 _NAME = r"(?:\\?[a-zA-Z]+|\\(?:angle|overline|vec|widehat)\s*\{?\s*[A-Z]+\}?)(?:_\{?\w+\}?)?"  # x, x_1, \angle ABC
 _PHRASE = rf"(?!(?:[a-z]+ )*{notation.CHANGES}\b)[A-Za-z][a-z ]+"
 _NAMES = rf"\\?text\{{[a-z ]+\}}|{_PHRASE}|\(?{_NAME}(?:\s*,\s*{_NAME})*\)?|{_NAME}\s*\(\s*\w+\s*\)"  # (x, y), f(2)
-_NAMES += r"|(?:\\lvert|\|)\s*[A-Z]{2}\s*(?:\\rvert|\|)"  # the length |AB|
+_NAMES += r"|(?-i:(?:\\lvert|\|)\s*[A-Z][A-Z \\capu]*(?:\\rvert|\|)|\[[A-Z]{3,}\])"  # |AB|, |A \cup B|, the area [ABC]
 _LABEL = re.compile(_NAMES, re.IGNORECASE)
 _SUM = re.compile(r"[a-zA-Z](?:\s*\+\s*[a-zA-Z])+")
 _VALUE = re.compile(r"(\\?[a-zA-Z]+)(?:_\{?\w+\}?)?\s*=\s*([^=<>]+)")

@@ -55,7 +55,8 @@ def _close(expected: Any, answer: Any) -> bool:
 
     if not isinstance(expected, sympy.Expr) or not isinstance(answer, sympy.Expr):
         return False
-    values = [sympy.N(each.subs(sympy.Symbol("i"), sympy.I), 20) for each in (expected, answer)]
+    units = [(x, sympy.I) for each in (expected, answer) for x in each.free_symbols if str(x) == "i"]
+    values = [sympy.N(each.subs(units), 20) for each in (expected, answer)]
     if not all(value.is_number and value.is_finite for value in values):
         return False
     return bool(abs(values[0] - values[1]) < 1e-12 * max(1, abs(values[0])))
