@@ -69,20 +69,18 @@ def _main(result: comparison.Comparison) -> html.Html:
             gaps = [result.difference(arm.name, name) for name in result.main]
             label = html.tag("span", f"minus {result.arms[0].name}", class_="quiet minus")
             rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
-    over = _bases(result.table, result.main)
-    gap = (
-        f"; of differences over {_bases(result.differences, result.main)}; bold: the interval excludes 0"
-        if result.differences
-        else ""
-    )
-    caption = f"Means with 95 % intervals over {over}{gap}."
+    caption = f"Means {_bases(result.table, result.main)}."
+    if result.differences:
+        gaps = _bases(result.differences, result.main)
+        caption += f" Differences {gaps}{'' if 'without' in gaps else '; bold: the interval excludes 0'}."
     return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption)
 
 
 def _bases(rows: Sequence[comparison.Row], names: Sequence[str]) -> str:
-    """Return what the intervals of some quantities are over."""
+    """Return what the intervals of some quantities are over, or why there are none."""
     bases = dict.fromkeys(writing.basis(row) for row in rows if row["quantity"] in names and writing.interval(row))
-    return " or ".join(bases) or "nothing: one run has none"
+    none = "without intervals, which need several runs in each arm"
+    return f"with 95 % intervals over {' or '.join(bases)}" if bases else none
 
 
 def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:
