@@ -118,7 +118,7 @@ def test_with_one_run_the_interval_is_over_prompts_and_says_so(study):
     assert "prompts, one run" in shown(result)
     assert "Means with 95 % intervals over 3 seeds" in rljax.compare([study]).html()
     text = rljax.compare([f"{study}/*-seed=0"], metrics=["reward"]).html()
-    assert "Means without intervals, which need several runs" in text and "excludes 0" not in text
+    assert "Means and differences without intervals, which need several runs" in text and "Bold: " not in text
     assert np.isnan(result.estimate("grpo()", "reward")["low"])
 
 

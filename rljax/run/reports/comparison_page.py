@@ -69,11 +69,13 @@ def _main(result: comparison.Comparison) -> html.Html:
             gaps = [result.difference(arm.name, name) for name in result.main]
             label = html.tag("span", f"minus {result.arms[0].name}", class_="quiet minus")
             rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
-    caption = f"Means {_bases(result.table, result.main)}."
-    if result.differences:
-        gaps = _bases(result.differences, result.main)
-        caption += f" Differences {gaps}{'' if 'without' in gaps else '; bold: the interval excludes 0'}."
-    return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption)
+    means, gaps = (_bases(records, result.main) for records in (result.table, result.differences))
+    certain = any(row["quantity"] in result.main and writing.certain(row) for row in result.differences)
+    bold = " Bold: the interval excludes 0." if certain else ""
+    same = means == gaps or not result.differences
+    what = "Means and differences" if result.differences else "Means"
+    caption = f"{what} {means}." if same else f"Means {means}. Differences {gaps}."
+    return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption + bold)
 
 
 def _bases(rows: Sequence[comparison.Row], names: Sequence[str]) -> str:
