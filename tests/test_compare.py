@@ -116,6 +116,9 @@ def test_with_one_run_the_interval_is_over_prompts_and_says_so(study):
     row = result.estimate("grpo()", "pass@1")
     assert (row["low"], row["high"], row["over"]) == (0.4, 0.7, "prompts")
     assert "prompts, one run" in shown(result)
+    assert "Means with 95 % intervals over 3 seeds" in rljax.compare([study]).html()
+    text = rljax.compare([f"{study}/*-seed=0"], metrics=["reward"]).html()
+    assert "Means and differences without intervals, which need several runs" in text and "Bold: " not in text
     assert np.isnan(result.estimate("grpo()", "reward")["low"])
 
 
@@ -135,9 +138,10 @@ def test_what_cannot_be_averaged_is_named(tmp_path):
     result = rljax.compare([tmp_path], by=["algorithm"])
     assert result.notes == [
         "a2: left out, at step 4 of 6.",
-        "a1: resumed at step 4, so that the time includes several compilations.",
+        "grpo() (seed 1): resumed at step 4, so that the time includes several compilations.",
         "rloo(kl=0.1): the runs differ in learner.clip as well as in seed.",
-        "b0: the evaluation is left out, 5 prompts x 2 samples; the others have 4 prompts x 2 samples.",
+        "rloo(kl=0.1) (seed 0): the evaluation is left out, 5 prompts x 2 samples; "
+        "the others have 4 prompts x 2 samples.",
     ]
     assert result.estimate("rloo(kl=0.1)", "pass@1")["count"] == 1
     assert result.estimate("rloo(kl=0.1)", "reward")["count"] == 2
@@ -145,6 +149,14 @@ def test_what_cannot_be_averaged_is_named(tmp_path):
     early = rljax.compare([tmp_path], by=["algorithm"], step=4)
     assert [list(arm.runs) for arm in early.arms] == [[0, 1, 2], [0, 1]]
     assert any("no pass@k" in note for note in early.notes)
+
+
+def test_what_else_differs_between_arms_is_named(tmp_path):
+    write(tmp_path / "a")
+    write(tmp_path / "b", "rloo(kl=0.1)", learner={"clip": 0.5}, log={"metrics": 5}, checkpoint={"init": "x"})
+    result = rljax.compare([tmp_path])
+    assert result.notes == ["all arms: they differ in learner.clip, checkpoint.init as well as in algorithm."]
+    assert rljax.compare([tmp_path], by=["algorithm", "learner.clip", "checkpoint.init"]).notes == []
 
 
 @pytest.mark.parametrize(

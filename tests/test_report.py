@@ -25,7 +25,8 @@ from rljax import __main__, types
 from rljax.data import raw_bytes, storage
 from rljax.host import workdirs
 from rljax.run import events
-from rljax.run.reports import completions, facts, live, records, report, runs, show_metrics, show_rollouts
+from rljax.run.reports import completions, curves, facts, live, records, report, runs, show_metrics, show_rollouts
+from rljax.run.reports import html as pages
 from tests import tiny
 
 TEXTS = ("a\u00e9", "</script><b>&", "", "x" * 700)
@@ -333,6 +334,37 @@ def test_tokens_are_colored_by_the_chosen_number_unless_no_color(tmp_path):
         shown(rows, prompt="pears")
 
 
+def test_the_newest_step_with_gradients_is_unfolded():
+    def unfolded(advantages):
+        row = {"prompt": "p", "completion": "c", "reward": 1.0}
+        rows = [{**row, "step": step, "advantage": a} for step, a in enumerate(advantages, 1)]
+        config = {"phases": ["warm", "main"], "phase": {"warm": {"steps": 1}, "main": {"steps": 3}}}
+        text = completions.section(runs.Run("", config, rollouts=rows))
+        return re.findall(r'<details open="open">\s*<summary>step (\d)', text), text.count("all advantages 0")
+
+    assert unfolded([1.0, 0.5, -0.5, 1e-8]) == (["3"], 1)
+    assert unfolded([1.0, 0.5, -0.5, 0.1]) == (["4"], 0)
+    assert unfolded([1.0, 0.0, 0.0, 0.0]) == (["4"], 3)  # not a step of an earlier phase
+
+
+def test_a_loss_that_is_rounding_noise_is_not_drawn():
+    def titles(policy, value):
+        records = [
+            {"step": s, "phase": "main", "reward": 1.0, "loss/policy": policy * s, "loss/value": value} for s in (1, 2)
+        ]
+        return [
+            [line.get_label() for line in f.axes[0].lines if line.get_label()[0] != "_"] for f in curves.losses(records)
+        ]
+
+    assert titles(3e-9, -2e-9) == [] and titles(3e-9, -0.2) == [["loss/value"]] == titles(float("nan"), -0.2)
+
+
+def test_numbers_of_a_page_have_three_digits():
+    page = pages.table(["", ""], [["", x] for x in (0.93392, 6.8182e-10, 1738.62, 999.6, 163.11, -2.0, 12345678, None)])
+    cells = re.findall(r'<td class="number">(.*?)</td>', page)
+    assert cells == ["0.934", "6.82e-10", "1,739", "1,000", "163", "-2", "12345678", ""]
+
+
 def test_metrics_are_shown_by_phase_and_as_csv(tmp_path):
     write(tmp_path / "run", steps=4)
     rows = show_metrics.read(tmp_path / "run")
@@ -341,6 +373,11 @@ def test_metrics_are_shown_by_phase_and_as_csv(tmp_path):
         show_metrics.chosen(rows, ["rewrd"])
     out = io.StringIO()
     show_metrics.table(rows, ["loss", "reward"], rich.console.Console(file=out, width=100))
+    narrow = io.StringIO()
+    show_metrics.table(rows, ["loss", "reward"], rich.console.Console(file=narrow, width=60))
+    assert "smallest" in out.getvalue() and "smallest" not in narrow.getvalue() and "\u2588" not in narrow.getvalue()
+    lines = [line.split() for line in narrow.getvalue().splitlines() if line.startswith(("loss", "reward"))]
+    assert [len(line) for line in lines] == [4, 4, 4]  # nothing is folded
     hostile = [{"step": 1, "phase": "main", "own/[red]\x1b[31m": 1.0}]
     show_metrics.table(hostile, ["own/[red]\x1b[31m"], rich.console.Console(file=out, width=100))
     assert r"own/[red]\x1b[31m" in out.getvalue()

@@ -15,11 +15,11 @@ from typing import Any
 from rljax.run.reports import runs
 
 # Fields that change nothing in what is trained.
-_NEUTRAL = ("name", "log.", "checkpoint.", "profile", "verifier.workers", "cpu_devices", "mesh.", "evaluation.")
+NEUTRAL = ("name", "log.", "checkpoint.", "profile", "verifier.workers", "cpu_devices", "mesh.", "evaluation.")
 
 
-Notes = collections.defaultdict[str, list[str]]
-"""What is to be said of some runs or arms, with their names."""
+Notes = collections.defaultdict[str, list[str | runs.Run]]
+"""What is to be said of some runs, or of arms by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ def usable(every: Sequence[runs.Run], notes: Notes) -> list[runs.Run]:
     for run in finished:
         if run.resumed:
             text = f"resumed at step {', '.join(map(str, run.resumed))}, so that the time includes several compilations"
-            notes[text].append(short(run, every))
+            notes[text].append(run)
     return finished
 
 
@@ -80,7 +80,7 @@ def inferred(every: Sequence[runs.Run], over: str) -> list[str]:
     """Return the fewest fields that separate what the config separates, apart from ``over`` and neutral fields."""
     by: list[str] = []
     for field in differing(every):
-        if field not in (over, "task") and not field.startswith(_NEUTRAL):
+        if field not in (over, "task") and not field.startswith(NEUTRAL):
             more = [*by, field]
             if len(_grouped(every, more)) > len(_grouped(every, by)):
                 by = more

@@ -59,6 +59,8 @@ def compare(
     main = quantities.choose(list(measured.values()), metrics)
     names = list(dict.fromkeys(name for values in measured.values() for name in values))
     differ = arms.differing(finished)
+    if others := _between(grouped, [field for field in differ if field not in (over, *by)], by):
+        notes[f"they differ in {others} as well as in {', '.join(by)}"].append("all arms")
     return comparison.Comparison(
         arms=grouped,
         by=by,
@@ -73,7 +75,7 @@ def compare(
             row for arm in grouped[1:] for row in quantities.differences(grouped[0], arm, names, measured, over)
         ],
         main=main,
-        notes=[f"{', '.join(names)}: {text}." for text, names in notes.items()],
+        notes=[f"{_names(some, grouped, over)}: {text}." for text, some in notes.items()],
         fields={field: [_several(arm, field) for arm in grouped] for field in differ},
         common={field: arms.written(value) for field, value in finished[0].fields.items() if field not in differ},
     )
@@ -86,6 +88,31 @@ def _baseline_first(grouped: list[arms.Arm], baseline: str) -> list[arms.Arm]:
     if len(first) != 1:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(repr(arm.name) for arm in grouped)}.")
     return [*first, *(arm for arm in grouped if arm is not first[0])]
+
+
+def _names(some: Sequence[str | runs.Run], grouped: Sequence[arms.Arm], over: str) -> str:
+    """Return names with runs by their arm, and by their value of ``over`` where these are not all runs of the arm."""
+    names = [one for one in some if isinstance(one, str)]
+    paths = {one.path for one in some if isinstance(one, runs.Run)}
+    for arm in grouped:
+        values = [arms.written(value) for value, run in arm.runs.items() if run.path in paths]
+        if values:
+            part = f" ({over.rpartition('.')[2]} {', '.join(values)})" if len(values) < len(arm.runs) else ""
+            names.append(f"{arm.name}{part}")
+    return ", ".join(names)
+
+
+def _between(grouped: Sequence[arms.Arm], fields: Sequence[str], by: Sequence[str]) -> str:
+    """Return the fields that differ between arms and change what is trained, without those that hold one of ``by``."""
+    names = []
+    for field in fields:
+        trains = field == "checkpoint.init" or not field.startswith(arms.NEUTRAL)
+        values = {frozenset(arms.written(run.value(field)) for run in arm.runs.values()) for arm in grouped}
+        alike = all(len(inner) == 1 for inner in values)  # within each arm; otherwise another note names the field
+        if trains and alike and len(values) > 1 and not any(name.startswith(f"{field}.") for name in by):
+            names.append(field)
+    more = f" and {len(names) - 5} more fields" if len(names) > 6 else ""
+    return ", ".join(names[:5] if more else names) + more
 
 
 def _several(arm: arms.Arm, field: str) -> str:

@@ -69,20 +69,20 @@ def _main(result: comparison.Comparison) -> html.Html:
             gaps = [result.difference(arm.name, name) for name in result.main]
             label = html.tag("span", f"minus {result.arms[0].name}", class_="quiet minus")
             rows.append([label, "", *(_cell(row, signed=True) for row in gaps)])
-    over = _bases(result.table, result.main)
-    gap = (
-        f"; of differences over {_bases(result.differences, result.main)}; bold: the interval excludes 0"
-        if result.differences
-        else ""
-    )
-    caption = f"Means with 95 % intervals over {over}{gap}."
-    return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption)
+    means, gaps = (_bases(records, result.main) for records in (result.table, result.differences))
+    certain = any(row["quantity"] in result.main and writing.certain(row) for row in result.differences)
+    bold = " Bold: the interval excludes 0." if certain else ""
+    same = means == gaps or not result.differences
+    what = "Means and differences" if result.differences else "Means"
+    caption = f"{what} {means}." if same else f"Means {means}. Differences {gaps}."
+    return html.table(["arm", "runs", *map(writing.heading, result.main)], rows, caption=caption + bold)
 
 
 def _bases(rows: Sequence[comparison.Row], names: Sequence[str]) -> str:
-    """Return what the intervals of some quantities are over."""
+    """Return what the intervals of some quantities are over, or why there are none."""
     bases = dict.fromkeys(writing.basis(row) for row in rows if row["quantity"] in names and writing.interval(row))
-    return " or ".join(bases) or "nothing: one run has none"
+    none = "without intervals, which need several runs in each arm"
+    return f"with 95 % intervals over {' or '.join(bases)}" if bases else none
 
 
 def _cell(row: comparison.Row | None, signed: bool = False) -> html.Html | None:

@@ -33,7 +33,7 @@ def head() -> html.Html:
 
 
 def section(run: runs.Run, budget: int = BUDGET) -> html.Html:
-    """Return the completions of a run: of evenly spaced steps, the newest one unfolded.
+    """Return the completions of a run: of evenly spaced steps, the newest one with gradients unfolded.
 
     Args:
       run: the work directory.
@@ -45,11 +45,13 @@ def section(run: runs.Run, budget: int = BUDGET) -> html.Html:
     steps = choose(run.rollouts, budget)
     if not steps:
         return html.tag("p", "No rollouts are logged; log.rollouts is the number of steps between dumps.")
+    trained = {record["step"] for record in run.rollouts if _trains(record)} & set(steps)
+    unfolded = max((step for step in trained if run.phase(step) == run.phase(steps[-1])), default=steps[-1])
     values: list[dict[str, Any]] = []
     parts = []
     for step in reversed(steps):
         rows = [record for record in run.rollouts if record["step"] == step]
-        parts.append(_step(run, rows, values, budget, unfolded=step == steps[-1]))
+        parts.append(_step(run, rows, values, budget, unfolded=step == unfolded))
         budget -= sum(map(_cost, rows))
     names = [name for name in _HELP if any(name in value for value in values)]
     options = [html.tag("option", f"{name}: {_HELP[name]}", value=name) for name in names]
@@ -100,6 +102,10 @@ def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:
     }
 
 
+def _trains(record: runs.Record) -> bool:
+    return abs(record.get("advantage", 1.0)) > 1e-6  # of a group with equal rewards: 0 up to rounding
+
+
 def _cost(record: runs.Record) -> int:
     return len(record.get("tokens", {}).get("text", ())) + len(record["completion"]) // 8
 
@@ -123,9 +129,10 @@ def _step(
             parts += [prompt, html.tag("div", html.join(cards), class_="cards"), note]
     right = sum(row.get("outcome") == "correct" for row in rows)
     judged = f", {right} correct" if any("outcome" in row for row in rows) else ""
+    flat = "" if any(map(_trains, rows)) else ", all advantages 0"
     name = run.phase(rows[0]["step"])
     prompts = f"{len(together)} prompt{'s' * (len(together) > 1)}"
-    title = f"step {rows[0]['step']}{f' ({name})' * bool(name)}: {len(rows)} completions of {prompts}{judged}"
+    title = f"step {rows[0]['step']}{f' ({name})' * bool(name)}: {len(rows)} completions of {prompts}{judged}{flat}"
     return html.tag("details", html.join([html.tag("summary", title), *parts]), open="open" if unfolded else "")
 
 

@@ -10,6 +10,7 @@ from rljax.run import plots
 from rljax.run.reports import html, pictures, runs
 
 _POINTS = 80  # of a small curve in the table
+_ROUNDING = 1e-6  # a loss that stays below is 0 up to float32 rounding, as one of normalized advantages on policy
 
 
 def section(run: runs.Run) -> html.Html:
@@ -28,16 +29,21 @@ def losses(history: Sequence[runs.Record]) -> list[figure.Figure]:
             name for name in runs.numbers(records) if name.rpartition("/")[2] == "loss" or name.startswith("loss/")
         ]
         terms = [name for name in terms if not (name == "loss" and len(terms) == 2)]  # one term is the loss itself
+        terms = [name for name in terms if np.any(np.abs(_points(records, name)[1]) > _ROUNDING)]
         if not terms or (len(terms) == 1 and not any("reward" in record for record in records)):
             continue  # the loss of a phase without rewards is a panel of the learning curve
         figures.append(plots.small())
         ax = figures[-1].subplots()
         for color, name in zip(plots.COLORS, terms, strict=False):
-            step, value = plots.points([{k: r[k] for k in ("step", name) if k in r} for r in records], name).T
+            step, value = _points(records, name)
             plots.curve(ax, step, value, color, plots.plain(name))
         plots.decorate(ax, f"Losses of {phase}", "step", "minimized")
         ax.legend(frameon=False, fontsize=9)
     return figures
+
+
+def _points(records: Sequence[runs.Record], name: str) -> np.ndarray:
+    return plots.points([{k: r[k] for k in ("step", name) if k in r} for r in records], name).T
 
 
 def table(run: runs.Run) -> html.Html:

@@ -69,7 +69,7 @@ def table(
 
     Args:
       columns: the headings.
-      rows: the cells of each row, of which the first is a heading; numbers are written with five digits, None as an
+      rows: the cells of each row, of which the first is a heading; numbers are written with three digits, None as an
         empty cell.
       caption: text above the table.
       text: columns that are aligned left, as the first one; others are numbers, aligned right.
@@ -95,8 +95,10 @@ def table(
 
 
 def _written(cell: Any) -> Any:
-    real = isinstance(cell, numbers.Real) and not isinstance(cell, numbers.Integral)
-    return "" if cell is None else f"{cell:.5g}" if real else cell
+    if isinstance(cell, numbers.Real) and not isinstance(cell, numbers.Integral):
+        value = float(cell)
+        return f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}"
+    return "" if cell is None else cell
 
 
 def folded(summary: Any, content: Any) -> Html:

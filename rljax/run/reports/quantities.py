@@ -51,7 +51,7 @@ def comparable(every: Sequence[runs.Run], notes: arms.Notes) -> list[runs.Run]:
     evaluated = [run for run in every if run.final]
     for run in every:
         if evaluated and not run.final:
-            notes["has no evaluation"].append(arms.short(run, every))
+            notes["has no evaluation"].append(run)
     kinds = collections.Counter(map(_kind, evaluated))
     if not kinds:
         notes["no evaluation, so that there is no pass@k; set config.phase.NAME.evaluate"].append("all runs")
@@ -60,9 +60,9 @@ def comparable(every: Sequence[runs.Run], notes: arms.Notes) -> list[runs.Run]:
     for run in evaluated:
         if _kind(run) != usual:
             text = f"the evaluation is left out, {_kind(run)}; the others have {usual}"
-            notes[text].append(arms.short(run, every))
+            notes[text].append(run)
         elif run.final and run.final["step"] != run.steps:
-            notes[f"evaluated at step {run.final['step']} of {run.steps}"].append(arms.short(run, every))
+            notes[f"evaluated at step {run.final['step']} of {run.steps}"].append(run)
     return [run for run in evaluated if _kind(run) == usual]
 
 

@@ -52,7 +52,7 @@ def chosen(records: Sequence[runs.Record], patterns: Sequence[str]) -> list[str]
 
 
 def table(records: Sequence[runs.Record], names: Sequence[str], console: rich.console.Console) -> None:
-    """Print first and last values of metrics by phase, and a small curve of each."""
+    """Print first and last values of metrics by phase; where there is room, also their range and a small curve."""
     columns = ["metric", "first", "last", "last tenth", "smallest", "largest", ""]
     for phase, rows in runs.by_phase(records).items():
         lines = []
@@ -61,7 +61,10 @@ def table(records: Sequence[runs.Record], names: Sequence[str], console: rich.co
             if values:
                 ends = values[0], values[-1], runs.tail(rows, name), min(values), max(values)
                 lines.append([name, *(f"{value:.4g}" for value in ends), spark(values).ljust(_WIDTH)])
-        terminal.show(console, columns, lines, title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}")
+        full = console.measure(terminal.table(columns, lines), options=console.options.update(width=10_000)).maximum
+        kept = 4 if full > console.width else len(columns)
+        lines = [line[:kept] for line in lines]
+        terminal.show(console, columns[:kept], lines, title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}")
 
 
 def spark(values: Sequence[float]) -> str:
