@@ -72,7 +72,7 @@ def test_whatever_is_imported_is_required():
     homes = importlib.metadata.packages_distributions()
     required = {normal(r) for r in setup_arguments()["install_requires"]}
     third = imported - set(sys.stdlib_module_names) - {"rljax"}
-    third -= {"IPython", "pyarrow", "wandb"}  # only used where it runs us, or with an extra
+    third -= {"IPython", "pyarrow", "reasoning_gym", "wandb"}  # only used where it runs us, or with an extra
     missing = {m for m in third if not {normal(d) for d in homes.get(m, [])} & required}
     assert {"jax", "flax", "optax"} <= third
     assert not missing
@@ -126,7 +126,7 @@ def test_a_wheel_holds_the_tree_and_runs_a_shipped_config_from_any_directory(tmp
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
-    tree = {str(p.relative_to(ROOT)) for p in (ROOT / "rljax").rglob("*.py")}
+    tree = {str(p.relative_to(ROOT)) for e in ("py", "html") for p in (ROOT / "rljax").rglob(f"*.{e}")}
     tree |= {f"rljax/configs/{p.name}" for p in (ROOT / "configs").glob("*.py")}
     found = {str(p.relative_to(installed)) for p in installed.rglob("*") if p.is_file()}
     assert {f for f in found if ".dist-info/" not in f} == tree

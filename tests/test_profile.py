@@ -204,9 +204,9 @@ def test_a_run_writes_its_timings(run):
 
 @pytest.mark.full
 def test_a_host_task_splits_rollout_verdicts_and_update(tmp_path):
-    lines = [json.dumps({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"}) + "\n" for i in range(8)]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    lines = [json.dumps({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"}) + "\n" for i in range(16)]
+    (tmp_path / "train.jsonl").write_text("".join(lines[:8]))
+    (tmp_path / "test.jsonl").write_text("".join(lines[8:]))
     task = f"gsm8k({str(tmp_path)!r}, prompt_length=48, completion_length=8)"
     config = tiny.config(phases=("main",), task=task, phase__main__evaluate="", log__rollouts=0, verifier__workers=1)
     loop.train(config, tmp_path / "run", progress=False, devices=ONE)
