@@ -182,7 +182,7 @@ class Session(contextlib.AbstractContextManager):
                 )
 
     def announce(self) -> None:
-        """Print which settings of the user have no effect in the phases to come; algorithm.txt has the notes on defaults."""
+        """Print which settings have no effect in the phases to come; notes on defaults are in algorithm.txt."""
         for step in self.program.steps:
             if self.step < step.setup.phase.last:
                 self._warn(*step.setup.phase.warnings, *(f"note: {note}" for note in step.notes))
