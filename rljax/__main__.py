@@ -40,7 +40,7 @@ COMMANDS = {
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
 }
 _format_warning = warnings.formatwarning
-_HELP = {"--help", "--helpshort", "--helpfull"}
+_HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 
 
 def overview() -> str:
@@ -99,21 +99,18 @@ def _run(name: str, arguments: Sequence[str]) -> None:
         module.main(argv)
 
     module = importlib.import_module(COMMANDS[name][0])
-    argv = [f"python -m rljax {name}", *("--help" if word in ("-h", "-help") else word for word in arguments)]
+    argv = [f"python -m rljax {name}", *("--help" if word in _HELP else word for word in arguments)]
     if not hasattr(module, "define_flags"):
         module.main(argv)
         return
     module.define_flags()
-    flags.adopt_module_key_flags(module)  # --help lists the flags of the main module
-    sys.modules["__main__"].__doc__ = module.__doc__  # and begins with its docstring
-    try:
-        app.run(main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
-    except SystemExit:
-        if not _HELP & {*argv}:
-            raise
-        if "--help" in argv and hasattr(module, "after_help"):
+    if "--help" in argv:
+        _, _, listed = flags.FLAGS.module_help(module).strip().partition("\n")  # without the module's name
+        print(f"{module.__doc__}\nflags:\n{listed}")
+        if hasattr(module, "after_help"):
             module.after_help()
-        sys.exit(0)  # absl exits with 1
+        return
+    app.run(main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
 
 
 def main(arguments: Sequence[str]) -> None:

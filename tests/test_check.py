@@ -84,6 +84,24 @@ def absent_metric():
     return types.LossTransform(lambda loss, *_: loss, observe=lambda state, metrics: metrics["loss/polcy"])
 
 
+@define.surrogate(needs=define.reads("format"))
+def of_format(loss, r, s):
+    """Read a part, and reduce the term."""
+    return jnp.mean(r.parts["format"])
+
+
+@define.penalty
+def of_a_misspelt_term(loss, r, s):
+    """Read a term that no piece writes."""
+    return loss.terms["polcy"]
+
+
+@define.penalty
+def a_dict(loss, r, s):
+    """Return a dict in place of the term."""
+    return {"polcy": r.mask}
+
+
 @define.surrogate
 def unmasked(loss, r, s):
     """Read masked tokens."""
@@ -150,6 +168,8 @@ def wrongly_differentiated(loss, r, s):
         ("surrogate", "without_reference", "TypeError: unsupported operand", "needs=types.Needs(reference=True)"),
         ("surrogate", "of_python", "ValueError: invalid literal for int()", 'int("three")'),
         ("prepare", "scores_before_the_loss", "Write needs=types.Needs(live=True)", "return s.logp"),
+        ("penalty", "of_a_misspelt_term", "KeyError: 'polcy'", "Did you mean loss.terms['policy']?"),
+        ("penalty", "a_dict", "that is {'polcy': 'float32[12, 6]'}: expected an array", ""),
         ("prepare", "misspelt", "coefficient['polcy'] is that of no term of the loss", ""),
         ("advantage", "another_state", "advantage another_state(): the state was", "rollout.reward"),
     ],
@@ -168,6 +188,14 @@ def test_an_error_of_a_piece_names_it_with_its_file_and_its_arrays(seam, name, m
     assert "site-packages" not in notes
     if seam == "surrogate":
         assert "/test_check.py" in f"{raised.value}{notes}"
+
+
+def test_an_error_of_a_piece_lists_the_arrays_that_its_needs_name():
+    lists = [str(rljax.check(call)[0].advice) for call in (f"{HERE}.scalar()", f"{HERE}.of_format()")]
+    for text in lists:
+        assert "rollout.mask" in text and "rollout.reward" in text and "that its needs do not name" in text
+        assert "rollout.episode" not in text and "scores.entropy" not in text and "parts['answer']" not in text
+    assert ["parts['format']" in text for text in lists] == [False, True]
 
 
 def test_pieces_of_every_phase_are_checked_when_the_program_is_built():
@@ -297,6 +325,21 @@ def test_the_command_prints_a_line_for_each_check_and_its_exit_code_says_whether
     with pytest.raises(SystemExit) as stopped:
         __main__.run("check", ["kl(coefficient=0.1)"])
     assert stopped.value.code == 2 and "reward.kl(coefficient=0.1) or penalty.kl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("call", ["value_error()", "cosine_grpo()", "replay()"])
+def test_what_needs_another_recipe_or_an_argument_is_no_failure(call, capsys):
+    try:
+        __main__.run("check", [call])
+    except SystemExit as stopped:
+        assert stopped.code == 0
+    out = capsys.readouterr().out
+    assert "cannot be checked here" in out and "FAIL" not in out and "Traceback" not in out
+
+
+@pytest.mark.full
+def test_rounding_of_rewards_that_differ_little_is_no_dependence_on_the_order():
+    assert checks.row_order(programs.Program(command.build("cosine_grpo(limit=256)")), random=False).passed
 
 
 def test_a_piece_is_placed_at_its_seam():

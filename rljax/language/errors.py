@@ -34,6 +34,10 @@ class CodeError(ValueError):
             self.add_note(note)
 
 
+class Absent(ValueError):
+    """What a piece or a recipe needs is not given: a required argument, or arrays that only some recipes have."""
+
+
 def _module(frame: types.FrameType) -> str:
     return frame.f_globals.get("__name__", "")
 

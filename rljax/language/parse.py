@@ -217,7 +217,8 @@ def invoke(function: Callable[..., Any], name: str, args: list, kwargs: dict, fi
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise ValueError(f"{field}: {name}({', '.join(signature.parameters)}): {error}.") from None
+        kind = errors.Absent if str(error).startswith("missing") else ValueError
+        raise kind(f"{field}: {name}({', '.join(signature.parameters)}): {error}.") from None
     try:
         annotations = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
     except (NameError, TypeError):

@@ -6,6 +6,7 @@ was interrupted and goes on with the next one.
 
 import dataclasses
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def read(text: str) -> list[int]:
 
 
 def run(seeds: Sequence[int], config: schema.ConfigDict, workdir: str, words: Sequence[str], check: bool) -> None:
-    """Run a config with each seed and print a table of the results.
+    """Run a config with each seed, print a table of the results and the command that compares the runs.
 
     Args:
       seeds: the seeds.
@@ -55,7 +56,7 @@ def run(seeds: Sequence[int], config: schema.ConfigDict, workdir: str, words: Se
     folders: dict[int, str] = {}
     for seed, one in zip(seeds, sweep.expand(sweep.grid({"seed": seeds}), config), strict=True):
         folders[seed] = f"{workdir.rstrip('/')}/{one.name}"
-        arguments = ["--set", *one.settings, "--workdir", folders[seed]]
+        arguments = ["--set", *one.settings, "--workdir", folders[seed], "--nonext"]
         print(f"seed {seed}, {len(folders)} of {len(seeds)}", flush=True)
         child = subprocess.Popen([sys.executable, "-m", "rljax", *words, *arguments])
         signal.signal(signal.SIGTERM, lambda *_, child=child: child.terminate())
@@ -64,6 +65,7 @@ def run(seeds: Sequence[int], config: schema.ConfigDict, workdir: str, words: Se
             sys.exit(code if code > 0 else 128 - code)
     if not check:
         table({seed: evaluations(folder) for seed, folder in folders.items()})
+        print(f"next: python -m rljax compare {shlex.quote(workdir)}")
 
 
 def without(words: Sequence[str], *names: str) -> list[str]:

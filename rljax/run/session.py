@@ -182,10 +182,10 @@ class Session(contextlib.AbstractContextManager):
                 )
 
     def announce(self) -> None:
-        """Log what has no effect in the phases to come, and what they do not carry over although they request it."""
+        """Print which settings have no effect in the phases to come; notes on defaults are in algorithm.txt."""
         for step in self.program.steps:
             if self.step < step.setup.phase.last:
-                self._warn(*programs.remarks(step))
+                self._warn(*step.setup.phase.warnings, *(f"note: {note}" for note in step.notes))
 
     def _warn(self, *texts: str) -> None:
         if texts and processes.leader():

@@ -86,6 +86,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config or code.")
     flags.DEFINE_string("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
     flags.DEFINE_bool("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
+    flags.DEFINE_bool("next", True, "Print the commands that look at the run when it ends.")
     flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
     flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
     flags.DEFINE_string("coordinator", None, "With several processes: HOST:PORT of process 0.")
@@ -175,4 +176,5 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
-        print("next:" + "".join(f"\n  {command}" for command in facts.following(workdir, code)))
+        if flags.FLAGS.next:
+            print("next:" + "".join(f"\n  {command}" for command in facts.following(workdir, code)))

@@ -17,6 +17,7 @@ from rljax.transforms import shapes
 
 _REQUESTED = ("entropy", "square_prob", "log_normaliser", "divergence", "value", "reward")  # fields of both records
 _DECLARED = {"ref_logp": "reference", "value": "value"}  # fields of a rollout, by the need that fills them
+_PLURAL = ("turn", "agent", "episode", "domain")  # fields of a rollout whose need has an s
 
 
 class Declared:
@@ -114,16 +115,27 @@ def _notes(piece: types.Transform, records: Sequence[Any], error: Exception) -> 
         near = difflib.get_close_matches(error.args[0], names, n=1)
         yield f"Did you mean {names[near[0]]}?" if near else ""
     by_shape: dict[str, list[str]] = {}
-    for name, x in arrays.items():
+    named = [name for name in arrays if _named(name, piece.needs)]
+    for name, x in ((name, arrays[name]) for name in named):
         by_shape.setdefault(f"{x.dtype}{[*x.shape]}", []).append(name)
     if by_shape:
-        yield "It was given:\n" + "\n".join(f"  {shape:<16} {', '.join(names)}" for shape, names in by_shape.items())
+        others = f", beside {count} arrays that its needs do not name" if (count := len(arrays) - len(named)) else ""
+        yield "\n".join([f"It was given{others}:", *(f"  {s:<16} {', '.join(n)}" for s, n in by_shape.items())])
     rollout = next((r for r in records if isinstance(r, types.Rollout)), None)
     if "NoneType" in str(error) and rollout is not None:
         absent = [n for n in _DECLARED if getattr(rollout, n) is None]
         yield "\n".join(f"rollout.{n} is absent unless needs=types.Needs({_DECLARED[n]}=True)." for n in absent)
     if piece.seam in shapes.RETURNS and rollout is not None:
         yield f"A function of seam {piece.seam!r} returns {shapes.RETURNS[piece.seam][1]}."
+
+
+def _named(name: str, needs: types.Needs) -> bool:
+    """Return whether the needs name an array, or it has no need of its own."""
+    field, _, key = name.partition(".")[2].partition("['")
+    if field in ("parts", "extra"):
+        return key.removesuffix("']") in getattr(needs, field)
+    need = _DECLARED.get(field, field + "s" * (field in _PLURAL))
+    return name == "rollout.reward" or bool(getattr(needs, need, True))
 
 
 def _arrays(record: Any) -> Iterator[tuple[str, Any]]:

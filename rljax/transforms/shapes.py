@@ -54,7 +54,8 @@ def array(name: str, x: Any, allowed: tuple[tuple[Any, ...], ...], mask: Any, ki
     written = (f"{size}, [{', '.join(map(str, shape))}]" for size, shape in zip(sizes, allowed, strict=True))
     expected = " or ".join(written).replace("Ellipsis", "...")
     if not hasattr(x, "dtype"):
-        raise ValueError(f"{name} is {x!r:.50}: expected an array {expected}")
+        given = jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape]}" if hasattr(leaf, "dtype") else leaf, x)
+        raise ValueError(f"{name} is {given!r:.100}: expected an array {expected}")
     if not any(jnp.shape(x) == s or (s[-1] is ... and jnp.shape(x)[: len(s) - 1] == s[:-1]) for s in sizes):
         raise ValueError(f"{name} has shape {jnp.shape(x)}: expected {expected}")
     group = jnp.integer if kind is int else jnp.floating

@@ -4,8 +4,9 @@ The argument is what config.algorithm or a field of config.seam may be: a recipe
 your own by its dotted path. A piece is placed at its seam in grpo(kl=0.0); a name that several seams have is written
 with its seam: "penalty.kl('k3', 0.1)". No config, model or device is needed, and a check takes seconds.
 
-One line is printed for each check: what was measured, the bound, and what to look at if it failed. Exit codes: 0 if
-all checks pass, 1 if one fails, 2 for a mistake in the argument.
+One line is printed for each check: what was measured, the bound, and what to look at if it failed. What needs other
+arguments or another recipe "cannot be checked here". Exit codes: 0 if no check fails, 1 if one fails, 2 for a mistake
+in the argument.
 """
 
 import contextlib
@@ -35,6 +36,7 @@ def build(text: str) -> types.Algorithm:
     """Return the algorithm of a call: that of a recipe, or ``grpo(kl=0.0)`` with a piece at its seam.
 
     Raises:
+      Absent: a required argument is missing, or the piece is a source.
       ValueError: an unknown name, a name of several seams, or an invalid argument.
     """
     text = text.strip()
@@ -49,7 +51,7 @@ def build(text: str) -> types.Algorithm:
         choices = " or ".join(f"{home}.{text}" for home in homes)
         raise ValueError(f"check={messages.shown(text)}: several seams have this piece. Write {choices}.")
     if homes[0] == "source":
-        raise ValueError(f"check={messages.shown(text)}: a source has no loss; a run checks it when it starts.")
+        raise errors.Absent(f"check={messages.shown(text)}: a source has no loss; a run checks it when it starts.")
     edit = f"+ {text}" if homes[0] in _ADDED else text
     fields = {**dict.fromkeys(transforms.SEAMS, ""), homes[0]: edit}
     return seams.edited(algorithms.TABLE["grpo"](kl=0.0), fields, prefix="check.")
@@ -61,9 +63,12 @@ def findings(algorithm: types.Algorithm) -> Iterator[checks.Finding]:
     try:
         first, *others = (program(program.arrays(), jax.random.key(seed)) for seed in range(5))
     except errors.CodeError as error:
-        yield checks.Finding(what, False, "an error", "none", "\n".join([str(error), *error.notes]))
+        if isinstance(error.__context__, errors.Absent):
+            yield checks.Finding("cannot be checked here", None, "", "", str(error))
+        else:
+            yield checks.Finding(what, False, "an error", "", "\n".join([str(error), *error.notes]))
         return
-    yield checks.Finding(what, True, "as declared", "none wrong")
+    yield checks.Finding(what, True, "as declared", "")
     leaves, *drawn = (jax.tree.leaves([o.gradient for o in outcomes]) for outcomes in (first, *others))
     random = any(bool((x != y).any()) for other in drawn for x, y in zip(leaves, other, strict=True))
     yield checks.masked(program)
@@ -98,12 +103,16 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) != 2 or argv[1].startswith("-"):
         print(__doc__)
         sys.exit(0 if {"-h", "--help"} & {*argv[1:]} else 2)
-    algorithm, failed = build(argv[1]), False
+    try:
+        algorithm, failed = build(argv[1]), False
+    except errors.Absent as error:
+        print(f"cannot be checked here: {error}")
+        return
     print(algorithms.describe(algorithm) + "\n")
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         for finding in findings(algorithm):
             verdict = {True: "pass", False: "FAIL", None: "    "}[finding.passed]
-            print(f"{verdict}  {finding.check:<40} {finding.measured:<14} bound {finding.bound}", flush=True)
+            print(f"{verdict}  {finding.check:<40} {finding.measured:<13}  {finding.bound}".rstrip(), flush=True)
             if finding.advice:
                 print("        " + finding.advice.replace("\n", "\n        "))
             failed |= finding.passed is False

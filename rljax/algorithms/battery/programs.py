@@ -30,8 +30,9 @@ class Outcome(NamedTuple):
 class Program:
     """The losses of an algorithm's objectives, compiled once for each shape; ``traces`` counts the compilations."""
 
-    def __init__(self, algorithm: types.Algorithm):
+    def __init__(self, algorithm: types.Algorithm, dtype: Any = jnp.float32):
         """Compile nothing yet."""
+        self.dtype = dtype
         self.algorithm, self.needs, self.traces = algorithm, interpreter.needs(algorithm), 0
         self._compiled = jax.jit(self._run, compiler_options=_OPTIONS)
 
@@ -58,7 +59,9 @@ class Program:
 
     def __call__(self, d: Arrays, key: types.Key | None = None) -> list[Outcome]:
         """Return the outcome of each objective, as NumPy arrays."""
-        return jax.device_get(self._compiled(*self.records(d), jax.random.key(0) if key is None else key))
+        with jax.enable_x64(self.dtype == jnp.float64):
+            key = jax.random.key(0) if key is None else key
+            return jax.device_get(self._compiled(*self.records(d, self.dtype), key))
 
     def minibatches(self, rollout: types.Rollout, scores: types.Scores, key: types.Key) -> list[tuple[Any, ...]]:
         """Return (objective, its rows, its state) for each objective; the whole batch is one minibatch."""

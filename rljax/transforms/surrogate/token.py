@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.language import errors
 from rljax.transforms import define, idle, ops, prepare
 
 sg = jax.lax.stop_gradient
@@ -186,7 +187,7 @@ def value_error(loss, r, s, clip: types.Positive | None = 0.2):
     error. ``returns`` and V_old are constants.
     """
     if s.value is None or r.returns is None or r.value is None:
-        raise ValueError("surrogate.value_error: needs scores.value, rollout.value and rollout.returns")
+        raise errors.Absent("it needs scores.value, rollout.value and rollout.returns, as the critic of ppo() has them")
     error = (s.value - r.returns) ** 2
     if clip is not None:
         near = r.value + jnp.clip(s.value - r.value, -clip, clip)
