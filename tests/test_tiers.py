@@ -15,7 +15,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 def imported(path):
     """Return the files of rljax that a file imports, wherever in the file, or names in a string to import later."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    text += "\n".join(re.findall(r"^from rljax\S* import \w+$", text, re.MULTILINE))  # of a program in a string
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

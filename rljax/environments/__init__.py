@@ -152,12 +152,15 @@ class HostTask(Task, Protocol):
         ...
 
 
-_PROBLEMS = ("sorting", "chain", "formulas", "paths", "rewriting", "lists")
-
 TASKS: Mapping[str, str] = {
     "arithmetic": "rljax.environments.arithmetic:arithmetic",
     "countdown": "rljax.environments.countdown:countdown",
-    **{name: f"rljax.environments.problems.{name}:{name}" for name in _PROBLEMS},
+    "sorting": "rljax.environments.problems.sorting:sorting",
+    "chain": "rljax.environments.problems.chain:chain",
+    "formulas": "rljax.environments.problems.formulas:formulas",
+    "paths": "rljax.environments.problems.paths:paths",
+    "rewriting": "rljax.environments.problems.rewriting:rewriting",
+    "lists": "rljax.environments.problems.lists:lists",
     "gsm8k": "rljax.environments.gsm8k:gsm8k",
     "math": "rljax.environments.gsm8k:math",
     "amc": "rljax.environments.questions.published:amc",
