@@ -621,7 +621,7 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "to_every_file(b'garbage\\n')": ("CRASHED", ENDED),
     "to_every_file(b'[' * 10**5 + b'\\n')": ("CRASHED", ENDED),
     'to_every_file(b\'[0, 1e999, "correct", {}, ""]\\n\')': ("CRASHED", ENDED),
-    "to_every_file(b'x' * 2**21)": ("CRASHED", "too long"),
+    "to_every_file(b'x' * 2**25)": ("CRASHED", "too long"),
     "do(setattr(json, 'dumps', None))": ("CRASHED", ENDED),
     # processes, threads, handlers
     "do(brood(31), os._exit(1))": ("CRASHED", "status 1"),
