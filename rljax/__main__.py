@@ -85,8 +85,8 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
 
 def warning_text(message: Any, category: type[Warning], *place: Any) -> str:
     """Return the text of a warning in place of ``warnings.formatwarning``: those of rljax name no line of its code."""
-    own = category.__module__.startswith("rljax.")
-    return f"warning: {message}\n" if own else _format_warning(message, category, *place)
+    ours = category.__module__.startswith("rljax.")
+    return f"warning: {message}\n" if ours else _format_warning(message, category, *place)
 
 
 def _run(name: str, arguments: Sequence[str]) -> None:

@@ -53,10 +53,10 @@ def study(tmp_path_factory):
 
 def test_an_interval_over_runs_is_students():
     values = [0.3, 0.5, 0.45, 0.61]
-    found = intervals.mean(values)
+    estimate = intervals.mean(values)
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    np.testing.assert_allclose([found.mean, found.low, found.high], [np.mean(values), low, high], rtol=1e-9)
-    assert (found.count, found.over) == (4, "seed")
+    np.testing.assert_allclose([estimate.mean, estimate.low, estimate.high], [np.mean(values), low, high], rtol=1e-9)
+    assert (estimate.count, estimate.over) == (4, "seed")
     assert intervals.mean([0.99, 0.9], unit=True).high == 1.0  # of a fraction
     equal = intervals.mean([0.1, 0.1, 0.1])  # no interval: one of width 0 would claim certainty
     assert np.isnan(equal.high) and equal.over == "equal seed"
@@ -84,13 +84,13 @@ def test_two_runs_are_paired_by_prompt():
         return intervals.Prompts(values.mean(), (low[0], high[0]), values)
 
     one, other = prompts([0, 4, 1]), prompts([1, 4, 3])
-    found = intervals.difference_over_prompts(one, other, 0.25)
+    estimate = intervals.difference_over_prompts(one, other, 0.25)
     # of the 27 resamples of (0.25, 0, 0.5), one in 27 > 2.5 % has mean 0, and one has mean 0.5
-    assert (found.mean, found.low, found.high) == (0.25, 0.0, 0.5) and found.over == "paired prompts"
+    assert (estimate.mean, estimate.low, estimate.high) == (0.25, 0.0, 0.5) and estimate.over == "paired prompts"
     same = intervals.difference_over_prompts(one, one, 0.0)
     assert same.low == -same.high < 0
     without = [intervals.Prompts(p.mean, p.interval) for p in (one, other)]
-    assert intervals.difference_over_prompts(*without, found.mean).over == "prompts"
+    assert intervals.difference_over_prompts(*without, estimate.mean).over == "prompts"
 
 
 def test_runs_are_grouped_by_what_differs_and_averaged_over_seeds(study):

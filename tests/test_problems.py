@@ -87,12 +87,12 @@ def formulas(prompt, omit, variables=0):
     known = {}
     text = f"({text})"
     while not re.fullmatch(r"C\d+", text):
-        found = inner.findall(text)
-        for part in found:
+        parts = inner.findall(text)
+        for part in parts:
             key = f"C{len(known)}"
             known[key] = re.sub(r"C\d+", lambda m: known[m[0]], part)
             text = text.replace(part, key, 1)
-        levels.append(" ".join(column(known[f"C{len(known) - len(found) + i}"]) for i in range(len(found))))
+        levels.append(" ".join(column(known[f"C{len(known) - len(parts) + i}"]) for i in range(len(parts))))
     return ";".join(levels)
 
 

@@ -273,9 +273,9 @@ def test_the_chat_template_is_used_if_there_is_one(folder):
     model = tokenizers.load(public.write(folder / "model", "byte level"))
     assert task("jsonl('my.jsonl')").bind(tokenizers.make("bytes", ())).chat is None
     bound = task("jsonl('my.jsonl', system='Be brief.')").bind(model)
-    found = bound.prompts(np.array([0]), "train")
+    prompts = bound.prompts(np.array([0]), "train")
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": bound.text(0, "train")}]
-    assert found.token[0][found.mask[0] > 0].tolist() == model.encode(model.chat(said))
+    assert prompts.token[0][prompts.mask[0] > 0].tolist() == model.encode(model.chat(said))
     for call in ("chat=True", "system='Be brief.'"):
         with pytest.raises(ValueError, match="no chat template"):
             task(f"jsonl('my.jsonl', {call})").bind(tokenizers.make("bytes", ()))

@@ -116,8 +116,10 @@ def main(argv: Sequence[str]) -> None:
     from rljax.host import backends, processes
     from rljax.run import checkpoints, forks, identity, loop
 
-    base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
-    workdir = flags.FLAGS.workdir or identity.default_workdir(forks.complete(config), code, base)
+    workdir = flags.FLAGS.workdir
+    if not workdir:
+        base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
+        workdir = identity.default_workdir(forks.complete(config), code, base)
     checkpoints.hide_tracebacks()
     if flags.FLAGS.seeds or flags.FLAGS.check:
         _several_or_none(config, workdir)

@@ -37,11 +37,11 @@ def build(rules: Rules, common: Common) -> Problems:
 def of(rules: Callable[..., Rules]) -> Callable[..., Problems]:
     """Return the constructor of a task: its arguments are the settings of the rules, then those of ``Common``."""
     parameters = [*inspect.signature(rules).parameters.values(), *inspect.signature(Common).parameters.values()]
-    own = set(inspect.signature(rules).parameters)
+    of_rules = set(inspect.signature(rules).parameters)
 
     def task(*args: Any, **kwargs: Any) -> Problems:
         given = signature.bind(*args, **kwargs).arguments
-        common = {name: given.pop(name) for name in list(given) if name not in own}
+        common = {name: given.pop(name) for name in list(given) if name not in of_rules}
         return build(rules(**given), Common(**common))
 
     signature = inspect.Signature(parameters)

@@ -55,7 +55,7 @@ def write(place: runs.Path, logs: runs.Path | None = None) -> str:
 
     Args:
       place: the work directory, local or gs://.
-      logs: the local folder of its logs, if they are not there.
+      logs: the local folder of its logs, if they are elsewhere.
     """
     target = storage.path(place) / NAME
     storage.write(target, page(runs.read(place, logs)))

@@ -133,7 +133,7 @@ def read(place: Path, logs: Path | None = None, names: Sequence[str] = LOGS) -> 
 
     Args:
       place: its work directory, local or gs://.
-      logs: where its logs are, if they are not there: a run on gs:// appends to local ones.
+      logs: where its logs are, if they are elsewhere: a run on gs:// appends to local ones.
       names: the logs to read, of ``LOGS``.
 
     Returns:

@@ -39,11 +39,11 @@ def _call(name: str, *args: Any) -> None:
 
 def identities(pid: int) -> list[dict[str, str]]:
     """Return what may be written to /proc/PID of a process in a new user namespace, by preference."""
-    own = {"setgroups": "deny", "uid_map": f"{INSIDE} {os.geteuid()} 1", "gid_map": f"{INSIDE} {os.getegid()} 1"}
+    single = {"setgroups": "deny", "uid_map": f"{INSIDE} {os.geteuid()} 1", "gid_map": f"{INSIDE} {os.getegid()} 1"}
     if os.geteuid() != 0:
-        return [own]
+        return [single]
     several = f"0 0 1\n{INSIDE} {outside(pid)} 1"  # a user for each sandbox, whose processes the kernel counts
-    return [{"uid_map": several, "gid_map": several}, own]
+    return [{"uid_map": several, "gid_map": several}, single]
 
 
 def outside(pid: int) -> int:
