@@ -66,6 +66,7 @@ class Action(flax.struct.PyTreeNode):
 
     token: Array  # [B, T] int32
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, bit v % 32 of word v // 32: was v in the sampled support
+    length: Array | None = None  # [B] int32, positions in use, replies of a world included; None: up to the last mask 1
 
 
 class Rollout(flax.struct.PyTreeNode):
@@ -149,6 +150,8 @@ class Verdict(flax.struct.PyTreeNode):
     reward: Array  # [B] float32
     outcome: Array  # [B] int32, an Outcome
     parts: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B] float32 each
+    token_reward: Array | None = None  # [B, T] float32, paid at tokens beside the row's reward
+    domain: Array | None = None  # [B] int32, Rollout.domain
 
 
 class TrainState(flax.struct.PyTreeNode):

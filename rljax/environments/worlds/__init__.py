@@ -1,0 +1,134 @@
+"""Worlds: tasks of several turns, which answer what a player writes.
+
+A task is a world of one turn. A world is pure and written for one episode; the drivers in ``rljax.sampling`` apply
+``vmap`` and run it inside the compiled program:
+
+    begin(index, split, key) -> state                       the problem
+    prompt(state, seat) -> token, mask                      what a seat reads first
+    step(state, seat, token, mask, key) -> state, Reply     what follows a turn
+
+A turn ends at a stop token of the tokenizer, at a text of ``turn_end``, or after ``turn_length`` tokens. The tokens of
+replies have mask 0, so no loss reads them.
+
+**Rows.** "conversation": a row is one growing context of an episode, for each seat. "chapters": a row is one turn, and
+its prompt is rebuilt from the state; the ``max_turns`` rows of an episode share ``Rollout.episode``, absent turns have
+``valid`` 0 and mask 0.
+
+**Rewards.** Every step pays every seat. A payment lands on the last token that the seat wrote, also when another seat
+ended the episode (``Rollout.token_reward``).
+
+**Keys.** ``begin``'s key folds in (seed, step, prompt) and not the sample, so the samples of a prompt face the same
+problem, unless the world sets ``anew``; ``step``'s key folds in the key of the episode and the number of the turn.
+
+**Seats.** A conversation has a row for each seat, which holds what this seat reads and writes; the seat waits while
+another one writes. Opponents that are part of the world have no seat.
+
+=================  ================================================================================
+``rules.py``       worlds of characters: the protocol ``Rules``, and ``Answer``
+``text.py``        ``TextWorld``: a world of tokens from rules of characters, with demonstrations
+=================  ================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
+
+import flax.struct
+
+from rljax.environments import Split, Task
+
+if TYPE_CHECKING:  # worker processes import this package and must not load jax
+    from rljax import types
+
+Rows = Literal["conversation", "chapters"]
+State = Any
+
+
+class Reply(flax.struct.PyTreeNode):
+    """What follows a turn. A field ``[seats]`` may also be a scalar, which holds for every seat."""
+
+    token: types.Array  # [seats, R] int32, what each seat is told, in the positions where mask is 1
+    mask: types.Array  # [seats, R] float32
+    reward: types.Array  # [seats] float32, paid to each seat
+    outcome: types.Array  # [seats] int32, a types.Outcome; that of the last step is the episode's
+    valid: types.Array  # float32, 0: the world failed, and the episode does not count
+    done: types.Array  # bool, the episode has ended
+    truncated: types.Array  # bool, it has ended because of a budget
+    next_seat: types.Array  # int32, the seat that writes the next turn
+    parts: dict[str, types.Array]  # [seats] float32 each; those of the last step are the episode's
+    extra: dict[str, types.Array]  # float32 scalars, written on the tokens of the turn (Rollout.extra)
+    domain: types.Array  # int32, Rollout.domain; that of the last step is the episode's
+
+
+class World(Task, Protocol):
+    """A task of several turns. ``prompts`` are those of seat 0, for a look at them; drivers use ``begin``."""
+
+    @property
+    def seats(self) -> int:
+        """Number of seats that players write for."""
+        ...
+
+    @property
+    def max_turns(self) -> int:
+        """The most turns of an episode, those of all seats together."""
+        ...
+
+    @property
+    def turn_length(self) -> int:
+        """The most tokens of a turn, its end included."""
+        ...
+
+    @property
+    def reply_length(self) -> int:
+        """R, the most tokens that a seat is told after a turn."""
+        ...
+
+    @property
+    def turn_end(self) -> tuple[str, ...]:
+        """Texts that end a turn, besides the tokenizer's stop tokens."""
+        ...
+
+    @property
+    def rows(self) -> Rows:
+        """What a row of the batch holds: a whole conversation, or one turn."""
+        ...
+
+    @property
+    def anew(self) -> bool:
+        """Whether every sample of a prompt begins another problem; baselines of groups then refuse the world."""
+        ...
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Names of ``Reply.extra``."""
+        ...
+
+    def begin(self, index: types.Array, split: Split, key: types.Key) -> State:
+        """Return the state of problem ``index``, a scalar."""
+        ...
+
+    def prompt(self, state: State, seat: types.Array) -> tuple[types.Array, types.Array]:
+        """Return token ``[L]`` int32, left-padded, and mask ``[L]`` float32: what a seat reads before it writes."""
+        ...
+
+    def step(
+        self, state: State, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
+    ) -> tuple[State, Reply]:
+        """Answer a turn.
+
+        Args:
+          state: before the turn.
+          seat: int32 scalar, who wrote the turn.
+          token: ``[turn_length]`` int32, right-padded; end-of-sequence replaces whatever else ended the turn.
+          mask: ``[turn_length]`` float32, 1 on the tokens of the turn.
+          key: a typed key.
+
+        Returns:
+          The state after the turn, and the reply.
+        """
+        ...
+
+
+def in_turns(task: Task) -> TypeGuard[World]:
+    """Return whether a task is a ``World``, which runs inside the compiled program."""
+    return getattr(task, "max_turns", 0) > 0 and not task.host

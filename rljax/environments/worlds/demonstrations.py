@@ -1,0 +1,127 @@
+"""Demonstrations of a world: its expert writes every turn of every seat."""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.environments import Split
+from rljax.environments import worlds as contract
+
+Array = types.Array
+
+
+class Shown(contract.World, Protocol):
+    """A world that has an expert."""
+
+    def expert(self, state: Any, seat: Array, key: types.Key) -> tuple[Array, Array]:
+        """Return a turn as token ``[turn_length]`` int32 and mask ``[turn_length]`` float32, with its end."""
+        ...
+
+
+class Conversations(NamedTuple):
+    """Demonstrations as rows that each hold what one seat reads and writes."""
+
+    token: Array  # [P, seats, T] int32, right-padded
+    mask: Array  # [P, seats, T] float32, 1 on the tokens that the seat wrote
+    turn: Array  # [P, seats, T] int32, the seat's turns before the token
+    length: Array  # [P, seats] int32, tokens, replies included
+
+
+class Chapters(NamedTuple):
+    """Demonstrations as rows that each hold one turn."""
+
+    prompt: Array  # [P, max_turns, L] int32, left-padded
+    prompt_mask: Array  # [P, max_turns, L] float32
+    token: Array  # [P, max_turns, T] int32
+    mask: Array  # [P, max_turns, T] float32; 0 in absent turns
+    seat: Array  # [P, max_turns] int32, who wrote the turn
+
+
+def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> Conversations:
+    """Return demonstrations of problems as conversations.
+
+    Args:
+      world: bound to a tokenizer.
+      index: ``[P]`` int32.
+      split: of the problems.
+      key: a typed key; a row depends on (key, index) only.
+
+    Returns:
+      P episodes, cut at ``completion_length``.
+    """
+    seats, length = world.seats, world.completion_length
+    spare = max(world.turn_length, world.reply_length)  # a slice is written whole, with its padding
+
+    def append(row: Any, token: Array, mask: Array, own: Array) -> Any:
+        """Write tokens behind each seat's row; ``own`` [seats]: whether the seat wrote them."""
+
+        def one(row: Any, token: Array, mask: Array, own: Array) -> Any:
+            tokens, masks, turns, turn, place = row
+            at = jnp.minimum(place, length)
+            tokens = jax.lax.dynamic_update_slice(tokens, jnp.where(mask > 0, token, 0), (at,))
+            masks = jax.lax.dynamic_update_slice(masks, mask * own, (at,))
+            turns = jax.lax.dynamic_update_slice(turns, jnp.full_like(token, turn), (at,))
+            return tokens, masks, turns, turn, place + jnp.sum(mask).astype(jnp.int32)
+
+        return jax.vmap(one)(row, token, mask, own)
+
+    def episode(i: Array) -> Conversations:
+        keys = jax.random.fold_in(key, i)
+        zero = jnp.zeros((seats, length + spare), jnp.int32)
+        none = jnp.zeros((seats,), jnp.int32)
+
+        def turn(carry: Any, number: Array) -> Any:
+            state, seat, over, row = carry
+            first, second = jax.random.split(jax.random.fold_in(keys, number))
+            token, mask = world.expert(state, seat, first)
+            writes = (jnp.arange(seats) == seat) & ~over
+            every = jnp.broadcast_to(token, (seats, *token.shape))
+            row = append(row, every, mask[None, :] * writes[:, None], writes.astype(jnp.float32))
+            following, reply = world.step(state, seat, token, mask, second)
+            ended = over | reply.done | reply.truncated
+            count = row[3] + writes
+            row = append(row, reply.token, reply.mask * ~ended, jnp.zeros((seats,)))
+            row = (*row[:3], count, row[4])
+            return (following, jnp.where(ended, seat, reply.next_seat), ended, row), None
+
+        state = world.begin(i, split, keys)
+        start = (state, jnp.int32(0), jnp.zeros((), bool), (zero, zero * 0.0, zero, none, none))
+        (_, _, _, (tokens, masks, turns, _, place)), _ = jax.lax.scan(turn, start, jnp.arange(world.max_turns))
+        inside = jnp.arange(length) < place[:, None]
+        cut = [jnp.where(inside, x[:, :length], jnp.zeros((), x.dtype)) for x in (tokens, masks, turns)]
+        return Conversations(*cut, length=jnp.minimum(place, length))
+
+    return jax.vmap(episode)(index)
+
+
+def chapters(world: Shown, index: Array, split: Split, key: types.Key) -> Chapters:
+    """Return demonstrations of problems as one row for each turn.
+
+    Args:
+      world: bound to a tokenizer.
+      index: ``[P]`` int32.
+      split: of the problems.
+      key: a typed key; a row depends on (key, index) only.
+
+    Returns:
+      P episodes.
+    """
+
+    def episode(i: Array) -> Chapters:
+        keys = jax.random.fold_in(key, i)
+
+        def turn(carry: Any, number: Array) -> Any:
+            state, seat, over = carry
+            first, second = jax.random.split(jax.random.fold_in(keys, number))
+            prompt, prompt_mask = world.prompt(state, seat)
+            token, mask = world.expert(state, seat, first)
+            following, reply = world.step(state, seat, token, mask, second)
+            row = Chapters(prompt, prompt_mask, jnp.where(mask > 0, token, 0), mask * ~over, seat)
+            return (following, reply.next_seat, over | reply.done | reply.truncated), row
+
+        start = (world.begin(i, split, keys), jnp.int32(0), jnp.zeros((), bool))
+        return jax.lax.scan(turn, start, jnp.arange(world.max_turns))[1]
+
+    return jax.vmap(episode)(index)

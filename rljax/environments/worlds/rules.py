@@ -1,0 +1,145 @@
+"""Worlds of characters: what a world is when its tokens are left to ``text.TextWorld``.
+
+Texts are rows of code points, ``[K]`` int32, 0 where there is no character, as in ``environments.characters``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import flax.struct
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.environments import Split, characters
+
+if TYPE_CHECKING:
+    from rljax.environments.worlds import Rows
+
+State = Any
+
+
+class Answer(flax.struct.PyTreeNode):
+    """What follows a turn, as characters. ``worlds.Reply`` explains the fields; all but the text have defaults."""
+
+    text: types.Array  # [K] int32 for every seat, or [seats, K]
+    reward: types.Array | float = 0.0  # scalar or [seats]
+    done: types.Array | bool = False
+    outcome: types.Array | int = types.Outcome.WRONG  # scalar or [seats]
+    valid: types.Array | float = 1.0
+    truncated: types.Array | bool = False
+    next_seat: types.Array | int = 0
+    parts: dict[str, types.Array] = flax.struct.field(default_factory=dict)
+    extra: dict[str, types.Array] = flax.struct.field(default_factory=dict)
+    domain: types.Array | int = 0
+
+
+class Rules(Protocol):
+    """The rules of a world; sizes are in characters, without the end of a turn. A frozen dataclass."""
+
+    @property
+    def name(self) -> str:
+        """Name of the world."""
+        ...
+
+    @property
+    def alphabet(self) -> str:
+        """The characters that the world and its experts write."""
+        ...
+
+    @property
+    def prompt_length(self) -> int:
+        """The most characters of a prompt."""
+        ...
+
+    @property
+    def turn_length(self) -> int:
+        """The most characters of a turn."""
+        ...
+
+    @property
+    def reply_length(self) -> int:
+        """The most characters of a reply; an episode with a longer one is invalid."""
+        ...
+
+    @property
+    def max_turns(self) -> int:
+        """The most turns of an episode."""
+        ...
+
+    def size(self, split: Split) -> int:
+        """Return the number of problems of a split."""
+        ...
+
+    def begin(self, index: types.Array, split: Split, key: types.Key) -> State:
+        """Return the state of problem ``index``, a scalar."""
+        ...
+
+    def prompt(self, state: State, seat: types.Array) -> types.Array:
+        """Return the text ``[K]`` that a seat reads first."""
+        ...
+
+    def step(self, state: State, seat: types.Array, text: types.Array, key: types.Key) -> tuple[State, Answer]:
+        """Answer a turn; ``text`` is ``[turn_length]``, without gaps, without the end of the turn."""
+        ...
+
+    def expert(self, state: State, seat: types.Array, key: types.Key) -> types.Array:
+        """Return the text ``[K]`` that a demonstration writes in this state."""
+        ...
+
+
+# What rules may set besides the protocol, and what holds where they do not.
+OPTIONAL: dict[str, Any] = {
+    "seats": 1,
+    "turn_end": (),  # texts that end a turn, besides end-of-sequence
+    "rows": "conversation",
+    "anew": False,
+    "parts": (),
+    "extra": (),
+    "turns_each": None,  # the most turns of one seat; None: max_turns
+}
+
+
+def optional(rules: Rules, name: str) -> Any:
+    """Return a field of ``OPTIONAL``."""
+    return getattr(rules, name, OPTIONAL[name])
+
+
+def rows(rules: Rules) -> Rows:
+    """Return what a row of the batch holds."""
+    return optional(rules, "rows")
+
+
+def line(*parts: str | types.Array) -> types.Array:
+    """Join texts, code points and rows of code points: ``[K]`` int32."""
+    pieces = [jnp.asarray([ord(c) for c in p], jnp.int32) if isinstance(p, str) else jnp.atleast_1d(p) for p in parts]
+    return jnp.concatenate([p.astype(jnp.int32) for p in pieces])
+
+
+def decimal(value: types.Array, width: int) -> types.Array:
+    """Write an integer >= 0 in decimal, without leading zeros: ``[width]`` int32."""
+    return characters.decimal(value[None], width)[0]
+
+
+def choose(condition: types.Array, yes: str, no: str) -> types.Array:
+    """Return one of two texts, padded to the longer: ``[K]`` int32."""
+    width = max(len(yes), len(no))
+    first, second = (line(t, jnp.zeros(width - len(t), jnp.int32)) for t in (yes, no))
+    return jnp.where(condition, first, second)
+
+
+def same(text: types.Array, other: str) -> types.Array:
+    """Return whether a text ``[K]`` without gaps is ``other``: a bool scalar."""
+    if len(other) > text.shape[0]:
+        return jnp.zeros((), bool)
+    return jnp.all(text == line(other, jnp.zeros(text.shape[0] - len(other), jnp.int32)))
+
+
+def number(text: types.Array) -> tuple[types.Array, types.Array]:
+    """Read a text ``[K]`` without gaps as a decimal number of at most 9 digits: (int32 value, whether it is one)."""
+    digit = (text >= ord("0")) & (text <= ord("9"))
+    value = jnp.zeros((), jnp.int32)
+    for i in range(min(text.shape[0], 9)):
+        value = jnp.where(digit[i], value * 10 + text[i] - ord("0"), value)
+    count = jnp.sum(digit)
+    return value, (count > 0) & (count <= 9) & (count == jnp.sum(text != 0))

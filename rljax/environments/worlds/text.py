@@ -1,0 +1,199 @@
+"""Worlds of tokens from rules of characters."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import types
+from rljax.data import tokenizers
+from rljax.environments import Split, characters
+from rljax.environments import worlds as contract
+from rljax.environments.worlds import demonstrations, rules
+
+_CORPUS_ROWS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class TextWorld:
+    """A world whose rules are about characters; each character is one token, and end-of-sequence ends a turn.
+
+    Args:
+      rules: the rules; see ``rules.Rules`` and ``rules.OPTIONAL``.
+      length: T, tokens of a row; None: as many as the rules can need.
+      tokenizer: set by ``bind``.
+    """
+
+    rules: rules.Rules
+    length: int | None = None
+    tokenizer: tokenizers.Tokenizer | None = None
+
+    host: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the length is below that of a turn."""
+        if self.length is not None and self.length < self.turn_length:
+            raise ValueError(f"{self.name}: length = {self.length}: a turn has up to {self.turn_length} tokens")
+
+    @property
+    def name(self) -> str:
+        """Name of the world."""
+        return self.rules.name
+
+    @property
+    def seats(self) -> int:
+        """Number of seats."""
+        return rules.optional(self.rules, "seats")
+
+    @property
+    def max_turns(self) -> int:
+        """The most turns of an episode."""
+        return self.rules.max_turns
+
+    @property
+    def turn_length(self) -> int:
+        """The most tokens of a turn, end-of-sequence included."""
+        return self.rules.turn_length + 1
+
+    @property
+    def reply_length(self) -> int:
+        """The most tokens of a reply."""
+        return self.rules.reply_length
+
+    @property
+    def turn_end(self) -> tuple[str, ...]:
+        """Texts that end a turn."""
+        return rules.optional(self.rules, "turn_end")
+
+    @property
+    def rows(self) -> contract.Rows:
+        """What a row holds."""
+        return rules.rows(self.rules)
+
+    @property
+    def anew(self) -> bool:
+        """Whether every sample begins another problem."""
+        return rules.optional(self.rules, "anew")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the numbers that replies have besides rewards."""
+        return rules.optional(self.rules, "parts")
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Names of the numbers that replies write on the tokens of a turn."""
+        return rules.optional(self.rules, "extra")
+
+    @property
+    def prompt_length(self) -> int:
+        """L, tokens of a prompt."""
+        return self.rules.prompt_length
+
+    @property
+    def completion_length(self) -> int:
+        """T, tokens of a row."""
+        if self.rows == "chapters":
+            return self.turn_length
+        each = rules.optional(self.rules, "turns_each") or self.max_turns
+        needed = each * self.turn_length + (self.max_turns - 1) * self.reply_length
+        return needed if self.length is None else self.length
+
+    def corpus(self) -> Iterator[str]:
+        """Yield every character once, then prompts and conversations of demonstrations."""
+        yield self.rules.alphabet
+        index = jnp.arange(min(_CORPUS_ROWS, self.size("train")), dtype=jnp.int32)
+        for name in ("prompt", "turn"):
+            yield from sorted(set(characters.strings(_written(self, index, name))))
+
+    def bind(self, tokenizer: tokenizers.Tokenizer) -> "TextWorld":
+        """Return a copy with the tokenizer; ValueError if it lacks a character."""
+        characters.table(tokenizer, self.rules.alphabet, self.name)
+        return dataclasses.replace(self, tokenizer=tokenizer)
+
+    def size(self, split: Split) -> int:
+        """Return the number of problems of a split."""
+        return self.rules.size(split)
+
+    def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
+        """Return the state of problem ``index``."""
+        return self.rules.begin(index, split, key)
+
+    def prompt(self, state: Any, seat: types.Array) -> tuple[types.Array, types.Array]:
+        """Return what a seat reads first: token and mask ``[L]``."""
+        return self._tokens(self.rules.prompt(state, seat), self.prompt_length, pad="left")
+
+    def step(
+        self, state: Any, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
+    ) -> tuple[Any, contract.Reply]:
+        """Answer a turn. A reply of more than ``reply_length`` characters makes the episode invalid."""
+        text = characters.read(self._bound, token[None], mask[None]).code[:, : self.rules.turn_length]
+        state, answer = self.rules.step(state, seat, text[0], key)
+        code = jnp.broadcast_to(jnp.atleast_2d(answer.text), (self.seats, jnp.shape(answer.text)[-1]))
+        told, mask = jax.vmap(lambda c: self._tokens(c, self.reply_length, pad="right"))(code)
+        fits = jnp.all(jnp.sum(code != 0, axis=1) <= self.reply_length)
+        return state, contract.Reply(
+            token=told,
+            mask=mask,
+            reward=self._each(answer.reward, jnp.float32),
+            outcome=self._each(answer.outcome, jnp.int32),
+            valid=jnp.where(fits, jnp.asarray(answer.valid, jnp.float32), 0.0),
+            done=jnp.asarray(answer.done, bool),
+            truncated=jnp.asarray(answer.truncated, bool),
+            next_seat=jnp.asarray(answer.next_seat, jnp.int32),
+            parts={name: self._each(x, jnp.float32) for name, x in answer.parts.items()},
+            extra={name: jnp.asarray(x, jnp.float32) for name, x in answer.extra.items()},
+            domain=jnp.asarray(answer.domain, jnp.int32),
+        )
+
+    def expert(self, state: Any, seat: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
+        """Return the turn of a demonstration: token and mask ``[turn_length]``, ended by end-of-sequence."""
+        code = self.rules.expert(state, seat, key)[None]
+        token, mask = characters.demonstration(code, self.turn_length, self._bound, self._ids)
+        return token[0], mask[0]
+
+    def prompts(self, index: types.Array, split: Split) -> types.Prompts:
+        """Return prompts ``index`` ``[P]`` of seat 0, of problems begun with key 0."""
+        token, mask = jax.vmap(lambda i: self.prompt(self.begin(i, split, jax.random.key(0)), jnp.int32(0)))(index)
+        return types.Prompts(token=token, mask=mask, index=index)
+
+    def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
+        """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
+        rows = demonstrations.conversations(self, index, split, key)
+        return rows.token[:, 0], rows.mask[:, 0]
+
+    def text(self, index: int, split: Split) -> str:
+        """Return prompt ``index`` of seat 0 as text."""
+        return characters.strings(_written(self, jnp.asarray([index], jnp.int32), "prompt", split))[0]
+
+    def _tokens(self, code: types.Array, length: int, pad: str) -> tuple[types.Array, types.Array]:
+        packed = characters.pack(code[None], length, pad=pad)[0]
+        return jnp.asarray(self._ids)[packed], (packed != 0).astype(jnp.float32)
+
+    def _each(self, x: Any, dtype: Any) -> types.Array:
+        return jnp.broadcast_to(jnp.asarray(x, dtype), (self.seats,))
+
+    @property
+    def _bound(self) -> tokenizers.Tokenizer:
+        if self.tokenizer is None:
+            raise ValueError(f"tokenizer: world {self.name!r} has none; call world.bind(tokenizer) first")
+        return self.tokenizer
+
+    @property
+    def _ids(self) -> np.ndarray:
+        return characters.table(self._bound, self.rules.alphabet, self.name)
+
+
+def _written(world: TextWorld, index: jax.Array, what: str, split: Split = "train") -> jax.Array:
+    """Return the prompts of problems, or the first turns of their experts, as code points [P, K]."""
+
+    def one(i: jax.Array) -> jax.Array:
+        state = world.rules.begin(i, split, jax.random.key(0))
+        if what == "prompt":
+            return world.rules.prompt(state, jnp.int32(0))
+        return world.rules.expert(state, jnp.int32(0), jax.random.key(0))
+
+    return jax.vmap(one)(index)
