@@ -67,6 +67,7 @@ class Action(flax.struct.PyTreeNode):
     token: Array  # [B, T] int32
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, bit v % 32 of word v // 32: was v in the sampled support
     length: Array | None = None  # [B] int32, positions in use, replies of a world included; None: up to the last mask 1
+    state: Tree | None = None  # [B, ...] of an unfinished conversation, which a later step continues
 
 
 class Rollout(flax.struct.PyTreeNode):

@@ -15,6 +15,7 @@ from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import effects, schema
+from rljax.environments import worlds
 from rljax.host import profiles
 from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
@@ -271,6 +272,8 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
         )
     if algorithm.source.demonstrated and task.host:
         raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
+    if algorithm.source.demonstrated and worlds.in_turns(task):
+        raise ValueError(f"{where}: {algorithm.source.spec} mixes completions, and task {task.name!r} is a world.")
 
 
 def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -> None:

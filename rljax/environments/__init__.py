@@ -208,10 +208,10 @@ def opening(task: Task) -> tuple[Mapping[str, str], ...] | None:
 
 
 def scored_on_device(task: Task) -> TypeGuard[DeviceTask]:
-    """Return whether the task is a ``DeviceTask``."""
-    return not task.host
+    """Return whether the task is a ``DeviceTask``; a world (``environments.worlds``) is not."""
+    return not task.host and not getattr(task, "max_turns", 0)
 
 
 def scored_on_host(task: Task) -> TypeGuard[HostTask]:
-    """Return whether the task is a ``HostTask``."""
-    return task.host
+    """Return whether the task is a ``HostTask``; a world (``environments.worlds``) is not."""
+    return task.host and not getattr(task, "max_turns", 0)

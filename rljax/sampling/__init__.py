@@ -39,7 +39,9 @@ newer parameters. With the same parameters the tokens are those of one ``generat
 ``samples.py``     the protocol ``Policy``, the record ``Sample``, the keys of rows
 ``processors.py``  temperature and filters; drawing one token
 ``decode.py``      ``generate`` and its loop; a batch that shrinks as rows end
-``resume.py``      ``resume``: rollouts in segments
+``segments.py``    ``resume``: rollouts in segments
+``conversation.py``  worlds that answer, a row for each conversation
+``chapters.py``    worlds that answer, a row for each turn
 ``stopping.py``    stop strings
 =================  ==============================================================================
 """
@@ -47,7 +49,7 @@ newer parameters. With the same parameters the tokens are those of one ``generat
 from rljax.sampling.config import SamplerConfig
 from rljax.sampling.decode import generate
 from rljax.sampling.processors import Processors, build, chain, min_p, top_k, top_p
-from rljax.sampling.resume import resume
+from rljax.sampling.segments import resume
 from rljax.sampling.samples import EVERY_TOKEN, Policy, Sample, row_keys
 from rljax.sampling.stopping import Ends
 

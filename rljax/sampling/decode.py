@@ -30,6 +30,7 @@ def generate(
     *,
     samples: int,
     length: int,
+    live: Array | None = None,
     axis_name: str | None = None,
 ) -> samples_lib.Sample:
     """Sample ``samples`` completions of each prompt, at most ``length`` tokens each.
@@ -53,6 +54,7 @@ def generate(
       ends: what ends a completion, and the token id written after the end.
       samples: completions of each prompt.
       length: T, the most tokens of a completion.
+      live: ``[B]`` bool, rows to sample; the others get no token. None: all.
       axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member has ended: with a
         predicate per member, XLA would copy the whole cache at each step.
 
@@ -77,51 +79,55 @@ def generate(
     # The last token drawn is never fed back, hence one column less than positions.
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), config.cache_block)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
-    keep = config.rescore == "kept" and processors.filter is not None and processors.temperature > 0
-    sample = samples_lib.empty(rows, length, logits.shape[1] if keep else None, ends.pad)
+    sample = samples_lib.empty(
+        rows, length, logits.shape[1] if processors_lib.keeps(config, processors) else None, ends.pad
+    )
     row = jnp.arange(rows, dtype=jnp.int32)
     state = None if ends.strings is None else ends.strings.start(rows)
-    start = DecodeState(sample, cache, jnp.zeros_like(row), jnp.ones((rows,), bool), keys, row, state)
+    live = jnp.ones((rows,), bool) if live is None else live
+    start = DecodeState(sample, cache, jnp.zeros_like(row), live, keys, row, state)
     draw = functools.partial(emit, ends=ends, processors=processors)
-    return run(model, weights, start, logits, draw, length, stages(count, samples, config.compact), axis_name)
+    return run(model, weights, start, logits, draw, length, stages(count, samples, config.compact), axis_name)[0]
 
 
 def run(
     model: samples_lib.Policy,
     weights: types.Tree,
     start: "DecodeState",
-    logits: Array,
+    logits: Array | None,
     draw: Callable[["DecodeState", Array], "DecodeState"],
     steps: int,
     batches: list[tuple[int, int]],
     axis_name: str | None = None,
-) -> samples_lib.Sample:
+    active: Callable[["DecodeState"], Array] = lambda decoding: decoding.live,
+) -> tuple[samples_lib.Sample, Any]:
     """Emit one position from ``logits``, then decode until no row is live.
 
     Args:
       model: the policy.
       weights: from ``model.decode_params``.
       start: the rows before the first position.
-      logits: ``[B, V]``, of the first position.
+      logits: ``[B, V]``, of the first position; None: ``start.token`` is read first.
       draw: ``(state, logits) -> state``, draws one position of every live row; see ``emit``.
       steps: the most positions to emit.
       batches: the shapes of the shrinking batch, from ``stages``.
       axis_name: axis of an enclosing ``vmap``; see ``generate``.
+      active: which rows, [b] bool, get a token from the next ``draw``; the others keep their last one, unread.
 
     Returns:
-      The completions of all B rows.
+      The completions of all B rows, and their ``DecodeState.state``.
     """
 
     def decode_step(decoding: DecodeState) -> DecodeState:
-        hidden, cache = model.extend(weights, decoding.token, decoding.live, decoding.cache)
+        hidden, cache = model.extend(weights, decoding.token, active(decoding), decoding.cache)
         return draw(dataclasses.replace(decoding, cache=cache), model.logits(weights, hidden))
 
     def any_live(live: Array) -> Array:
         result = jnp.any(live)
         return result if axis_name is None else jax.lax.pmax(result.astype(jnp.int32), axis_name) > 0
 
-    decoding = draw(start, logits)
-    whole = decoding.sample
+    decoding = start if logits is None else draw(start, logits)
+    whole = decoding.sample, decoding.state
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         if batch != batches[0]:
             whole = _gather(whole, decoding)
@@ -132,7 +138,7 @@ def run(
             return more if following is None else more & ~_fits(decoding.live, batch, following)
 
         decoding = jax.lax.while_loop(unfinished, decode_step, decoding)
-    return decoding.sample if len(batches) == 1 else _gather(whole, decoding)
+    return (decoding.sample, decoding.state) if len(batches) == 1 else _gather(whole, decoding)
 
 
 def stages(prompts: int, samples: int, compact: int) -> list[tuple[int, int]]:
@@ -168,7 +174,7 @@ class DecodeState:
     live: Array  # [b] bool
     keys: types.Key  # [b]
     row: Array  # [b] int32, the row's index in the whole batch
-    state: Array | None = None  # [b], of the stop strings' automaton; None: there are no strings
+    state: Any = None  # [b, ...], what ``draw`` carries: the stop strings' automaton, or conversations
 
 
 def emit(
@@ -192,14 +198,14 @@ def emit(
       The rows with one more position; those that have stopped are no longer live.
     """
     live, sample = decoding.live, decoding.sample
-    drawn = _draw(logits, decoding.keys, offset + sample.steps, processors, sample.kept is not None)
+    drawn = draw_tokens(logits, decoding.keys, offset + sample.steps, processors, sample.kept is not None)
     token = jnp.where(live, drawn.token, ends.pad)
     stopped = live & jnp.any(token[:, None] == jnp.asarray(ends.stop, jnp.int32)[None, :], axis=1)
     state = decoding.state
     if ends.strings is not None and state is not None:
         state = ends.strings.advance(state, token)
         stopped |= live & ends.strings.matched(state)
-    sample = _write(sample, dataclasses.replace(drawn, token=token), live)
+    sample = write(sample, dataclasses.replace(drawn, token=token), live, live)
     finish = jnp.where(stopped, int(types.Finish.STOP), sample.finish)
     sample = dataclasses.replace(sample, finish=finish)
     return dataclasses.replace(decoding, sample=sample, token=token, live=live & ~stopped, state=state)
@@ -216,11 +222,11 @@ def _fits(live: Array, batch: tuple[int, int], following: tuple[int, int]) -> Ar
 def _shrink(
     model: samples_lib.Policy,
     decoding: DecodeState,
-    whole: samples_lib.Sample,
+    whole: tuple[samples_lib.Sample, Any],
     batch: tuple[int, int],
     first: tuple[int, int],
 ) -> DecodeState:
-    """Move the live rows into a smaller batch; ``whole`` holds the completions of all rows."""
+    """Move the live rows into a smaller batch; ``whole`` holds the completions and states of all rows."""
     prompts, samples = batch
     rows = decoding.live.shape[0]
     if prompts == first[0]:  # some rows of every prompt
@@ -231,24 +237,24 @@ def _shrink(
         index = jnp.argsort(~decoding.live, stable=True)[:prompts]
         cache = model.select(decoding.cache, index, index)
     live, row = decoding.live[index], decoding.row[index]
-    sample = _take(whole, row)
-    state = None if decoding.state is None else decoding.state[index]
+    sample = samples_lib.mapped(lambda x: x[row], whole[0])
+    state = jax.tree.map(lambda x: x[index], decoding.state)
     return DecodeState(sample, cache, decoding.token[index], live, decoding.keys[index], row, state)
 
 
-def _take(whole: samples_lib.Sample, row: Array) -> samples_lib.Sample:
-    return dataclasses.replace(whole, **{name: x[row] for name, x in samples_lib.rowwise(whole).items()})
+def _gather(whole: tuple[samples_lib.Sample, Any], decoding: DecodeState) -> tuple[samples_lib.Sample, Any]:
+    """Write the completions and states of the rows being decoded into those of the whole batch."""
 
+    def put(whole: Array, part: Array) -> Array:
+        return whole.at[decoding.row].set(part)
 
-def _gather(whole: samples_lib.Sample, decoding: DecodeState) -> samples_lib.Sample:
-    """Write the completions of the rows being decoded into the whole batch."""
-    rows = samples_lib.rowwise(decoding.sample)
-    put = {name: x.at[decoding.row].set(rows[name]) for name, x in samples_lib.rowwise(whole).items()}
-    return dataclasses.replace(whole, steps=decoding.sample.steps, slots=decoding.sample.slots, **put)
+    sample = samples_lib.mapped(put, whole[0], decoding.sample)
+    sample = dataclasses.replace(sample, steps=decoding.sample.steps, slots=decoding.sample.slots)
+    return sample, jax.tree.map(put, whole[1], decoding.state)
 
 
 @flax.struct.dataclass
-class _Drawn:
+class Drawn:
     """One position of every row; the fields are those of Sample without T."""
 
     token: Array
@@ -259,7 +265,9 @@ class _Drawn:
     kept: Array | None
 
 
-def _draw(logits: Array, keys: types.Key, position: Array, processors: processors_lib.Processors, keep: bool) -> _Drawn:
+def draw_tokens(
+    logits: Array, keys: types.Key, position: Array, processors: processors_lib.Processors, keep: bool
+) -> Drawn:
     """Draw one token of each row from ``logits`` [B, V], with its log-probabilities."""
     logits = logits.astype(jnp.float32)
     greedy = processors.temperature == 0
@@ -275,7 +283,7 @@ def _draw(logits: Array, keys: types.Key, position: Array, processors: processor
         behaviour_logp = _at(jax.nn.log_softmax(filtered, axis=1), token)
     # A model may exclude tokens with minus infinity; 0 * -inf counts as 0.
     entropy = -jnp.sum(jnp.where(raw == -jnp.inf, 0.0, jnp.exp(raw) * raw), axis=1)
-    return _Drawn(
+    return Drawn(
         token=token,
         behaviour_logp=behaviour_logp,
         raw_logp=_at(raw, token),
@@ -291,8 +299,18 @@ def _at(logp: Array, token: Array) -> Array:
     return jnp.sum(jnp.where(chosen, logp, 0.0), axis=1)
 
 
-def _write(sample: samples_lib.Sample, drawn: _Drawn, live: Array) -> samples_lib.Sample:
-    """Write position ``sample.steps``; rows that are not ``live`` get padding."""
+def write(sample: samples_lib.Sample, drawn: Drawn, live: Array, used: Array) -> samples_lib.Sample:
+    """Write position ``sample.steps``.
+
+    Args:
+      sample: b rows.
+      drawn: the position of every row.
+      live: ``[b]`` bool, rows whose token the policy emitted; the others get mask 0 and no values.
+      used: ``[b]`` bool, rows that get a token, written by the policy or by somebody else.
+
+    Returns:
+      The rows with one more position.
+    """
 
     def put(whole: Array, part: Array) -> Array:
         return jax.lax.dynamic_update_index_in_dim(whole, part, sample.steps, axis=1)
@@ -308,6 +326,7 @@ def _write(sample: samples_lib.Sample, drawn: _Drawn, live: Array) -> samples_li
         raw_logp=put(sample.raw_logp, jnp.where(live, drawn.raw_logp, 0.0)),
         entropy=put(sample.entropy, jnp.where(live, drawn.entropy, 0.0)),
         square_prob=put(sample.square_prob, jnp.where(live, drawn.square_prob, 0.0)),
+        length=sample.length + used,
         steps=sample.steps + 1,
         slots=sample.slots + live.shape[0],
         kept=kept,

@@ -32,6 +32,11 @@ class Processors:
     draw: Callable[[Array, Array], Array] = jax.random.categorical
 
 
+def keeps(config: SamplerConfig, processors: Processors) -> bool:
+    """Return whether the sampler stores the support that it draws from."""
+    return config.rescore == "kept" and processors.filter is not None and processors.temperature > 0
+
+
 def top_k(k: int) -> Processor:
     """Keep the ``k`` most probable tokens, all of them if ``k >= V``.
 

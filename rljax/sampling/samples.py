@@ -1,6 +1,7 @@
 """What the sampler reads and writes: the protocol of a policy, the record of completions, the keys of rows."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import flax.struct
@@ -81,9 +82,11 @@ class Sample:
     entropy: Array  # [B, T] float32, nats, of the tempered unfiltered distribution; 0 after the end
     square_prob: Array  # [B, T] float32, sum over v of p_v^2 of the same; 0 after the end
     finish: Array  # [B] int32, a types.Finish
+    length: Array  # [B] int32, positions in use; in a conversation, those of replies too, where mask is 0
     steps: Array  # int32, positions decoded before every row had ended
     slots: Array  # int32, positions computed: rows in the batch, summed over decode steps
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, packed support drawn from; all bits set after the end
+    turn: Array | None = None  # [B, T] int32, of a conversation: turns that the row's seat had ended before the token
 
 
 def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array) -> types.Key:
@@ -105,13 +108,14 @@ def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array) ->
     return jax.vmap(one)(jnp.broadcast_to(jnp.asarray(step), index.shape), index, sample)
 
 
-def rowwise(sample: Sample) -> dict[str, Array]:
-    """Return the fields whose first dimension is the row, by name."""
-    names = [f.name for f in dataclasses.fields(sample) if f.name not in ("steps", "slots")]
-    return {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
+def mapped(function: Callable[..., Array], *samples: Sample) -> Sample:
+    """Apply a function to the fields whose first dimension is the row; the others are those of the first sample."""
+    names = [f.name for f in dataclasses.fields(Sample) if f.name not in ("steps", "slots")]
+    fields = [{name: getattr(sample, name) for name in names} for sample in samples]
+    return dataclasses.replace(samples[0], **jax.tree.map(function, *fields))
 
 
-def empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
+def empty(rows: int, length: int, vocabulary: int | None, pad: int, *, turns: bool = False) -> Sample:
     """Return a sample without any token.
 
     Args:
@@ -119,6 +123,7 @@ def empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
       length: T.
       vocabulary: V if the support is kept, else None.
       pad: token id of padding.
+      turns: whether it has ``turn``.
 
     Returns:
       The sample, ``finish`` LENGTH in every row.
@@ -136,7 +141,9 @@ def empty(rows: int, length: int, vocabulary: int | None, pad: int) -> Sample:
         entropy=zeros,
         square_prob=zeros,
         finish=jnp.full((rows,), int(types.Finish.LENGTH), jnp.int32),
+        length=jnp.zeros((rows,), jnp.int32),
         steps=jnp.zeros((), jnp.int32),
         slots=jnp.zeros((), jnp.int32),
         kept=kept,
+        turn=jnp.zeros((rows, length), jnp.int32) if turns else None,
     )

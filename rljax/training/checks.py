@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
 from rljax.language import errors
-from rljax.training import phases, rollouts, updates
+from rljax.training import phases, rollouts, updates, world_checks
 from rljax.transforms import shapes
 
 Shape = jax.ShapeDtypeStruct
@@ -67,6 +67,8 @@ def _verdict(setup: phases.Setup, rows: types.Rollout) -> types.Verdict:
 
 def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     """Return the rows of a step before the update, as ``steps.make_step`` makes them, without a model."""
+    if setup.world is not None:
+        world_checks.check(setup.world, jax.eval_shape(lambda: key))
     prompts = _prompts(setup, setup.prompts * setup.algorithm.source.oversample)
     zero, position = jnp.zeros((), jnp.int32), prompts.index
     demonstrated = setup.algorithm.source.origin == "demonstrations"
@@ -78,8 +80,10 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
         token = jnp.zeros(rows.mask.shape, jnp.int32)
         return rows.replace(action=types.Action(token=token), on_policy=jnp.zeros_like(rows.reward))
     number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
-    out = sampling.Sample(whole, number, number, number, number, number, rows.group, zero, zero)
+    out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
     rows = rollouts.filled(rows, out, whole)
+    if setup.world is not None:
+        return world_checks.rows(setup.world, rows)
     if setup.algorithm.source.demonstrated:
         rows = rollouts.guided(setup, rows, zero, prompts, key)
     return rollouts.judged(rows, _verdict(setup, rows))

@@ -9,6 +9,7 @@ import optax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
+from rljax.environments import worlds
 from rljax.models import packing, scoring
 from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig
 
@@ -111,9 +112,20 @@ class Setup(Generic[S]):
         return self.settings.batch.prompts
 
     @property
+    def world(self) -> worlds.World | None:
+        """The task, if it is a world that runs inside the program."""
+        return self.task if worlds.in_turns(self.task) else None
+
+    @property
+    def rows_of_episode(self) -> int:
+        """Rows of one episode: a conversation for each seat, or a chapter for each turn."""
+        world = self.world
+        return 1 if world is None else world.max_turns if world.rows == "chapters" else world.seats
+
+    @property
     def samples(self) -> int:
-        """Completions of each prompt."""
-        return self.settings.batch.samples
+        """Rows of each prompt."""
+        return self.settings.batch.samples * self.rows_of_episode
 
     @property
     def rows(self) -> int:
@@ -150,6 +162,7 @@ class Setup(Generic[S]):
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0
+        whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
     def owner(self, module: str) -> str:

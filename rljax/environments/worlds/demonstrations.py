@@ -27,6 +27,7 @@ class Conversations(NamedTuple):
     mask: Array  # [P, seats, T] float32, 1 on the tokens that the seat wrote
     turn: Array  # [P, seats, T] int32, the seat's turns before the token
     length: Array  # [P, seats] int32, tokens, replies included
+    prompt: tuple[Array, Array]  # token and mask [P, seats, L] each, left-padded
 
 
 class Chapters(NamedTuple):
@@ -91,7 +92,8 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> C
         (_, _, _, (tokens, masks, turns, _, place)), _ = jax.lax.scan(turn, start, jnp.arange(world.max_turns))
         inside = jnp.arange(length) < place[:, None]
         cut = [jnp.where(inside, x[:, :length], jnp.zeros((), x.dtype)) for x in (tokens, masks, turns)]
-        return Conversations(*cut, length=jnp.minimum(place, length))
+        prompt = jax.vmap(lambda seat: world.prompt(state, seat))(jnp.arange(seats))
+        return Conversations(*cut, length=jnp.minimum(place, length), prompt=prompt)
 
     return jax.vmap(episode)(index)
 

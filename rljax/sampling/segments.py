@@ -1,8 +1,9 @@
 """Sampling in segments: completions continue where they were cut, and equal those of one uninterrupted call."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from rljax import types
@@ -63,55 +64,95 @@ def resume(
     shapes.check({"prompts.mask": prompts.mask}, prompts.token.shape, "[P, L] of prompts.token")
     if rows % prompts.token.shape[0]:
         raise ValueError(f"resume: {prompts.token.shape[0]} prompts must divide the {rows} rows of sample.token")
-    segment, samples = min(segment, length), rows // prompts.token.shape[0]
-    vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
-    sample = _renewed(sample, fresh, samples_lib.empty(rows, length, vocabulary, ends.pad))
-    done = jnp.sum(sample.mask != 0, axis=1, dtype=jnp.int32)
-
-    def whole(prompt: Array, completion: Array) -> Array:
-        return jnp.concatenate([ops.repeat(prompt, samples), completion], axis=1)
-
-    weights = model.decode_params(params)
-    token, mask = whole(prompts.token, sample.token), whole(prompts.mask, sample.mask)
-    hidden, cache = model.prefill(weights, token, mask, 1, max(1, segment - 1), config.cache_block)
-    last = prompts.token.shape[1] - 1 + done
-    logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
-    live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
-    state = None if ends.strings is None else ends.strings.read(sample.token, done)
-    empty = samples_lib.empty(rows, segment, vocabulary, ends.pad)
-    processors = processors_lib.build(config)
-    start = decode.DecodeState(empty, cache, jnp.zeros_like(row), live, keys, row, state)
+    segment = min(segment, length)
+    sample = renewed(sample, fresh, ends.pad)
+    state = None if ends.strings is None else ends.strings.read(sample.token, sample.length)
+    done, processors = sample.length, processors_lib.build(config)
 
     def draw(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
         offset = done[decoding.row]
         decoding = decode.emit(decoding, logits, ends=ends, processors=processors, offset=offset)
         return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
 
-    part = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, config.compact))
-    return _joined(sample, part, live, done)
+    return continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)[0]
 
 
-def _renewed(sample: samples_lib.Sample, fresh: Array, empty: samples_lib.Sample) -> samples_lib.Sample:
-    """Return the sample with the ``fresh`` rows emptied."""
+def continued(
+    model: samples_lib.Policy,
+    params: types.Tree,
+    prompts: types.Prompts,
+    keys: types.Key,
+    sample: samples_lib.Sample,
+    config: SamplerConfig,
+    pad: int,
+    segment: int,
+    state: Any,
+    draw: Callable[[decode.DecodeState, Array], decode.DecodeState],
+) -> tuple[samples_lib.Sample, Any]:
+    """Prefill unfinished rows with their tokens, and add a segment to them.
+
+    Args:
+      model: as in ``resume``, like ``params``, ``prompts``, ``keys``, ``config`` and ``segment``.
+      params: the model's parameters.
+      prompts: P prompts ``[P, L]``.
+      keys: ``[B]`` typed keys.
+      sample: the completions so far, ``[B, T]``; rows with ``finish`` UNFINISHED are continued.
+      config: the settings.
+      pad: token id of padding.
+      segment: the most tokens that a row gets.
+      state: ``[B, ...]``, what ``draw`` carries.
+      draw: as in ``decode.run``.
+
+    Returns:
+      The completions, and the state after them.
+    """
+    rows, length = sample.token.shape
+    samples = rows // prompts.token.shape[0]
+
+    def whole(prompt: Array, completion: Array) -> Array:
+        return jnp.concatenate([ops.repeat(prompt, samples), completion], axis=1)
+
+    weights, done = model.decode_params(params), sample.length
+    used = (jnp.arange(length)[None, :] < done[:, None]).astype(prompts.mask.dtype)
+    token, mask = whole(prompts.token, sample.token), whole(prompts.mask, used)
+    hidden, cache = model.prefill(weights, token, mask, 1, max(1, segment - 1), config.cache_block)
+    last = prompts.token.shape[1] - 1 + done
+    logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
+    live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
+    vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
+    empty = samples_lib.empty(rows, segment, vocabulary, pad, turns=sample.turn is not None)
+    start = decode.DecodeState(empty, cache, jnp.zeros_like(row), live, keys, row, state)
+    part, state = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, config.compact))
+    return _joined(sample, part, live, done), state
+
+
+def renewed(sample: samples_lib.Sample, fresh: Array, pad: int) -> samples_lib.Sample:
+    """Return the sample with the ``fresh`` [B] rows emptied; ``pad`` is the token id of padding."""
+    (rows, length), kept = sample.token.shape, sample.kept
+    vocabulary = None if kept is None else 32 * kept.shape[2]
+    empty = samples_lib.empty(rows, length, vocabulary, pad, turns=sample.turn is not None)
     empty = dataclasses.replace(empty, finish=jnp.full_like(empty.finish, int(types.Finish.UNFINISHED)))
 
-    def pick(new: Array, old: Array) -> Array:
+    def pick(old: Array, new: Array) -> Array:
         return jnp.where(fresh.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
 
-    return dataclasses.replace(sample, **jax.tree.map(pick, samples_lib.rowwise(empty), samples_lib.rowwise(sample)))
+    return samples_lib.mapped(pick, sample, empty)
 
 
 def _joined(sample: samples_lib.Sample, part: samples_lib.Sample, live: Array, done: Array) -> samples_lib.Sample:
     """Append a segment to each row; the ``live`` [B] rows were continued, from position ``done`` [B]."""
     rows, length = sample.token.shape
-    column = done[:, None] + jnp.arange(part.token.shape[1], dtype=jnp.int32)[None, :]
-    column = jnp.where(part.mask > 0, column, length)  # out of bounds: dropped
+    place = jnp.arange(part.token.shape[1], dtype=jnp.int32)[None, :]
+    column = jnp.where(place < part.length[:, None], done[:, None] + place, length)  # out of bounds: dropped
     row = jnp.broadcast_to(jnp.arange(rows)[:, None], column.shape)
-    new = samples_lib.rowwise(part)
-    put = {n: x.at[row, column].set(new[n], mode="drop") for n, x in samples_lib.rowwise(sample).items() if x.ndim > 1}
-    full = jnp.sum(put["mask"] != 0, axis=1) >= length
-    cut = jnp.where(full, int(types.Finish.LENGTH), int(types.Finish.UNFINISHED))
+
+    def put(whole: Array, new: Array) -> Array:
+        return whole.at[row, column].set(new, mode="drop") if whole.ndim > 1 else whole
+
+    whole = samples_lib.mapped(put, sample, part)
+    count = done + part.length
+    cut = jnp.where(count >= length, int(types.Finish.LENGTH), int(types.Finish.UNFINISHED))
     finish = jnp.where(part.finish == types.Finish.STOP, part.finish, cut)
     return dataclasses.replace(
-        sample, finish=jnp.where(live, finish, sample.finish), steps=part.steps, slots=part.slots, **put
+        whole, finish=jnp.where(live, finish, sample.finish), length=count, steps=part.steps, slots=part.slots
     )

@@ -1,0 +1,88 @@
+"""Chapters: every turn of an episode is a row of its own, whose prompt is rebuilt from the world's state."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.sampling import conversation, decode, stopping
+from rljax.sampling import samples as samples_lib
+from rljax.sampling.config import SamplerConfig
+
+Array = types.Array
+_TURNS = 1 << 29  # stream of an episode's key, beyond any position
+
+
+@dataclasses.dataclass(frozen=True)
+class Book:
+    """Episodes as rows, E * M of them: those of an episode adjacent, in the order of its turns; M = max_turns."""
+
+    prompts: types.Prompts  # [E * M, L] each; ``index`` is 0
+    sample: samples_lib.Sample  # mask 0 in absent turns
+    seat: Array  # [E * M] int32, who wrote the turn
+    present: Array  # [E * M] bool
+    talk: conversation.Talk  # the episodes; its fields of rows are for each seat
+
+
+def write(
+    model: samples_lib.Policy,
+    params: types.Tree,
+    world: conversation.World,
+    states: Any,
+    keys: types.Key,
+    config: SamplerConfig,
+    ends: stopping.Ends,
+    *,
+    axis_name: str | None = None,
+) -> Book:
+    """Sample episodes, one row for each turn.
+
+    Turn k of an episode is sampled with ``fold_in(key, 2**29 + k)`` as ``decode.generate`` would sample a completion
+    of its prompt. Rows wait for the longest turn of the batch.
+
+    Args:
+      model: the policy.
+      params: the model's parameters.
+      world: the world.
+      states: ``[E, ...]``, the world's states at the beginning.
+      keys: ``[E]`` typed keys of the episodes.
+      config: temperature, filters, and how the loop is laid out.
+      ends: what ends a turn, and the token id of padding.
+      axis_name: axis of an enclosing ``vmap``; see ``decode.generate``.
+
+    Returns:
+      The rows and the episodes after their last turn.
+    """
+    episodes, turns = keys.shape[0], world.max_turns
+    rows = conversation.seat_keys(keys, world.seats)
+
+    def turn(talk: conversation.Talk, number: Array) -> Any:
+        token, mask = jax.vmap(world.prompt)(talk.world, talk.seat)
+        prompts = types.Prompts(token=token, mask=mask, index=jnp.zeros((episodes,), jnp.int32))
+        row_keys = jax.vmap(lambda key: jax.random.fold_in(key, _TURNS + number))(keys)
+        live = ~talk.over
+        sample = decode.generate(
+            model,
+            params,
+            prompts,
+            row_keys,
+            config,
+            ends,
+            samples=1,
+            length=world.turn_length,
+            live=live,
+            axis_name=axis_name,
+        )
+        written = dataclasses.replace(talk, written=sample.token, count=sample.length)
+        return conversation.answer(world, ends, written, rows, live), (prompts, sample, talk.seat, live)
+
+    start = conversation.begin(world, states, ends)
+    talk, (prompts, sample, seat, present) = jax.lax.scan(turn, start, jnp.arange(turns, dtype=jnp.uint32))
+
+    def by_episode(x: Array) -> Array:  # [M, E, ...] -> [E * M, ...]
+        return jnp.swapaxes(x, 0, 1).reshape((episodes * turns, *x.shape[2:])) if x.ndim > 1 else jnp.sum(x)
+
+    prompts, sample, seat, present = jax.tree.map(by_episode, (prompts, sample, seat, present))
+    return Book(prompts, sample, seat, present, talk)

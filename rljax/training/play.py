@@ -1,0 +1,180 @@
+"""Episodes of a world as rows: problems begun, conversations or chapters sampled, payments put on tokens."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from rljax import sampling, types
+from rljax.environments import Split, worlds
+from rljax.environments.worlds import demonstrations
+from rljax.sampling import chapters, conversation
+from rljax.transforms import ops
+
+Array = types.Array
+
+
+def begin(world: worlds.World, index: Array, split: Split, step: Array, key: types.Key, samples: int) -> Any:
+    """Begin the episodes of problems; those of a problem are adjacent.
+
+    Args:
+      world: the world.
+      index: ``[P]`` int32, the problems.
+      split: of the problems.
+      step: the step in which the episodes start, int32, scalar or ``[P]``.
+      key: a typed key, which (step, problem) is folded into; the sample too if the world begins anew for each.
+      samples: episodes of each problem.
+
+    Returns:
+      States ``[P * samples, ...]``.
+    """
+    sample = jnp.arange(samples, dtype=jnp.int32)
+    number = jnp.tile(sample, index.size) if world.anew else jnp.zeros_like(index)
+    repeated, started = index, jnp.broadcast_to(step, index.shape)
+    if world.anew:
+        repeated, started = (ops.repeat(x, samples) for x in (repeated, started))
+    keys = sampling.row_keys(key, started, repeated, number)
+    states = jax.vmap(lambda i, k: world.begin(i, split, k))(repeated, keys)
+    return states if world.anew else jax.tree.map(lambda x: ops.repeat(x, samples), states)
+
+
+def views(world: worlds.World, states: Any, samples: int) -> types.Prompts:
+    """Return what the seats read first: a prompt for each problem, or for each row where rows differ.
+
+    Args:
+      world: the world.
+      states: ``[E, ...]``.
+      samples: episodes of each problem, which are adjacent.
+
+    Returns:
+      The prompts, ``[P, L]`` with P problems, or ``[E * seats, L]``.
+    """
+    if world.seats == 1 and not world.anew:
+        states = jax.tree.map(lambda x: x[::samples], states)
+    count = jax.tree.leaves(states)[0].shape[0]
+    seat = jnp.arange(world.seats, dtype=jnp.int32)
+    token, mask = jax.vmap(lambda state: jax.vmap(lambda s: world.prompt(state, s))(seat))(states)
+    token, mask = (x.reshape((count * world.seats, -1)) for x in (token, mask))
+    return types.Prompts(token=token, mask=mask, index=jnp.zeros((token.shape[0],), jnp.int32))
+
+
+def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: conversation.Talk, seats: int) -> types.Rollout:
+    """Write conversations into blank rows, except what the sampler reports of each token.
+
+    Args:
+      rows: B rows with ``context``, ``group`` and ``index``.
+      out: their samples.
+      talk: their episodes.
+      seats: rows of an episode.
+
+    Returns:
+      The rows.
+    """
+    row = jnp.arange(rows.reward.size, dtype=jnp.int32)
+    return rows.replace(
+        turn=out.turn,
+        token_reward=conversation.token_reward(out, talk),
+        reward=talk.unearned,
+        outcome=talk.outcome,
+        parts=talk.parts,
+        valid=ops.repeat(talk.valid, seats),
+        domain=ops.repeat(talk.domain, seats),
+        episode=row // seats,
+        agent=row % seats,
+        finish=out.finish,
+        extra={**rows.extra, **{name: conversation.of_turns(out, x) for name, x in talk.extra.items()}},
+    )
+
+
+def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int) -> types.Rollout:
+    """Write chapters into blank rows, except what the sampler reports of each token.
+
+    Args:
+      rows: B rows with ``group`` and ``index``.
+      book: their samples and episodes.
+      turns: rows of an episode.
+      seats: players of an episode.
+
+    Returns:
+      The rows; absent turns have ``valid`` 0.
+    """
+    row = jnp.arange(rows.reward.size, dtype=jnp.int32)
+    episode, number = row // turns, row % turns
+    present, talk = book.present, book.talk
+    by_episode = book.seat.reshape((-1, turns))
+    earlier = (by_episode[:, None, :] == by_episode[:, :, None]) & (
+        jnp.arange(turns)[None, :] < jnp.arange(turns)[:, None]
+    )
+    place = jnp.sum(earlier, axis=2, dtype=jnp.int32).reshape(-1)  # the seat's turns before this one
+    player = episode * seats + book.seat
+
+    def of_seat(x: Array) -> Array:  # [E * seats] or [E * seats, M] -> [B]
+        return x[player] if x.ndim == 1 else x[player, place]
+
+    mask = book.sample.mask
+    return rows.replace(
+        context=types.Context(token=book.prompts.token, mask=book.prompts.mask),
+        turn=jnp.broadcast_to(number[:, None], mask.shape),
+        token_reward=ops.last_token(mask) * of_seat(talk.paid)[:, None],
+        reward=jnp.where(present & (place == 0), of_seat(talk.unearned), 0.0),
+        outcome=of_seat(talk.outcome),
+        parts={name: of_seat(x) for name, x in talk.parts.items()},
+        valid=talk.valid[episode] * present,
+        domain=talk.domain[episode],
+        episode=episode,
+        agent=book.seat,
+        finish=jnp.where(talk.done, int(types.Finish.STOP), int(types.Finish.LENGTH))[episode],
+        extra={**rows.extra, **{name: of_seat(x)[:, None] * mask for name, x in talk.extra.items()}},
+    )
+
+
+def shown(
+    world: worlds.World, blank: Callable[..., types.Rollout], position: Array, index: Array, key: types.Key
+) -> types.Rollout:
+    """Return demonstrations of a world as off-policy rows.
+
+    Args:
+      world: the world, which has an expert.
+      blank: ``(position, index, token, mask) -> rows`` without a completion.
+      position: ``[P]`` int32, the rows' group.
+      index: ``[P]`` int32, problems of the training split.
+      key: a typed key.
+
+    Returns:
+      P times the rows of an episode, with reward 1.
+
+    Raises:
+      ValueError: the world has no expert.
+    """
+    if not hasattr(world, "expert"):
+        raise ValueError(f"task {world.name!r} has no expert, so no demonstrations")
+    expert = cast(demonstrations.Shown, world)
+    if world.rows == "chapters":
+        book = demonstrations.chapters(expert, index, "train", key)
+        each, context, seat = world.max_turns, (book.prompt, book.prompt_mask), book.seat.reshape(-1)
+        turn = jnp.broadcast_to(jnp.arange(each)[None, :, None], book.mask.shape)
+        token, mask, length = book.token, book.mask, jnp.sum(book.mask, axis=2, dtype=jnp.int32)
+    else:
+        told = demonstrations.conversations(expert, index, "train", key)
+        each, context = world.seats, told.prompt
+        token, mask, turn, length = told.token, told.mask, told.turn, told.length
+        seat = jnp.tile(jnp.arange(each, dtype=jnp.int32), index.size)
+
+    def flat(x: Array) -> Array:
+        return x.reshape((-1, *x.shape[2:]))
+
+    rows = blank(ops.repeat(position, each), ops.repeat(index, each), *map(flat, context))
+    present = jnp.any(flat(mask) > 0, axis=1).astype(jnp.float32)
+    return rows.replace(
+        mask=flat(mask),
+        action=types.Action(token=flat(token), length=flat(length)),
+        turn=flat(turn),
+        token_reward=jnp.zeros_like(flat(mask)),
+        reward=jnp.ones_like(rows.reward),  # demonstrations are assumed to be correct
+        valid=present,
+        episode=jnp.arange(rows.reward.size, dtype=jnp.int32) // each,
+        agent=seat,
+        on_policy=jnp.zeros_like(rows.reward),
+        extra=dict.fromkeys(world.extra, jnp.zeros_like(flat(mask))),
+    )
