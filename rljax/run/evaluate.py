@@ -139,7 +139,9 @@ def _judge(
         part = np.resize(index[start : start + size], size)
         if compiled.setup.world is not None:
             key = jax.random.fold_in(program.key, _KEY)
-            batches.append(_first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler)))
+            batches.append(
+                _first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
+            )
             continue
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
