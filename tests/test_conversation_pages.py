@@ -17,6 +17,7 @@ from rljax.data import raw_bytes
 from rljax.environments.worlds import demonstrations, guess
 from rljax.run import episodes, passk, sinks
 from rljax.run.reports import completions, curves, records, runs, show_rollouts, turns
+from rljax.run.reports import episodes as tables
 from tests import tiny
 
 BYTES = raw_bytes.Bytes()
@@ -271,7 +272,7 @@ def test_all_episodes_invalid_or_rows_malformed():
     out = episodes.statistics(dataclasses.replace(rows, valid=rows.valid * 0), [1])
     assert out["invalid"] == 1 and out["success"][0] == 0 and out["by_turns"] == {} and out["turns"] is None
     json.dumps(out, allow_nan=False)
-    assert episodes.lines(out)
+    assert tables.lines(out)
     with pytest.raises(ValueError, match=r"seat: episode \d+ has no row of seat 7"):
         episodes.statistics(rows, [1], seat=7)
     with pytest.raises(ValueError, match=r"turns: got shape \(2,\), must be"):
@@ -290,7 +291,7 @@ def test_the_tables_of_episodes():
         for name, world in zip(("base", "result"), made, strict=True)
     ]
     out = io.StringIO()
-    episodes.table([*logged, {"name": "a task", "step": 1}], rich.console.Console(file=out, width=200))
+    tables.table([*logged, {"name": "a task", "step": 1}], rich.console.Console(file=out, width=200))
     text = out.getvalue()
     assert "seat 1: success, %" in text and "calls" in text and "a task" not in text
     assert "ended by then, %" in text and "100.0" in text

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import rich.console
 
 from rljax import types
-from rljax.run import passk, terminal
+from rljax.run import passk
 
 Record = dict[str, Any]
 
@@ -167,58 +166,3 @@ def _wilson(successes: int, total: int) -> list[float] | None:
 def _interval(values: npt.NDArray[np.float64]) -> list[float]:
     low, high = passk.bootstrap(values)
     return [float(values.mean()), float(low[0]), float(high[0])]
-
-
-# --- tables -------------------------------------------------------------------------------------------------------
-
-
-def interval(values: Sequence[float] | None) -> str:
-    """Return [mean, low, high] in percent as text."""
-    return "" if values is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in values))
-
-
-def lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values of a record of ``statistics`` as text, without the numbers by turns."""
-
-    def number(value: float | None, form: str = ".3g", factor: float = 1) -> str:
-        return "" if value is None else f"{factor * value:{form}}"
-
-    pass_at_k = [(f"pass@{k}, %", interval(value)) for k, value in record["pass_at_k"].items() if k != "1"]
-    out = [("success, %", interval(record["success"])), *pass_at_k, ("turns", number(record["turns"]))]
-    out += [("reward", number(record["reward"])), *((name, number(x)) for name, x in record["parts"].items())]
-    if len(record["by_seat"]) > 1:
-        for seat, part in record["by_seat"].items():
-            out.append((f"seat {seat}: success, %", interval(part["success"])))
-            out.append((f"seat {seat}: reward", number(part["reward"])))
-    out += [(f"{name}, %", number(record[name], ".1f", 100)) for name in ("truncated", "invalid")]
-    return [*out, ("episodes", str(record["episodes"]))]
-
-
-def table_by_turns(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of a table of the numbers by turns of a record of ``statistics``."""
-    columns = ["ended in turn", "episodes", "share, %", "success, %", "ended by then, %", "solved by then, %"]
-    rows = []
-    for k, part in record["by_turns"].items():
-        share, ended, solved = (f"{100 * part[name]:.1f}" for name in ("share", "ended", "solved"))
-        rows.append([k, str(part["episodes"]), share, interval(part["success"]), ended, solved])
-    return columns, rows
-
-
-def table(evaluations: Sequence[Mapping[str, Any]], console: rich.console.Console | None = None) -> None:
-    """Print the episodes of evaluations side by side, then the numbers by turns of the last.
-
-    Args:
-      evaluations: records of ``evaluate.evaluate``; those without "world", a record of ``statistics``, are left out.
-      console: where to print; standard output by default.
-    """
-    shown = [record for record in evaluations if record.get("world")]
-    if not shown:
-        return
-    console = console or terminal.console()
-    values = [dict(lines(record["world"])) for record in shown]
-    names = dict.fromkeys(name for value in values for name in value)
-    columns = ["", *(f"{record['name']}\n(step {record['step']})" for record in shown)]
-    rows = [[name, *(value.get(name, "") for value in values)] for name in names]
-    terminal.show(console, columns, rows, title="episodes [95 % interval]")
-    title = f"episodes of {shown[-1]['name']} by number of turns"
-    terminal.show(console, *table_by_turns(shown[-1]["world"]), title=title)

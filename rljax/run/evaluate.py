@@ -26,7 +26,8 @@ from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
-from rljax.run import checkpoints, episodes, host_rollouts, passk, programs, terminal
+from rljax.run import checkpoints, host_rollouts, passk, programs, terminal
+from rljax.run.reports import episodes
 from rljax.training import steps
 
 ROWS = 4096  # rows sampled at a time

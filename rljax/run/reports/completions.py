@@ -184,8 +184,9 @@ def _conversation(row: runs.Record, number: str) -> html.Html:
         else:
             body = html.tag("pre", text)
         who = html.tag("span", message["by"], class_="who")
-        mean = f"advantage {message['advantage']:+.3g}" if "advantage" in message else ""
-        paid = html.tag("span", "  ".join(turns.said(message)), class_="paid", title=mean)
+        mean = f"; mean advantage {message['advantage']:+.3g}" if "advantage" in message else ""
+        hint = f"reward of the turn{mean}" if "reward" in message else ""
+        paid = html.tag("span", "\n".join(turns.said(message)), class_="paid", title=hint)
         lines.append(html.tag("div", html.join([who, body, paid]), class_=f"said {'own' if own else 'world'}"))
     return html.tag("div", html.join(lines), class_="conversation")
 

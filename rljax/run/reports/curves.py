@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import figure
 
-from rljax.run import episodes, plots
-from rljax.run.reports import html, pictures, runs
+from rljax.run import plots
+from rljax.run.reports import episodes, html, pictures, runs
 
 _POINTS = 80  # of a small curve in the table
 _ROUNDING = 1e-6  # a loss that stays below is 0 up to float32 rounding, as one of normalized advantages on policy
@@ -91,25 +91,7 @@ def evaluations(run: runs.Run) -> html.Html:
     text = "Means in %, with 95 % intervals over prompts."
     fig = plots.passk(shown)
     fig.set_size_inches(6.6, 4.2)
-    return html.join([pictures.gallery([fig]), html.table(columns, rows, caption=text), worlds(run)])
-
-
-def worlds(run: runs.Run) -> html.Html:
-    """Return the statistics of the episodes of evaluations, and the last one's by number of turns; or nothing."""
-    shown = [record for record in run.evaluations if record.get("world")]
-    if not shown:
-        return html.Html("")
-    texts = [dict(episodes.lines(record["world"])) for record in shown]
-    names = list(dict.fromkeys(name for text in texts for name in text))
-    rows = [
-        [record["name"], record["step"], *(text.get(name) for name in names)]
-        for record, text in zip(shown, texts, strict=True)
-    ]
-    caption = "Means with 95 % intervals. An invalid episode is no success and counts in nothing else."
-    parts = [html.tag("h3", "Episodes"), html.table(["evaluation", "step", *names], rows, caption=caption)]
-    columns, lines = episodes.table_by_turns(shown[-1]["world"])
-    caption = f"Episodes of {shown[-1]['name']} at step {shown[-1]['step']}, by number of turns."
-    return html.join([*parts, html.table(columns, lines, caption=caption)])
+    return html.join([pictures.gallery([fig]), html.table(columns, rows, caption=text), episodes.section(run)])
 
 
 def _interval(values: Sequence[float] | None) -> str | None:

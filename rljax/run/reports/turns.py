@@ -11,13 +11,16 @@ and under "tokens" also the lists "mask", "turn" and, where the world pays token
 where the policy did not write the token.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rljax import types
+if TYPE_CHECKING:  # what shows records does not import JAX
+    from rljax import types
 
 Record = dict[str, Any]
 
