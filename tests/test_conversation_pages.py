@@ -296,7 +296,7 @@ def test_the_tables_of_episodes():
     assert "seat 1: success, %" in text and "calls" in text and "a task" not in text
     assert "ended by then, %" in text and "100.0" in text
     html = curves.evaluations(runs.Run("", {}, evaluations=logged))
-    assert "Episodes of result at step 4" in html and "solved by then, %" in html
+    assert "Episodes of result at step 4, by seat" in html and "solved by then, %" in html
     assert "Episodes" not in curves.evaluations(runs.Run("", {}, evaluations=[{**logged[0], "world": None}]))
     _, _, values = sinks.flat(logged[1])
     assert values["world/part/calls"] == made[1]["parts"]["calls"] and values["world/success"] == made[1]["success"][0]

@@ -14,21 +14,37 @@ def interval(values: Sequence[float] | None) -> str:
     return "" if values is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in values))
 
 
-def lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values of a record of ``statistics`` as text, without the numbers by turns."""
+def lines(record: Mapping[str, Any], seats: bool = True) -> list[tuple[str, str]]:
+    """Return names and values of a record of ``statistics`` as text, without the numbers by turns.
 
-    def number(value: float | None, form: str = ".3g", factor: float = 1) -> str:
-        return "" if value is None else f"{factor * value:{form}}"
-
+    Args:
+      record: of ``statistics``.
+      seats: whether the numbers by seat are among them.
+    """
+    number = _number
     pass_at_k = [(f"pass@{k}, %", interval(value)) for k, value in record["pass_at_k"].items() if k != "1"]
     out = [("success, %", interval(record["success"])), *pass_at_k, ("turns", number(record["turns"]))]
-    out += [("reward", number(record["reward"])), *((name, number(x)) for name, x in record["parts"].items())]
-    if len(record["by_seat"]) > 1:
+    out += [("reward", number(record["reward"])), *((f"part {name}", number(x)) for name, x in record["parts"].items())]
+    if seats and len(record["by_seat"]) > 1:
         for seat, part in record["by_seat"].items():
             out.append((f"seat {seat}: success, %", interval(part["success"])))
             out.append((f"seat {seat}: reward", number(part["reward"])))
     out += [(f"{name}, %", number(record[name], ".1f", 100)) for name in ("truncated", "invalid")]
     return [*out, ("episodes", str(record["episodes"]))]
+
+
+def table_by_seat(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of the numbers by seat of a record of ``statistics``."""
+    names = list(record["parts"])
+    rows = [
+        [seat, interval(part["success"]), _number(part["reward"]), *(_number(part["parts"][name]) for name in names)]
+        for seat, part in record["by_seat"].items()
+    ]
+    return ["seat", "success, %", "reward", *(f"part {name}" for name in names)], rows
+
+
+def _number(value: float | None, form: str = ".3g", factor: float = 1) -> str:
+    return "" if value is None else f"{factor * value:{form}}"
 
 
 def table_by_turns(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -66,7 +82,7 @@ def section(run: runs.Run) -> html.Html:
     shown = [record for record in run.evaluations if record.get("world")]
     if not shown:
         return html.Html("")
-    texts = [dict(lines(record["world"])) for record in shown]
+    texts = [dict(lines(record["world"], seats=False)) for record in shown]
     names = list(dict.fromkeys(name for text in texts for name in text))
     cells = [
         [record["name"], record["step"], *(text.get(name) for name in names)]
@@ -74,6 +90,8 @@ def section(run: runs.Run) -> html.Html:
     ]
     caption = "Means with 95 % intervals. An invalid episode is no success and counts in nothing else."
     parts = [html.tag("h3", "Episodes"), html.table(["evaluation", "step", *names], cells, caption=caption)]
-    columns, cells = table_by_turns(shown[-1]["world"])
-    caption = f"Episodes of {shown[-1]['name']} at step {shown[-1]['step']}, by number of turns."
-    return html.join([*parts, html.table(columns, cells, caption=caption)])
+    of = f"Episodes of {shown[-1]['name']} at step {shown[-1]['step']}"
+    last = shown[-1]["world"]
+    if len(last["by_seat"]) > 1:
+        parts.append(html.table(*table_by_seat(last), caption=f"{of}, by seat."))
+    return html.join([*parts, html.table(*table_by_turns(last), caption=f"{of}, by number of turns.")])
