@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from typing import Annotated, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +18,7 @@ from rljax.language.settings import setting
 from rljax.types import Range
 
 _MOST = 4096  # words
+_SEED = 0  # of the order of the expert's guesses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +85,12 @@ class Wordle:
         return numbering.size([len(self._list)], self.heldout, split)
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
-        """Return the word, and which words agree with all marks so far, [words] bool."""
+        """Return the word, and the words guessed so far, 0 where there is none: [turns, length]."""
         words, zero = self._list, jnp.int32(0)
         number = numbering.values([len(words)], self.heldout, index[None], split)[0, 0]
         return {
             "word": jnp.asarray(words)[number],
-            "left": jnp.ones(len(words), bool),
+            "guess": jnp.zeros((self.turns, words.shape[1]), jnp.int32),
             "turn": zero,
             "malformed": zero,
         }
@@ -102,11 +104,10 @@ class Wordle:
         words = jnp.asarray(self._list)
         listed = jnp.any(jnp.all(words == text[None, :], axis=1))
         told = marks(text[None, :], state["word"][None, :])[0]
-        agrees = jnp.all(marks(jnp.broadcast_to(text[None, :], words.shape), words) == told[None, :], axis=1)
         hit = listed & jnp.all(text == state["word"])
         state = {
             **state,
-            "left": state["left"] & (agrees | ~listed),
+            "guess": state["guess"].at[state["turn"]].set(jnp.where(listed, text, 0), mode="drop"),
             "turn": state["turn"] + 1,
             "malformed": state["malformed"] + ~listed,
         }
@@ -122,8 +123,15 @@ class Wordle:
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Write the first word that agrees with the marks."""
-        order = np.random.default_rng(0).permutation(len(self._list))
-        return jnp.asarray(self._list[order])[jnp.argmax(state["left"][order])]
+        words = jnp.asarray(np.random.default_rng(_SEED).permutation(self._list))
+
+        def agrees(left: types.Array, guess: types.Array) -> tuple[types.Array, None]:
+            told = marks(guess[None, :], state["word"][None, :])
+            every = marks(jnp.broadcast_to(guess[None, :], words.shape), words)
+            return left & (jnp.all(every == told, axis=1) | (guess[0] == 0)), None
+
+        left, _ = jax.lax.scan(agrees, jnp.ones(words.shape[0], bool), state["guess"])
+        return words[jnp.argmax(left)]
 
     @property
     def _list(self) -> np.ndarray:
