@@ -84,18 +84,18 @@ def test_a_task_as_a_world_gives_the_verdicts_of_the_task(text):
     index = jnp.arange(64, dtype=jnp.int32)
     assert worlds.in_turns(world) and single.from_task(world) is world
     for split in ("train", "heldout"):
-        token, mask = task.demonstrations(index, split, jax.random.key(3))
-        mask = mask.at[:4, -1].set(0.0).at[4:8].set(0.0)  # unclosed and empty ones
 
         @jax.jit
-        def stepped(index, token, mask, split=split):
-            keys = jax.random.split(jax.random.key(0), len(index))
+        def judged(index, split=split):
+            token, mask = task.demonstrations(index, split, jax.random.key(3))
+            mask = mask.at[:4, -1].set(0.0).at[4:8].set(0.0)  # unclosed and empty ones
             state = jax.vmap(lambda i: world.begin(i, split, jax.random.key(0)))(index)
-            prompt = jax.vmap(world.prompt)(state, jnp.zeros_like(index))
-            return prompt, jax.vmap(world.step)(state, jnp.zeros_like(index), token, mask, keys)[1]
+            seat, keys = jnp.zeros_like(index), jax.random.split(jax.random.key(0), len(index))
+            reply = jax.vmap(world.step)(state, seat, token, mask, keys)[1]
+            prompt = jax.vmap(world.prompt)(state, seat)
+            return prompt, reply, task.verify(index, split, token, mask), task.prompts(index, split)
 
-        prompt, reply = stepped(index, token, mask)
-        verdict, prompts = task.verify(index, split, token, mask), task.prompts(index, split)
+        prompt, reply, verdict, prompts = jax.tree.map(np.asarray, judged(index))
         assert 0 < np.sum(verdict.reward) < 64
         np.testing.assert_array_equal(reply.reward[:, 0], verdict.reward)
         np.testing.assert_array_equal(reply.outcome[:, 0], verdict.outcome)
@@ -110,3 +110,86 @@ def test_a_task_as_a_world_gives_the_verdicts_of_the_task(text):
 def test_only_device_tasks_become_worlds():
     with pytest.raises(ValueError, match=r"from_task: task 'gym' is judged on the host; give one"):
         single.from_task(type("Hosted", (), {"host": True, "name": "gym"})())
+
+
+def wrong(world, index):
+    """Return an answer in form that is wrong."""
+    return str(int(answer(world, index)) + 1)
+
+
+@pytest.mark.parametrize("mode", ["unjudged", pytest.param("judged", marks=pytest.mark.full)])
+def test_both_answers_are_paid_and_only_the_second_one_counts(mode):
+    world = make(f"revise({SUMS}, mode='{mode}')")
+    for index, closed in ((0, True), (5, True), (6, False)):
+        right, false = answer(world, index), wrong(world, index)
+        unclosed = written(world, right, closed=False)  # no end-of-sequence: it has no answer
+        turns = [(right, 1.0), (false, 0.0), ("", 0.0)] + ([] if closed else [(unclosed, 0.0)])
+        for first, paid_first in turns:
+            for second, paid_second in turns:
+                (one, two), _ = play(world, index, [first, second])
+                assert [float(one.reward[0]), float(two.reward[0])] == [paid_first, paid_second]
+                asked = {"unjudged": "check:", "judged": "right check:" if paid_first else "wrong check:"}[mode]
+                assert told(world, one) == asked and told(world, two) == ""
+                assert not one.done and two.done and not two.truncated
+                assert int(two.outcome[0]) == (CORRECT if paid_second else WRONG if second == false else UNPARSEABLE)
+                parts = {name: float(x[0]) for name, x in two.parts.items()}
+                assert parts["first"] == paid_first and parts["second"] == paid_second
+                assert parts["improved"] == float(paid_second > paid_first)
+                assert parts["spoiled"] == float(paid_second < paid_first)
+                assert parts["format"] == float(second not in ("", unclosed))
+
+
+def test_a_critique_is_judged_by_the_first_answer_and_paid_by_the_second():
+    world = make(f"revise({SUMS}, mode='critique', rows='chapters')")
+    assert (world.seats, world.max_turns) == (2, 3)
+    for first_right in (True, False):
+        for critique, said in (("right", True), ("wrong", False), ("1right", True), ("righ", None), ("", None)):
+            for second_right in (True, False):
+                texts = [answer(world, 2) if r else wrong(world, 2) for r in (first_right, second_right)]
+                replies, prompts = play(world, 2, [texts[0], critique, texts[1]])
+                assert [int(r.next_seat) for r in replies] == [1, 0, 0]
+                paid = [list(map(float, r.reward)) for r in replies]
+                assert paid == [[first_right, 0.0], [0.0, 0.0], [second_right, second_right]]
+                assert list(replies[2].parts["verdict"]) == [0.0, float(said is first_right)]
+                assert list(replies[2].parts["improved"]) == [float(second_right and not first_right)] * 2
+                problem = world.text(2, "train")
+                assert prompts == [
+                    problem,
+                    f"{problem}{texts[0]}judge:",
+                    f"{problem}{texts[0]}judge:{critique}check:",
+                ]
+    (_, reply, _), _ = play(world, 2, [answer(world, 2), written(world, "right", closed=False), "1"])
+    assert not np.any(reply.parts["verdict"])  # a critique without an end has no verdict
+
+
+def test_experts_of_revise_correct_their_mistakes():
+    world = make(f"revise({SUMS}, mode='critique')")
+    index = jnp.arange(32, dtype=jnp.int32)
+    rows = jax.jit(lambda key: demonstrations.conversations(world, index, "train", key))(jax.random.key(0))
+    token, mask = np.asarray(rows.token[:, 0]), np.asarray(rows.mask[:, 0])
+    turn, length = np.asarray(rows.turn[:, 0]), np.asarray(rows.length[:, 0])
+    seen = set()
+    for i in range(32):
+        first, critique, last = (read(world, token[i], mask[i] * (turn[i] == k)) for k in range(3))
+        assert last == answer(world, i)
+        assert critique == ("right" if first == last else "wrong")
+        used = np.arange(token.shape[1]) < length[i]
+        assert read(world, token[i], used * (mask[i] == 0)) == "judge:check:"
+        seen.add(critique)
+    assert seen == {"right", "wrong"}
+
+
+def test_bad_arguments_of_revise_are_named():
+    for text, message in (
+        ("revise(3)", "config.task: revise(task=3): task must be a Task."),
+        (f"revise({SUMS}, mode='judge')", "mode must be one of 'unjudged', 'judged', 'critique'"),
+        (f"revise({SUMS}, instruction='')", "instruction: '' is empty"),
+        (f"revise(revise({SUMS}))", "revise: task 'revise' has several turns; give a task of one turn"),
+        ("revise(arithmetics())", "unknown name 'arithmetics'. Did you mean 'arithmetic'?"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            make(text)
+        assert message in str(caught.value)
+    task = parse.one(f"revise({SUMS})", parse.Registry("task", environments.TASKS), "config.task")
+    with pytest.raises(ValueError, match=r"instruction: 'check:' is .* train it on the corpus"):
+        task.bind(tokenizers.train(["0123456789+=/"]))

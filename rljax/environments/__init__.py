@@ -176,6 +176,7 @@ TASKS: Mapping[str, str] = {
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
     "guess": "rljax.environments.worlds.guess:guess",
+    "revise": "rljax.environments.worlds.revise:revise",
 }
 
 
