@@ -193,3 +193,107 @@ def test_bad_arguments_of_revise_are_named():
     task = parse.one(f"revise({SUMS})", parse.Registry("task", environments.TASKS), "config.task")
     with pytest.raises(ValueError, match=r"instruction: 'check:' is .* train it on the corpus"):
         task.bind(tokenizers.train(["0123456789+=/"]))
+
+
+@pytest.mark.parametrize("rows", ["conversation", "chapters"])
+def test_a_hint_is_told_only_after_a_failure(rows):
+    world = make(f"hint({SUMS}, tries=3, factor=0.5, rows='{rows}')")
+    two_digits = next(i for i in range(100) if int(answer(world, i)) > 9)
+    one_digit = next(i for i in range(100) if int(answer(world, i)) < 10)
+    for index in (two_digits, one_digit):
+        right, false, problem = answer(world, index), wrong(world, index), world.text(index, "train")
+        hint = f"hint:{right[:-1]}"  # the last digit is never told
+        for failures in range(3):
+            replies, prompts = play(world, index, [false] * failures + [right])
+            assert [told(world, r) for r in replies] == [hint] * failures + [""]
+            assert [float(r.reward[0]) for r in replies] == [0.0] * failures + [0.5 if failures else 1.0]
+            last = replies[-1]
+            assert int(last.outcome[0]) == CORRECT
+            assert float(last.parts["first"][0]) == float(failures == 0)
+            assert float(last.parts["hinted"][0]) == float(failures > 0)
+            later = problem + hint if rows == "chapters" else problem
+            assert prompts == [problem, *([later] * failures)]
+        replies, _ = play(world, index, [false, "", written(world, right, closed=False)])
+        assert [bool(r.done) for r in replies] == [False, False, True] and float(replies[2].reward[0]) == 0
+        assert [int(r.outcome[0]) for r in replies] == [WRONG, UNPARSEABLE, UNPARSEABLE]
+
+
+def test_a_hint_of_a_world_of_several_turns_begins_the_same_problem_again():
+    world, alone = make("hint(guess(numbers=8, turns=2), text='?', shown=1)"), make("guess(numbers=8, turns=2)")
+    assert world.max_turns == 4
+    secret = int(_compiled(alone)[0](jnp.int32(3))["secret"])
+    missed = [str((secret + 1) % 8), str((secret + 2) % 8)]
+    (one, two, three), _ = play(world, 3, [*missed, str(secret)])
+    assert told(world, one) == ("-" if int(missed[0]) > secret else "+")
+    assert told(world, two) == "?" and not two.truncated  # the expert's guess has one digit, so none is told
+    assert three.done and float(three.reward[0]) == 1 and float(three.parts["hinted"][0]) == 1
+    *_, last = play(world, 3, [*missed, *missed])[0]
+    assert last.truncated and not last.done and int(last.outcome[0]) == WRONG
+
+
+def test_thinking_longer_hands_on_the_last_text():
+    for rows in ("conversation", "chapters"):
+        inner = SUMS if rows == "conversation" else f"hint({SUMS}, rows='chapters')"
+        world = make(f"think_longer({inner}, 'Wait', times=2)")
+        right, false, problem = answer(world, 4), wrong(world, 4), world.text(4, "train")
+        unclosed = written(world, false, closed=False)
+        for first, last in ((false, right), (right, false), ("", right), (unclosed, right)):
+            (one, two, three), prompts = play(world, 4, [first, right, last])
+            assert [told(world, r) for r in (one, two)] == ["Wait", "Wait"]
+            assert float(three.reward[0]) == float(last == right) and int(three.outcome[0]) == (
+                CORRECT if last == right else WRONG
+            )
+            assert not any(r.done or r.truncated or r.reward[0] for r in (one, two))
+            if rows == "chapters":
+                shown = false if first is unclosed else first
+                assert prompts == [problem, f"{problem}{shown}Wait", f"{problem}{shown}Wait{right}Wait"]
+                assert not three.done or last == right
+
+
+def test_thinking_longer_no_times_is_the_world():
+    bare = "guess(numbers=8, turns=2)"
+    assert make(f"think_longer({bare}, times=0)") == make(bare)
+    task = make(SUMS)
+    assert make(f"think_longer({SUMS}, times=0)") == single.from_task(task)
+    world = make(f"think_longer({bare}, '!')")  # each guess may be changed once; the world reads the second
+    alone = make(bare)
+    for guesses in (("1", "2"), ("7", "")):
+        direct, _ = play(alone, 6, list(guesses))
+        waited, _ = play(world, 6, ["5", guesses[0], "5", guesses[1]])
+        assert [told(world, r) for r in waited[::2]] == ["!", "!"]
+        for one, other in zip(direct, waited[1::2], strict=True):
+            assert told(alone, one) == told(world, other)
+            for field in ("reward", "outcome", "valid", "done", "truncated", "next_seat", "parts"):
+                jax.tree.map(np.testing.assert_array_equal, getattr(one, field), getattr(other, field))
+
+
+@pytest.mark.parametrize(
+    "text", [f"hint({SUMS})", pytest.param(f"think_longer({SUMS}, times=2)", marks=pytest.mark.full)]
+)
+def test_experts_of_wrappers_end_right(text):
+    world = make(text)
+    index = jnp.arange(32, dtype=jnp.int32)
+    rows = jax.jit(lambda key: demonstrations.conversations(world, index, "train", key))(jax.random.key(0))
+    token, mask, turn = (np.asarray(x[:, 0]) for x in (rows.token, rows.mask, rows.turn))
+    firsts = 0
+    for i in range(32):
+        first, last = (read(world, token[i], mask[i] * (turn[i] == k)) for k in (0, turn[i][mask[i] > 0].max()))
+        assert last == answer(world, i)
+        firsts += first == last
+    assert 0 < firsts < 32
+
+
+def test_bad_arguments_of_wrappers_are_named():
+    for text, message in (
+        (f"think_longer({SUMS}, '')", "text: '' is empty"),
+        (f"think_longer({SUMS}, times=-1)", "times must be a whole number in [0, 64]"),
+        (f"hint({SUMS}, tries=1)", "tries must be a whole number in [2, 64]"),
+        ("hint(guess(), rows='chapters')", "rows: 'chapters'; world 'guess' of 6 turns has rows 'conversation'"),
+        (
+            f"hint(revise({SUMS}, mode='critique', rows='chapters'))",
+            "hint: world 'revise' has 2 seats; a hint is for worlds of one seat",
+        ),
+    ):
+        with pytest.raises(ValueError) as caught:
+            make(text)
+        assert message in str(caught.value)

@@ -177,6 +177,8 @@ TASKS: Mapping[str, str] = {
     "gym": "rljax.environments.questions.gym:gym",
     "guess": "rljax.environments.worlds.guess:guess",
     "revise": "rljax.environments.worlds.revise:revise",
+    "think_longer": "rljax.environments.worlds.wrappers:think_longer",
+    "hint": "rljax.environments.worlds.wrappers:hint",
 }
 
 

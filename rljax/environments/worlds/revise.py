@@ -262,7 +262,7 @@ def revise(
       The world, not yet bound to a tokenizer.
 
     Raises:
-      ValueError: the task is judged on the host or has several turns, a text is empty, or ``critique_length`` is too small.
+      ValueError: the task is judged on the host or has several turns, a text is empty, or critiques are too short.
     """
     for field, text in (("instruction", instruction), ("request", request)):
         if not text:

@@ -147,6 +147,8 @@ def faultless(task: Any) -> Any:
     """Return a task, or the world of one, whose demonstrations have no mistakes; others are returned unchanged."""
     if isinstance(task, Single):
         return Single(faultless(task.task))
+    if hasattr(task, "inner"):  # a wrapper
+        return dataclasses.replace(task, inner=faultless(task.inner))
     common = getattr(task, "common", None)
     if common is not None:
         return dataclasses.replace(task, common=dataclasses.replace(common, slip=0.0, noise=0.0))
