@@ -179,6 +179,9 @@ TASKS: Mapping[str, str] = {
     "revise": "rljax.environments.worlds.revise:revise",
     "think_longer": "rljax.environments.worlds.wrappers:think_longer",
     "hint": "rljax.environments.worlds.wrappers:hint",
+    "propose": "rljax.environments.worlds.propose:propose",
+    "extract": "rljax.environments.worlds.extract:extract",
+    "spy": "rljax.environments.worlds.spy:spy",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import environments, types
 from rljax.data import tokenizers
@@ -122,7 +123,7 @@ class Revise(tokens.TokenWorld):
         pieces = [(prompts.token[0], prompts.mask[0])]
         if self.rows == "chapters":
             pieces.append((state.token, state.mask))
-        return tokens.join(pieces, self.prompt_length, self._pad, side="left")
+        return tokens.join(pieces, self.prompt_length, self._bound.pad, side="left")
 
     def step(
         self, state: Attempts, seat: Array, token: Array, mask: Array, key: types.Key
@@ -159,7 +160,7 @@ class Revise(tokens.TokenWorld):
             parts=parts,
         )
         pieces = [(state.token, state.mask), (token, mask), part]
-        history = tokens.join(pieces, self._history, self._pad)
+        history = tokens.join(pieces, self._history, self._bound.pad)
         history = jax.tree.map(lambda new, old: jnp.where(last, old, new), history, (state.token, state.mask))
         after = Attempts(state.problem, state.turn + 1, before, was, matches, *history)
         return after, reply
@@ -170,7 +171,7 @@ class Revise(tokens.TokenWorld):
         first = self.task.demonstrations(index, split, key)
         last = single.faultless(self.task).demonstrations(index, split, key)
         turn = jax.tree.map(lambda a, b: jnp.where(state.turn == 0, a[0], b[0]), first, last)
-        turn = tokens.join([turn], self.turn_length, self._pad)
+        turn = tokens.join([turn], self.turn_length, self._bound.pad)
         if self.mode != "critique":
             return turn
         critique = self._critique(state.correct)
@@ -181,10 +182,10 @@ class Revise(tokens.TokenWorld):
         return (self.max_turns - 1) * (self.turn_length + self.reply_length)
 
     @property
-    def _pad(self) -> int:
+    def _bound(self) -> tokenizers.Tokenizer:
         if self.tokenizer is None:
             raise ValueError(f"tokenizer: world {self.name!r} has none; call world.bind(tokenizer) first")
-        return self.tokenizer.pad
+        return self.tokenizer
 
     def _texts(self) -> dict[str, str]:
         """Return what is told and judged, by the setting that holds it."""
@@ -203,13 +204,13 @@ class Revise(tokens.TokenWorld):
         if self.mode == "critique":
             pieces.append(tokens.masked(self._piece(self.request, "request"), more & asks))
         pieces.append(tokens.masked(self._piece(self.instruction, "instruction"), more & ~asks))
-        return tokens.join(pieces, self.reply_length, self._pad)
+        return tokens.join(pieces, self.reply_length, self._bound.pad)
 
     def _critique(self, correct: Array) -> tokens.Piece:
-        end = tokens.piece(jnp.asarray([self.tokenizer.eos]))  # pyright: ignore
+        end = tokens.piece(np.asarray([self._bound.eos]))
         right, false = (self._piece(text, "mode") for text in (RIGHT, FALSE))
         pieces = [tokens.masked(right, correct), tokens.masked(false, ~correct), end]
-        return tokens.join(pieces, self.turn_length, self._pad)
+        return tokens.join(pieces, self.turn_length, self._bound.pad)
 
     def _judgement(self, token: Array, mask: Array) -> Array:
         """Read a critique: 1 if it ends with ``right``, 0 with ``wrong``, -1 with neither or without an end."""
@@ -218,7 +219,7 @@ class Revise(tokens.TokenWorld):
         said = jnp.int32(-1)
         count = jnp.sum(mask > 0)
         for value, text in ((1, RIGHT), (0, FALSE)):
-            ids = jnp.asarray([*tokens.ids(self.tokenizer, text, "mode"), self.tokenizer.eos])  # pyright: ignore
+            ids = jnp.asarray([*tokens.ids(self.tokenizer, text, "mode"), self._bound.eos])
             start = count - len(ids)
             end = jax.lax.dynamic_slice(jnp.pad(token, (0, len(ids))), (jnp.maximum(start, 0),), (len(ids),))
             said = jnp.where((start >= 0) & jnp.all(end == ids), value, said)
