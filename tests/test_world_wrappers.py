@@ -329,6 +329,7 @@ def test_proposals_are_read_as_python_reads_them():
             assert prompts[1:] == [f"{text}="] * 2 and [bool(r.done) for r in replies] == [False, False, True]
             assert [float(r.reward[1]) for r in replies[1:]] == right, (text, attempts)
             assert not any(r.reward[0] for r in replies)
+            assert [int(r.domain) for r in replies] == ["+-*".index(form[2])] * 3
             assert list(replies[-1].parts["solver_success"]) == [sum(right) / 2] * 2
             assert int(replies[-1].outcome[0]) == (CORRECT if any(right) else WRONG)
 

@@ -23,7 +23,8 @@ class Propose:
     A problem is two numbers of at most ``digits`` digits, without leading zeros, with an operator between them; it
     differs from the one that was read. The prompt of each attempt is the same. A problem out of form ends the episode,
     and its outcome for seat 0 is UNPARSEABLE. Seat 1 is paid 1 for each right attempt; seat 0 is paid nothing by the
-    world: the part ``solver_success`` is the share of right attempts, which ``reward.learnability`` reads.
+    world: the part ``solver_success`` is the share of right attempts, which ``reward.learnability`` reads. An episode's
+    domain is the operator of the proposal.
     """
 
     digits: Annotated[int, types.Range(1, 4)] = setting(2, "The most decimal digits of a number.")
@@ -42,6 +43,11 @@ class Propose:
         settings.check(self)
         if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) < len(self.operators):
             raise ValueError(f"operators: {self.operators!r} is not a choice, without repeats, from '+-*'")
+
+    @property
+    def domains(self) -> int:
+        """One for each operator."""
+        return len(self.operators)
 
     @property
     def turn_length(self) -> int:
@@ -66,7 +72,7 @@ class Propose:
         """Draw the problem that the proposer reads."""
         problem = self._draw(key)
         zero = jnp.int32(0)
-        return {"given": problem, "problem": problem, "value": zero, "turn": zero, "solved": zero}
+        return {"given": problem, "problem": problem, "value": zero, "domain": zero, "turn": zero, "solved": zero}
 
     def prompt(self, state: Any, seat: Array) -> Array:
         """Write the problem that was given, or the one that was proposed."""
@@ -75,7 +81,8 @@ class Propose:
     def step(self, state: Any, seat: Array, text: Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Read a proposal, or judge an answer."""
         proposes = state["turn"] == 0
-        value, well_formed = self._read(text)
+        value, domain, well_formed = self._read(text)
+        domain = jnp.where(proposes, domain, state["domain"])
         fresh = well_formed & jnp.any(text != state["given"])
         right = ~proposes & jnp.all(text == self._written(state["value"]))
         solved = state["solved"] + right
@@ -89,11 +96,13 @@ class Propose:
             outcome=jnp.stack([jnp.where(malformed, types.Outcome.UNPARSEABLE, outcome), outcome]),
             next_seat=1,
             parts={"solver_success": success},
+            domain=domain,
         )
         after = {
             "given": state["given"],
             "problem": jnp.where(proposes, text, state["problem"]),
             "value": jnp.where(proposes, value, state["value"]),
+            "domain": domain,
             "turn": state["turn"] + 1,
             "solved": solved,
         }
@@ -113,8 +122,8 @@ class Propose:
         sign = jnp.asarray(characters.codes(self.operators))[jax.random.randint(operator, (), 0, len(self.operators))]
         return self._packed(rules.line(rules.decimal(a, self.digits), sign, rules.decimal(b, self.digits)))
 
-    def _read(self, text: Array) -> tuple[Array, Array]:
-        """Return the value of a problem ``[turn_length]``, and whether it is in form."""
+    def _read(self, text: Array) -> tuple[Array, Array, Array]:
+        """Return the value of a problem ``[turn_length]``, the place of its operator, and whether it is in form."""
         operator = characters.among(text, self.operators)
         place, at = jnp.argmax(operator), jnp.arange(text.shape[0])
         well_formed = jnp.sum(operator) == 1
@@ -129,7 +138,8 @@ class Propose:
         a, b = numbers
         sign = text[place]
         value = jnp.where(sign == ord("+"), a + b, jnp.where(sign == ord("-"), a - b, a * b))
-        return jnp.where(well_formed, value, 0), well_formed
+        domain = jnp.argmax(jnp.asarray(characters.codes(self.operators)) == sign).astype(jnp.int32)
+        return jnp.where(well_formed, value, 0), domain, well_formed
 
     def _written(self, value: Array) -> Array:
         """Return an integer in decimal: ``[turn_length]``."""

@@ -60,6 +60,11 @@ class Wrapper(tokens.TokenWorld, abc.ABC):
         """Names of the numbers that replies write on the tokens of a turn."""
         return self.inner.extra
 
+    @property
+    def domains(self) -> int:
+        """Number of domains of its episodes."""
+        return getattr(self.inner, "domains", 1)
+
     def corpus(self) -> Iterator[str]:
         """Yield the texts of the inner world, and what this one tells."""
         yield from self.inner.corpus()
