@@ -261,8 +261,7 @@ def test_thinking_longer_hands_on_the_last_text():
 def test_thinking_longer_no_times_is_the_world():
     bare = "guess(numbers=8, turns=2)"
     assert make(f"think_longer({bare}, times=0)") == make(bare)
-    task = make(SUMS)
-    assert make(f"think_longer({SUMS}, times=0)") == single.from_task(task)
+    assert make(f"think_longer({SUMS}, times=0)") == single.from_task(make(SUMS))
     world = make(f"think_longer({bare}, '!')")  # each guess may be changed once; the world reads the second
     alone = make(bare)
     for guesses in (("1", "2"), ("7", "")):
