@@ -33,7 +33,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 from rljax.language import dotted
 
@@ -47,6 +47,7 @@ Split = Literal["train", "heldout"]
 C = TypeVar("C", bound=Callable[..., Any])
 
 
+@runtime_checkable
 class Task(Protocol):
     """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``."""
 
@@ -181,6 +182,12 @@ TASKS: Mapping[str, str] = {
     "memory": "rljax.environments.worlds.memory:memory",
     "wordle": "rljax.environments.worlds.wordle:wordle",
     "retry": "rljax.environments.worlds.retry:retry",
+    "revise": "rljax.environments.worlds.revise:revise",
+    "think_longer": "rljax.environments.worlds.wrappers:think_longer",
+    "hint": "rljax.environments.worlds.wrappers:hint",
+    "propose": "rljax.environments.worlds.propose:propose",
+    "extract": "rljax.environments.worlds.extract:extract",
+    "spy": "rljax.environments.worlds.spy:spy",
 }
 
 
