@@ -175,6 +175,7 @@ TASKS: Mapping[str, str] = {
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
     "guess": "rljax.environments.worlds.guess:guess",
+    "game": "rljax.environments.worlds.games.constructor:game",
 }
 
 

@@ -89,7 +89,7 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> C
         state = world.begin(i, split, keys)
         start = (state, jnp.int32(0), jnp.zeros((), bool), (zero, zero * 0.0, zero, none, none))
         (_, _, _, (tokens, masks, turns, _, place)), _ = jax.lax.scan(turn, start, jnp.arange(world.max_turns))
-        inside = jnp.arange(length) < place[:, None]
+        inside = jnp.arange(length)[None, :] < place[:, None]
         cut = [jnp.where(inside, x[:, :length], jnp.zeros((), x.dtype)) for x in (tokens, masks, turns)]
         return Conversations(*cut, length=jnp.minimum(place, length))
 
