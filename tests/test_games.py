@@ -14,6 +14,7 @@ from rljax.data import tokenizers
 from rljax.environments.worlds import demonstrations
 from rljax.environments.worlds.games import perfect
 from rljax.run import elo, episodes, nashconv, play
+from tests import tiny
 
 TOKENIZER = tokenizers.make("bytes", [])
 
@@ -26,7 +27,7 @@ def bound(name, **settings):
 
 def begun(world, index=0, seed=0):
     functions = episodes.functions(world)
-    return episodes.Episode(functions, functions.begin(index, "train", seed), jax.random.key(seed))
+    return episodes.Episode(functions, functions.begin(index, "train", seed), functions.key(index, seed))
 
 
 def tokens(move):
@@ -232,8 +233,11 @@ def test_a_person_plays_a_seat_against_a_scripted_other():
     class Script:
         name = "policy"
 
-        def __call__(self, context, number):
-            return play.Turn(*[tokens("456"[number // 2])] * 2)
+        def __init__(self):
+            self.moves = iter("456")
+
+        def __call__(self, context, key):
+            return play.Turn(*[tokens(next(self.moves))] * 2)
 
     person = play.Person(world, TOKENIZER, io.StringIO("too long\n1\n2\n3\n"), show)
     episode = begun(world)
@@ -244,6 +248,35 @@ def test_a_person_plays_a_seat_against_a_scripted_other():
     assert sum(line == "your turn: " for line in shown) == 4
     with pytest.raises(ValueError, match="standard input has ended"):
         play.run(begun(world), [person, Script()], text, show)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("task", ["guess()", "game('kuhn_poker')", "game('tic_tac_toe', rows='chapters')"])
+def test_a_policy_writes_the_most_probable_tokens_after_what_its_seat_has(task):
+    if "game" in task:
+        pytest.importorskip("pgx")
+    program = tiny.program(tokenizer__kind="bytes")
+    world = play.world(program, task, 0)
+    params = program.policy.init(jax.random.key(5))
+    policy = play.Policy(program, params, world, temperature=0.0)
+    episode = begun(world)
+    contexts = []
+
+    def watched(context, key):
+        turn = policy(context, key)
+        contexts.append((context, turn))
+        return turn
+
+    watched.name = "policy"
+    play.run(episode, [watched] * world.seats, text, lambda line: None, visible=range(world.seats))
+    decoder = program.setups[0].decoder
+    for context, turn in contexts:
+        ids = jnp.asarray([[*context, *turn.written]])
+        hidden, _ = decoder.prefill(decoder.decode_params(params), ids, jnp.ones(ids.shape), 1, 1, 0)
+        logits = decoder.logits(decoder.decode_params(params), hidden[0, len(context) - 1 : -1])
+        np.testing.assert_array_equal(jnp.argmax(logits, axis=1), turn.written)
+    if "guess" in task:
+        assert len(contexts) > 1 and contexts[1][0][: len(contexts[0][0])] == contexts[0][0]
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split, worlds
 
-_BEGIN, _STEP = 0, 1  # streams of an episode's key
+_BEGIN, _STEP, _DRAW = 0, 1, 2  # streams of an episode's key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,11 @@ class Functions:
 
     def begin(self, index: int, split: Split, seed: int) -> worlds.State:
         """Return the first state of problem ``index``; its key folds in the seed and the index."""
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _BEGIN), index)
-        return self.started(np.int32(index), split, key)
+        return self.started(np.int32(index), split, jax.random.fold_in(self.key(index, seed), _BEGIN))
+
+    def key(self, index: int, seed: int) -> types.Key:
+        """Return the key of the episode of problem ``index``."""
+        return jax.random.fold_in(jax.random.key(seed), index)
 
 
 @functools.lru_cache(maxsize=8)
@@ -57,7 +60,7 @@ class Episode:
     """
 
     def __init__(self, functions: Functions, state: worlds.State, key: types.Key | None = None):
-        """Begin at a state; the key is that of the world's draws."""
+        """Begin at a state; the key is that of the world's and the players' draws."""
         self._functions, self._state = functions, state
         self._key = jax.random.key(0) if key is None else key
         world = functions.world
@@ -70,6 +73,10 @@ class Episode:
     def world(self) -> worlds.World:
         """The world."""
         return self._functions.world
+
+    def draw(self) -> types.Key:
+        """Return the key with which a player draws the next turn."""
+        return jax.random.fold_in(jax.random.fold_in(self._key, _DRAW), self.turn)
 
     def prompt(self, seat: int) -> list[int]:
         """Return the tokens of a seat's prompt in the present state."""

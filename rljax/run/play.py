@@ -39,8 +39,8 @@ class Player(Protocol):
         """The player's name."""
         ...
 
-    def __call__(self, context: Sequence[int], number: int) -> Turn | None:
-        """Return turn ``number`` of an episode, after the tokens that the seat has; None: it has no place for one."""
+    def __call__(self, context: Sequence[int], key: types.Key) -> Turn | None:
+        """Return a turn after the tokens that the seat has; None: there is no place for one."""
         ...
 
 
@@ -57,7 +57,6 @@ class Policy:
         *,
         phase: int = -1,
         temperature: float | None = None,
-        seed: int = 0,
     ):
         """Compile nothing yet.
 
@@ -67,7 +66,6 @@ class Policy:
           world: bound to the run's tokenizer.
           phase: index of the phase whose sampler is used.
           temperature: divisor of the logits; None: the run's.
-          seed: seed of the random draws.
         """
         setup = program.setups[phase]
         config = setup.settings.sampler
@@ -75,17 +73,16 @@ class Policy:
         self._config = dataclasses.replace(config, rescore="unfiltered", compact=0, **given)
         self._ends = program.ends(tuple(dict.fromkeys((*config.stop, *world.turn_end))))
         self._width = world.prompt_length + (world.completion_length if world.rows == "conversation" else 0)
-        self._key, self._params, self._decoder = jax.random.key(seed), params, setup.decoder
+        self._params, self._decoder = params, setup.decoder
         self._length = world.turn_length
         self._sample = jax.jit(self._traced)
 
-    def __call__(self, context: Sequence[int], number: int) -> Turn | None:
+    def __call__(self, context: Sequence[int], key: types.Key) -> Turn | None:
         """Sample a turn; None if the context is longer than a row."""
         if len(context) > self._width:
             return None
         token, mask = tokenizers.padded([context], self._width, self._ends.pad, left=True)
-        keys = jax.random.split(jax.random.fold_in(self._key, number), 1)
-        out, (token, mask) = jax.device_get(self._sample(self._params, token, mask, keys))
+        out, (token, mask) = jax.device_get(self._sample(self._params, token, mask, key[None]))
         count = int(out.mask[0].sum())
         return Turn(out.token[0, :count].tolist(), token[0][mask[0] > 0].tolist())
 
@@ -106,7 +103,7 @@ class Person:
         """Read turns from ``lines``; ``show`` prints."""
         self._world, self._tokenizer, self._lines, self._show = world, tokenizer, lines, show
 
-    def __call__(self, context: Sequence[int], number: int) -> Turn | None:
+    def __call__(self, context: Sequence[int], key: types.Key) -> Turn | None:
         """Read a turn; ask again while it does not fit.
 
         Raises:
@@ -155,13 +152,16 @@ def run(
         return f"seat {seat} ({players[seat].name})"
 
     chapters = episode.world.rows == "chapters"
+    views = {seat: episode.prompt(seat) for seat in visible}
     for seat in () if chapters else visible:
         show(f"{name(seat)} reads: {decode(episode.context(seat))}")
     while not episode.over:
         seat = episode.seat
         if chapters and seat in visible:
             show(f"{name(seat)} reads: {decode(episode.context(seat))}")
-        turn = players[seat](episode.context(seat), episode.turn)
+        elif players[seat].name == "you" and seat in visible and (view := episode.prompt(seat)) != views[seat]:
+            show(f"the prompt would now be: {decode(view)}")  # of a game: the board
+        turn = players[seat](episode.context(seat), episode.draw())
         if turn is None:
             show(f"{name(seat)} has no tokens left for a turn; the episode is cut.")
             break
@@ -179,8 +179,18 @@ def run(
         show(f"{name(seat)}: {outcome}, reward {episode.reward[seat]:g}")
 
 
-def _world(program: programs.Program, task: str, number: int, allow_code: Sequence[str]) -> worlds.World:
-    """Return the world that is named, bound to the run's tokenizer, or that of the run."""
+def world(program: programs.Program, task: str, number: int, allow_code: Sequence[str] = ()) -> worlds.World:
+    """Return a world, bound to the tokenizer of a run.
+
+    Args:
+      program: the run.
+      task: a call such as "game('connect_four')"; "": the run's task.
+      number: index of the phase whose task it is.
+      allow_code: packages and modules that a dotted path may name, besides that of ``task`` itself.
+
+    Raises:
+      ValueError: there is no such task, the tokenizer lacks characters of it, or it has one turn only.
+    """
     if task:
         with dotted.only([*allow_code, task.partition("(")[0]]):
             made = parse.one(task, parse.Registry("task", environments.TASKS), "--task")
@@ -211,18 +221,17 @@ def main(argv: Sequence[str]) -> None:
     f, workdir = flags.FLAGS, messages.argument(argv, "the work directory of a run")
     program, params, step = evaluate.load(workdir, step=f.step, allow_code=f.allow_code)
     number = program.number(step - 1)
-    world = _world(program, f.task, number, f.allow_code)
-    if not f.watch and f.seat >= world.seats:
-        raise ValueError(f"--seat={f.seat}: must be below {world.seats}, the number of seats of {world.name!r}.")
+    played = world(program, f.task, number, f.allow_code)
+    if not f.watch and f.seat >= played.seats:
+        raise ValueError(f"--seat={f.seat}: must be below {played.seats}, the number of seats of {played.name!r}.")
     show = functools.partial(print, flush=True)
-    person = Person(world, program.tokenizer, sys.stdin, show)
-    functions = episodes.functions(world)
-    visible = range(world.seats) if f.watch else (f.seat,)
-    print(f"step {step}, {world.name}")
+    person = Person(played, program.tokenizer, sys.stdin, show)
+    functions = episodes.functions(played)
+    visible = range(played.seats) if f.watch else (f.seat,)
+    print(f"step {step}, {played.name}")
+    policy = Policy(program, params, played, phase=number, temperature=f.temperature)
+    players = [person if seat == f.seat and not f.watch else policy for seat in range(played.seats)]
     for index in range(f.index, f.index + f.episodes):
-        policy = Policy(program, params, world, phase=number, temperature=f.temperature, seed=f.seed + index)
-        players = [person if seat == f.seat and not f.watch else policy for seat in range(world.seats)]
         print(f"problem {index}")
-        key = jax.random.fold_in(jax.random.key(f.seed), index)
-        episode = episodes.Episode(functions, functions.begin(index, f.split, f.seed), key)
+        episode = episodes.Episode(functions, functions.begin(index, f.split, f.seed), functions.key(index, f.seed))
         run(episode, players, lambda ids: messages.escaped(program.tokenizer.decode(ids)), show, visible)
