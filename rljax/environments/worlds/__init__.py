@@ -26,6 +26,7 @@ another one writes. Opponents that are part of the world have no seat.
 =================  ================================================================================
 ``rules.py``       worlds of characters: the protocol ``Rules``, and ``Answer``
 ``text.py``        ``TextWorld``: a world of tokens from rules of characters, with demonstrations
+``games/``         board and card games of pgx
 =================  ================================================================================
 """
 
