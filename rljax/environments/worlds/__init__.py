@@ -32,6 +32,7 @@ another one writes. Opponents that are part of the world have no seat.
 ``maze.py``        ``maze``: walk to a goal in a grid with walls
 ``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
 ``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
+``games/``         board and card games of pgx
 =================  ================================================================================
 """
 
