@@ -175,6 +175,7 @@ TASKS: Mapping[str, str] = {
     "array_record": "rljax.environments.questions.own:array_record",
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
+    "world": "rljax.environments.worlds.host.task:world",
     "guess": "rljax.environments.worlds.guess:guess",
     "twenty_questions": "rljax.environments.worlds.guess:twenty_questions",
     "calculator": "rljax.environments.worlds.calculator:calculator",
