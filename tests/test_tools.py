@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import pytest
 
+from rljax.environments.questions import recipe
 from rljax.environments.verifiers import rewards
 from rljax.environments.verifiers.sandbox import start
-from rljax.environments.worlds.host import arena, calls, interpreter, passages, signatures, tools
+from rljax.environments.worlds.host import arena, assisted, calls, interpreter, passages, signatures, tools
 
 needs_bm25s = pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="bm25s is not installed")
 needs_textarena = pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="textarena is not installed")
@@ -147,6 +148,7 @@ def test_functions_that_are_no_tools():
         ([], {}, "no tool"),
         ([add], {"form": "xml"}, "form='xml'"),
         ([add], {"longest": 0}, "longest=0"),
+        ([add], {"most": 0}, "most=0"),
     ):
         with pytest.raises(ValueError, match=message):
             calls.Toolbox(functions, **settings)
@@ -170,6 +172,8 @@ def test_several_calls_of_a_turn_in_their_order():
     text += '<tool_call> {"name": "add", "arguments": "{\\"x\\": 4.0}"}'  # a text of JSON; cut before its end
     assert [answer.text for answer in answers(text)] == ["3", "A</TOOL_CALL>B<TOOL_CALL>", "5"]
     assert not any(answer.malformed or answer.failed for answer in answers(text))
+    few = answers(BOX.write("add", x=1) * 5, calls.Toolbox([add], most=2))
+    assert [a.malformed for a in few] == [False, False, True] and "a turn may have 2 calls" in few[2].text
     assert answers("no call") == [] and answers("add(1)") == []
 
 
@@ -296,7 +300,7 @@ def test_fuzzed_turns_always_have_answers(form):
             noise = "".join(chr(draw.randrange(0x110000)) for _ in range(draw.choice((1, 5))))
             text = text[:at] + draw.choice((*pieces, noise, "9" * 5000)) + text[at + draw.choice((0, 0, 1, 9)) :]
         told = answers(text, box)
-        assert len(told) <= 32 and all(a.text.encode() and not (a.malformed and a.failed) for a in told)
+        assert len(told) <= 9 and all(a.text.encode() and not (a.malformed and a.failed) for a in told)
         assert all(a.malformed or a.text.lstrip("-").isdigit() for a in told if a.name == "add")
 
 
@@ -367,6 +371,59 @@ def test_a_demonstration(form):
     assert ("Tools:" in str(said)) == (form == "tags")
     with pytest.raises(ValueError, match="no demonstration"):
         demonstrate(tools.ToolWorld([add], NUMBER, form), {"prompt": "?", "reference": "5"})
+
+
+def written(path, *questions):
+    path.write_text("".join(json.dumps(row) + "\n" for row in questions))
+    return str(path)
+
+
+def test_questions_of_files(tmp_path):
+    call = {"name": "add", "arguments": {"x": 2, "y": 3}}
+    rows = [{"question": f"{n}?", "answer": str(n), "calls": [call] * n, "words": f"w{n}", "hint": n} for n in range(3)]
+    train, heldout = written(tmp_path / "a.jsonl", *rows[:2]), written(tmp_path / "b.jsonl", rows[2])
+    how = recipe.Recipe("tools", reward=hinted)
+    found = assisted.read(how, train, heldout, "Be brief.", assisted.listed("plan", "calls"))
+    assert found.splits["heldout"][0] == {
+        "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2?"}],
+        "reference": "2",
+        "columns": {"hint": 2},
+        "plan": [["add", {"x": 2, "y": 3}]] * 2,
+        "solution": "2",
+    }
+    assert [len(example["plan"]) for example in found.splits["train"]] == [0, 1]
+    world = tools.ToolWorld([add], found.reward)
+    assert demonstrate(world, found.splits["heldout"][0])[2].reward == 2
+    asked = assisted.read(how, train, heldout, None, assisted.column("query", "", "search", "query"))
+    other = assisted.read(how, train, heldout, None, assisted.column("query", "on {words}", "search", "query"))
+    assert (
+        asked.splits["heldout"][0]["plan"] == [["search", {"query": "2?"}]]
+        and asked.splits["heldout"][0]["prompt"] == "2?"
+    )
+    assert other.splits["heldout"][0]["plan"] == [["search", {"query": "on w2"}]]
+    with pytest.raises(ValueError, match=r"a.jsonl:1: 'answer' \(plan\) is 0, expected"):
+        assisted.read(how, train, heldout, None, assisted.listed("plan", "answer"))
+
+
+def hinted(completion, reference, *, hint):
+    return hint * float(completion == reference)
+
+
+def test_calculations_have_their_values():
+    made = assisted.calculations(digits=3, operands=4, seed=0, chat=None)
+    every = [example for examples in made.splits.values() for example in examples]
+    assert len({example["prompt"] for example in every}) == len(every) == 576
+    for example in every:
+        [[name, arguments]] = example["plan"]
+        assert name == "python" and example["reference"] == str(eval(arguments["code"]))
+        assert (
+            example["prompt"].startswith(f"What is {arguments['code']}?")
+            and made.reward(example["solution"], example["reference"])["reward"] == 1
+        )
+    again, other = (assisted.calculations(3, 4, seed, None).splits for seed in (0, 1))
+    assert made.splits == again != other
+    with pytest.raises(ValueError, match="operands=1"):
+        assisted.calculations(3, 1, 0, None)
 
 
 # --- the interpreter -----------------------------------------------------------------------------

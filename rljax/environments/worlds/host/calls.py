@@ -16,18 +16,19 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rljax.environments.worlds.host import signatures
-from rljax.language import messages
+from rljax.language import dotted, messages
 
 Form = Literal["json", "bare", "tags"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SPACE = re.compile(r"\s*")
-_MOST_CALLS = 32  # of a turn; further ones are not read
 _ARGUMENTS = ("arguments", "parameters")
 _EXAMPLE = '{"name": ..., "arguments": {...}}'
 
@@ -56,6 +57,11 @@ class Answer(NamedTuple):
     failed: bool  # the function raised
 
 
+def tool(function: F) -> F:
+    """Mark a function as a tool, so that a config can name it by its dotted path; see ``signatures.describe``."""
+    return dotted.mark(function, "tool")
+
+
 class ToolError(Exception):
     """What a tool raises to give an answer that counts as failed; the answer is the text of the exception."""
 
@@ -63,22 +69,26 @@ class ToolError(Exception):
 class Toolbox:
     """Functions that a model may call."""
 
-    def __init__(self, functions: Sequence[Callable[..., Any]], form: Form = "json", longest: int = 2000):
+    def __init__(
+        self, functions: Sequence[Callable[..., Any]], form: Form = "json", longest: int = 2000, most: int = 8
+    ):
         """Describe the functions.
 
         Args:
           functions: each with a docstring and annotations, as ``signatures.describe`` reads them.
           form: how calls are written.
           longest: the most characters of an answer.
+          most: the most calls of a turn; those that follow are one malformed call.
 
         Raises:
           ValueError: a function cannot be described, two have one name, or an argument is out of range.
         """
         if form not in get_args(Form):
             raise ValueError(f"form={messages.shown(form)}: must be one of {', '.join(map(repr, get_args(Form)))}")
-        if longest < 1:
-            raise ValueError(f"longest={longest}: must be 1 character or more")
-        self.form, self.longest = form, longest
+        for field, value in (("longest", longest), ("most", most)):
+            if value < 1:
+                raise ValueError(f"{field}={value}: must be 1 or more")
+        self.form, self.longest, self.most = form, longest, most
         self._functions: dict[str, Callable[..., Any]] = {}
         self._described: dict[str, Mapping[str, Any]] = {}
         for function in functions:
@@ -123,20 +133,24 @@ class Toolbox:
 
     def calls(self, text: str) -> list[Call]:
         """Return the calls of a turn, in order; never raises."""
+        read = list(itertools.islice(self._each(text), self.most + 1))
+        excess = Call("", {}, f"a turn may have {self.most} calls; the others were not made")
+        return [*read[: self.most], *([excess] if len(read) > self.most else [])]
+
+    def _each(self, text: str) -> Iterator[Call]:
         text = _THOUGHT.sub("", text).rpartition("</think>")[2]  # the prompt may have opened the thought
         if self.form == "tags":
             names = "|".join(map(re.escape, self._functions))
             tags = re.finditer(rf"<({names})>(.*?)(?:</\1>|(?=<(?:{names})>)|\Z)", text, re.DOTALL)
-            return [self._tagged(match[1], match[2]) for match in itertools.islice(tags, _MOST_CALLS)]
-        if self.form == "bare":
-            return [self._object(text)] if text.lstrip().startswith("{") else []
-        read: list[Call] = []
-        at = text.find(OPEN)
-        while at >= 0 and len(read) < _MOST_CALLS:
-            call, end = self._object_at(text, at + len(OPEN))
-            read.append(call)
-            at = text.find(OPEN, end)
-        return read
+            yield from (self._tagged(match[1], match[2]) for match in tags)
+        elif self.form == "bare":
+            yield from [self._object(text)] if text.lstrip().startswith("{") else []
+        else:
+            at = text.find(OPEN)
+            while at >= 0:
+                call, end = self._object_at(text, at + len(OPEN))
+                yield call
+                at = text.find(OPEN, end)
 
     def answer(self, call: Call) -> Answer:
         """Make a call; never raises but for ``KeyboardInterrupt``."""

@@ -51,6 +51,7 @@ class ToolWorld:
         reward: rewards.Rewards,
         form: calls.Form = "json",
         longest: int = 2000,
+        most: int = 8,
         weights: Mapping[str, float] | None = None,
     ):
         """Take the tools and the reward function.
@@ -60,6 +61,7 @@ class ToolWorld:
           reward: of an answer.
           form: how calls are written.
           longest: the most characters of an answer of a tool.
+          most: the most calls of a turn.
           weights: of the counts in the reward.
 
         Raises:
@@ -67,7 +69,7 @@ class ToolWorld:
         """
         if reward.group:
             raise ValueError("reward: judges all completions of a prompt together; the answers of a world come alone")
-        self._box = calls.Toolbox([f.begin() if isinstance(f, Stateful) else f for f in functions], form, longest)
+        self._box = calls.Toolbox([f.begin() if isinstance(f, Stateful) else f for f in functions], form, longest, most)
         self._reward, self._weights = reward, checked(weights or {})
         self.parts = (*COUNTS, *reward.names)
         self.role = "user" if form == "tags" else "tool"
