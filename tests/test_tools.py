@@ -111,6 +111,32 @@ def test_the_schema_is_that_of_transformers(function):
     assert signatures.describe(function) == theirs
 
 
+def test_values_fit_a_schema_as_in_jsonschema():
+    oracle = pytest.importorskip("jsonschema")
+    draw = random.Random(0)
+    hints = (
+        int,
+        float,
+        str,
+        bool,
+        list,
+        dict,
+        list[int],
+        list[str | int],
+        dict[str, bool],
+        int | str,
+        list[list[float]],
+    )
+    hints += (Literal["a", "b"], Literal[1, 2], Literal["a", 1], list[int] | str, Any, type(None), dict[str, list[int]])
+    fitting = 0
+    for _ in range(4000):
+        form, given = signatures.schema(draw.choice(hints)), value(draw)
+        fits = oracle.Draft202012Validator(form).is_valid(given)
+        assert (signatures.mismatch(given, form) == "") == fits, (form, given)
+        fitting += fits
+    assert 400 < fitting < 3600
+
+
 def test_functions_that_are_no_tools():
     def bare(x: int):
         return x
@@ -257,7 +283,7 @@ def test_other_forms():
 
 
 def value(draw, depth=0):
-    kinds = [None, True, draw.randint(-(10**20), 10**20), draw.uniform(-1, 1), word(draw)]
+    kinds = [None, True, 1, 2.0, "a", [], {}, draw.randint(-(10**20), 10**20), draw.uniform(-1, 1), word(draw)]
     if depth < 3:
         kinds += [[value(draw, depth + 1) for _ in range(draw.randint(0, 3))], {word(draw): value(draw, depth + 1)}]
     return draw.choice(kinds)

@@ -124,7 +124,8 @@ class Game:
         for sender, message, kind in heard:
             if sender == self._own and kind.name == "PLAYER_ACTION":
                 continue  # what the policy wrote
-            lines.append(message if sender < 0 else f"[{names.get(sender, f'Player {sender}')}] {message}")
+            player = isinstance(sender, int) and sender >= 0  # some games mix up the fields
+            lines.append(f"[{names.get(sender, f'Player {sender}')}] {message}" if player else str(message))
         return "\n".join(lines)
 
 
@@ -163,7 +164,7 @@ def check(game: str, players: int, seat: int | None, actions: Sequence[str], set
     try:
         Game(game, players, seat, actions, settings).reset(0)
     except Exception as error:  # assertions among them
-        problem = f"{type(error).__name__}: {error}"
+        problem = messages.printable(f"{type(error).__name__}: {error}")
         raise ValueError(f"game: {game!r} with players={players} cannot begin: {problem}") from None
     finally:
         random.setstate(before)
