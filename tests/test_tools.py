@@ -1,5 +1,6 @@
 """Worlds with tools: schemas, calls, the interpreter, search, games of textarena."""
 
+import functools
 import importlib.util
 import json
 import math
@@ -14,7 +15,7 @@ import pytest
 from rljax.environments.questions import recipe
 from rljax.environments.verifiers import rewards
 from rljax.environments.verifiers.sandbox import start
-from rljax.environments.worlds.host import arena, assisted, calls, interpreter, passages, signatures, tools
+from rljax.environments.worlds.host import arena, assisted, calls, episodes, interpreter, passages, signatures, tools
 
 needs_bm25s = pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="bm25s is not installed")
 needs_textarena = pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="textarena is not installed")
@@ -679,3 +680,49 @@ def test_every_game_with_known_actions_ends(name):
             if observation.done:
                 break
         assert observation.done and observation.parts["invalid"] == 0 and abs(observation.reward) <= 1
+
+
+# --- in worker processes ---------------------------------------------------------------------------
+
+
+def through(make, example, turns, died=None):
+    """Play an episode in a worker; with ``died``, its first turns, in another one, which then ends."""
+    told = []
+    with episodes.Episodes(make, 1, timeout=20) as first:
+        begun = first.begin({0: example})[0]
+        assert begun.valid, begun.error
+        for number, turn in enumerate(turns[:died]):
+            first.submit(0, number, turn)
+            told.append(first.ready(20)[0, number])
+    if died is not None:
+        with episodes.Episodes(make, 1, timeout=20) as second:
+            second.resume(0, example, begun, list(zip(turns, told, strict=False)))
+            for number, turn in enumerate(turns[died:], died):
+                second.submit(0, number, turn)
+                told.append(second.ready(20)[0, number])
+    return begun, told
+
+
+@needs_bm25s
+@pytest.mark.full
+def test_an_interpreter_and_a_search_in_workers(folder, python):
+    functions = (interpreter.Interpreter(), passages.Search(folder, passages=1))
+    make = functools.partial(tools.ToolWorld, functions, NUMBER)
+    box = make()._box
+    cells = [
+        box.write("python", code="x = 20"),
+        box.write("python", code="x += 1\nx"),
+        box.write("search", query="Peru"),
+    ]
+    begun, told = through(make, QUESTION, [*cells, box.write("python", code="x"), "#### 5"], died=2)
+    assert begun.messages == ({"role": "user", "content": "2 + 3?"},)
+    assert [t.text for t in told] == ["", "21", "[1] peru.md: The capital of Peru is Lima.", "21", ""]
+    assert told[-1].outcome == "correct" and told[-1].done and told[-1].parts["retries"] == 2
+
+
+@needs_textarena
+@pytest.mark.full
+def test_a_game_goes_on_in_another_worker():
+    make = functools.partial(arena.Game, "IteratedMatchingPennies-v0", 2)
+    turns = ["[heads]", "[tails]"] * 2
+    assert through(make, 3, turns, died=2) == through(make, 3, turns)
