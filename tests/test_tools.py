@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import pytest
 
+from rljax import environments
+from rljax.data import tokenizers
 from rljax.environments.questions import recipe
 from rljax.environments.verifiers import rewards
 from rljax.environments.verifiers.sandbox import start
@@ -680,6 +682,95 @@ def test_every_game_with_known_actions_ends(name):
             if observation.done:
                 break
         assert observation.done and observation.parts["invalid"] == 0 and abs(observation.reward) <= 1
+
+
+# --- as tasks --------------------------------------------------------------------------------------
+
+BYTES = tokenizers.make("bytes", ())
+
+
+def shown_rows(task, index=(0, 1)):
+    """Return the demonstrations of a bound task: of each, the text of turns and that of replies."""
+    token, mask = task.demonstrations(list(index), "train")
+    rows = zip(token.tolist(), mask.tolist(), strict=True)
+    split = [
+        [[i for i, m in zip(row, each, strict=True) if (m > 0) == own] for own in (True, False)] for row, each in rows
+    ]
+    return [[BYTES.decode(part) for part in parts] for parts in split]
+
+
+def test_python_tool_as_a_task(python, tmp_path):
+    task = environments.lookup("python_tool")(chat=False).bind(BYTES)
+    assert task.size("train") == 512 and task.size("heldout") == 64 and set(task.parts) == {*tools.COUNTS, "format"}
+    example = task.example(0, "train")
+    for (turns, replies), index in zip(shown_rows(task), (0, 1), strict=True):
+        example = task.example(index, "train")
+        call = json.dumps({"name": "python", "arguments": example["plan"][0][1]})
+        assert turns == f"<tool_call>\n{call}\n</tool_call>#### {example['reference']}"
+        assert replies.strip("\0\n") == f"<result>{example['reference']}</result>"
+    assert '"name": "python"' in task.text(0, "train") and task.turn_end == ("</tool_call>",)
+    path = written(
+        tmp_path / "q.jsonl", *({"question": f"{n} * 2?", "answer": str(2 * n), "code": f"{n} * 2"} for n in range(30))
+    )
+    own = environments.lookup("python_tool")(path, code="code", heldout=0.3, form="tags", chat=False).bind(BYTES)
+    assert "<python>" in shown_rows(own)[0][0] and own.turn_end == ("</python>",)
+    for settings, message in (
+        ({"turns": 0}, "turns=0"),
+        ({"seconds": -1.0}, "seconds=-1"),
+        ({"weights": {"call": 1.0}}, "Did you mean 'calls'"),
+        ({"form": "xml"}, "form='xml'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            environments.lookup("python_tool")(**settings)
+    with pytest.raises(ValueError, match="no chat template"):
+        environments.lookup("python_tool")().bind(BYTES)
+
+
+@needs_bm25s
+def test_search_as_a_task(folder, tmp_path):
+    path = written(tmp_path / "q.jsonl", *({"question": f"Capital of Peru, {n}?", "answer": "Lima"} for n in range(30)))
+    task = environments.lookup("search")(folder, path, form="tags", chat=False, passages_shown=1, heldout=0.2).bind(
+        BYTES
+    )
+    turns, replies = shown_rows(task)[0]
+    assert turns.startswith("<search>Capital of Peru, ") and turns.endswith("</search>Lima")
+    assert replies.strip("\0\n") == "<result>[1] peru.md: The capital of Peru is Lima.</result>"
+
+
+@needs_textarena
+def test_textarena_as_a_task():
+    task = environments.lookup("textarena")("GuessTheNumber-v0", size=9, heldout=3, chat=False).bind(BYTES)
+    assert (task.size("train"), task.size("heldout"), task.example(0, "heldout")) == (9, 3, 2**30)
+    turns, replies = shown_rows(task)[0]
+    assert turns.startswith("[10][") and "The target number is" in replies
+    two = environments.lookup("textarena")("TicTacToe-v0", 2, chat=False)
+    assert two.text(0, "train").startswith("You are Player 0") and two.text(1, "train").startswith("You are Player 1")
+    with pytest.raises(ValueError, match="has no demonstrations"):
+        two.bind(BYTES).demonstrations([0], "train")
+
+
+def test_tools_by_their_paths(tmp_path, monkeypatch):
+    source = "from rljax.environments.worlds.host import calls\n\n\n@calls.tool\ndef twice(x: int) -> int:\n"
+    source += '    """Double.\n\n    Args:\n        x: X.\n    """\n    return 2 * x\n\n\ndef other(x: int): ...\n'
+    (tmp_path / "tools_of_test.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    call = [{"name": "twice", "arguments": {"x": 2}}]
+    path = written(
+        tmp_path / "q.jsonl", *({"question": f"Twice 2, {n}?", "answer": "4", "plan": call} for n in range(30))
+    )
+    make = environments.lookup("tools")
+    task = make("tools_of_test.twice", path, plan="plan", heldout=0.3, chat=False).bind(BYTES)
+    assert shown_rows(task)[0] == [
+        '<tool_call>\n{"name": "twice", "arguments": {"x": 2}}\n</tool_call>4',
+        shown_rows(task)[0][1],
+    ]
+    for name, message in (
+        ("tools_of_test.other", "is not a tool"),
+        ("tools_of_test.twic", "Did you mean 'twice'"),
+        ("shutil.rmtree", "rmtree"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(name, path)
 
 
 # --- in worker processes ---------------------------------------------------------------------------

@@ -175,6 +175,10 @@ TASKS: Mapping[str, str] = {
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
     "guess": "rljax.environments.worlds.guess:guess",
+    "tools": "rljax.environments.worlds.host.constructors:tools",
+    "python_tool": "rljax.environments.worlds.host.constructors:python_tool",
+    "search": "rljax.environments.worlds.host.constructors:search",
+    "textarena": "rljax.environments.worlds.host.constructors:textarena",
 }
 
 

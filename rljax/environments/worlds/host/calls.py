@@ -121,6 +121,12 @@ class Toolbox:
             lines.append(f"<{name}>{inside}</{name}>: {described['description']}")
         return "Tools:\n" + "\n".join(lines)
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Texts that end a call."""
+        names = {"json": ("tool_call",), "bare": (), "tags": tuple(self._functions)}[self.form]
+        return tuple(f"</{name}>" for name in names)
+
     def write(self, name: str, **arguments: Any) -> str:
         """Return a call as a model should write it."""
         if self.form == "tags":

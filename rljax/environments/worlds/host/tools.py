@@ -53,6 +53,7 @@ class ToolWorld:
         longest: int = 2000,
         most: int = 8,
         weights: Mapping[str, float] | None = None,
+        plain: bool = False,
     ):
         """Take the tools and the reward function.
 
@@ -63,6 +64,8 @@ class ToolWorld:
           longest: the most characters of an answer of a tool.
           most: the most calls of a turn.
           weights: of the counts in the reward.
+          plain: name the tools after the question and write results as text, <result>...</result>, instead of by the
+            chat template; so it is with the form "tags".
 
         Raises:
           ValueError: a tool cannot be described, the reward function judges groups, or a weight is no number.
@@ -72,12 +75,13 @@ class ToolWorld:
         self._box = calls.Toolbox([f.begin() if isinstance(f, Stateful) else f for f in functions], form, longest, most)
         self._reward, self._weights = reward, checked(weights or {})
         self.parts = (*COUNTS, *reward.names)
-        self.role = "user" if form == "tags" else "tool"
-        self.tools = () if form == "tags" else self._box.schemas
-        self.turn_end = tuple(f"</{schema['function']['name']}>" for schema in self._box.schemas if form == "tags")
+        plain = plain or form == "tags"
+        self.role = "user" if plain else "tool"
+        self.tools = () if plain else tuple(self._box.schemas)
+        self.turn_end = self._box.ends if plain else ()
 
     def reset(self, example: Mapping[str, Any]) -> host.Messages:
-        """Begin an episode; with the form "tags", the tools are named after the question."""
+        """Begin an episode."""
         self._example, self._turn, self._names = example, 0, list[str]()
         self._parts = dict.fromkeys(self.parts, 0.0)
         if self.tools:
