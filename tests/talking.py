@@ -1,3 +1,4 @@
+# ruff: noqa: D102, D107 (the tests say what each method is for)
 """Host worlds for tests; imported by worker processes."""
 
 import itertools

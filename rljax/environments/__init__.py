@@ -174,6 +174,7 @@ TASKS: Mapping[str, str] = {
     "array_record": "rljax.environments.questions.own:array_record",
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
+    "world": "rljax.environments.worlds.host.task:world",
     "guess": "rljax.environments.worlds.guess:guess",
     "tools": "rljax.environments.worlds.host.constructors:tools",
     "python_tool": "rljax.environments.worlds.host.constructors:python_tool",

@@ -122,7 +122,7 @@ def observation(value: Any, role: str) -> Told:
         value = host.Observation(**value)
     if not isinstance(value, host.Observation):
         raise TypeError(f"step returned {shown.shown(value)} of type {type(value).__name__}; expected an Observation")
-    flags = {name: _flag(name, getattr(value, name)) for name in ("done", "truncated")}
+    done, truncated = _flag("done", value.done), _flag("truncated", value.truncated)
     if not isinstance(value.parts, Mapping):
         raise TypeError(f"step returned parts {shown.shown(value.parts)}; expected a mapping of named numbers")
     if taken := {"reward", "outcome"} & set(value.parts):
@@ -132,7 +132,7 @@ def observation(value: Any, role: str) -> Told:
     if answer.error:
         return failed(answer.outcome, answer.error)
     told = conversation(value.text, role, "step")
-    return Told(told, answer.reward, **flags, outcome=answer.outcome, parts=answer.parts)
+    return Told(told, answer.reward, done, truncated, answer.outcome, answer.parts)
 
 
 def conversation(value: Any, role: str, where: str) -> tuple[host.Message, ...]:

@@ -35,6 +35,10 @@ class Instances:
         """Return whether an episode has an instance."""
         return episode in self._worlds
 
+    def world(self, episode: int) -> Any:
+        """Return the instance of an episode."""
+        return self._worlds[episode]
+
     def begin(self, episode: int, example: Any, seeds: Seeds) -> records.Begun:
         """Make an instance and reset it. The modules random and numpy.random are seeded, by example and problem."""
         self._worlds.pop(episode, None)
