@@ -132,12 +132,12 @@ def test_values_fit_a_schema_as_in_jsonschema():
     )
     hints += (Literal["a", "b"], Literal[1, 2], Literal["a", 1], list[int] | str, Any, type(None), dict[str, list[int]])
     fitting = 0
-    for _ in range(4000):
+    for _ in range(1500):
         form, given = signatures.schema(draw.choice(hints)), value(draw)
         fits = oracle.Draft202012Validator(form).is_valid(given)
         assert (signatures.mismatch(given, form) == "") == fits, (form, given)
         fitting += fits
-    assert 400 < fitting < 3600
+    assert 150 < fitting < 1350
 
 
 def test_functions_that_are_no_tools():
@@ -322,7 +322,7 @@ def test_fuzzed_turns_always_have_answers(form):
         "[",
         "1e999",
     )
-    for _ in range(1500):
+    for _ in range(600):
         text = box.write("add", x=draw.randint(-9, 9), y=2) * draw.choice((1, 1, 2, 40))
         for _ in range(draw.randint(1, 4)):
             at = draw.randint(0, len(text))
@@ -752,21 +752,21 @@ def test_textarena_as_a_task():
 def test_tools_by_their_paths(tmp_path, monkeypatch):
     source = "from rljax.environments.worlds.host import calls\n\n\n@calls.tool\ndef twice(x: int) -> int:\n"
     source += '    """Double.\n\n    Args:\n        x: X.\n    """\n    return 2 * x\n\n\ndef other(x: int): ...\n'
-    (tmp_path / "tools_of_test.py").write_text(source)
+    (tmp_path / "my_own_tools.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     call = [{"name": "twice", "arguments": {"x": 2}}]
     path = written(
         tmp_path / "q.jsonl", *({"question": f"Twice 2, {n}?", "answer": "4", "plan": call} for n in range(30))
     )
     make = environments.lookup("tools")
-    task = make("tools_of_test.twice", path, plan="plan", heldout=0.3, chat=False).bind(BYTES)
+    task = make("my_own_tools.twice", path, plan="plan", heldout=0.3, chat=False).bind(BYTES)
     assert shown_rows(task)[0] == [
         '<tool_call>\n{"name": "twice", "arguments": {"x": 2}}\n</tool_call>4',
         shown_rows(task)[0][1],
     ]
     for name, message in (
-        ("tools_of_test.other", "is not a tool"),
-        ("tools_of_test.twic", "Did you mean 'twice'"),
+        ("my_own_tools.other", "is not a tool"),
+        ("my_own_tools.twic", "Did you mean 'twice'"),
         ("shutil.rmtree", "rmtree"),
     ):
         with pytest.raises(ValueError, match=message):
