@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from rljax import environments
@@ -18,6 +19,8 @@ from rljax.environments.questions import recipe
 from rljax.environments.verifiers import rewards
 from rljax.environments.verifiers.sandbox import start
 from rljax.environments.worlds.host import arena, assisted, calls, episodes, interpreter, passages, signatures, tools
+from tests import test_host_tokens
+from tests import test_public_tokenizer as public
 
 needs_bm25s = pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="bm25s is not installed")
 needs_textarena = pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="textarena is not installed")
@@ -724,6 +727,18 @@ def test_python_tool_as_a_task(python, tmp_path):
             environments.lookup("python_tool")(**settings)
     with pytest.raises(ValueError, match="no chat template"):
         environments.lookup("python_tool")().bind(BYTES)
+
+
+def test_a_chat_template_shows_the_tools(python, tmp_path):
+    tokenizer = tokenizers.load(public.write(tmp_path, "byte level", chat_template=test_host_tokens.TOOLS))
+    task = environments.lookup("python_tool")().bind(tokenizer)
+    prompts, (token, mask) = task.prompts([0], "train"), task.demonstrations([0], "train")
+    asked = tokenizer.decode(prompts.token[0][prompts.mask[0] > 0].tolist())
+    told = tokenizer.decode(
+        token[0][: int(np.flatnonzero(mask[0])[-1])][mask[0][: int(np.flatnonzero(mask[0])[-1])] == 0].tolist()
+    )
+    assert '"name": "python"' in asked and "Tools:" not in task.text(0, "train") and task.turn_end == ()
+    assert task.example(0, "train")["reference"] in told and "<result>" not in told
 
 
 @needs_bm25s
