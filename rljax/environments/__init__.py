@@ -190,6 +190,10 @@ TASKS: Mapping[str, str] = {
     "extract": "rljax.environments.worlds.extract:extract",
     "spy": "rljax.environments.worlds.spy:spy",
     "game": "rljax.environments.worlds.games.constructor:game",
+    "tools": "rljax.environments.worlds.host.constructors:tools",
+    "python_tool": "rljax.environments.worlds.host.constructors:python_tool",
+    "search": "rljax.environments.worlds.host.constructors:search",
+    "textarena": "rljax.environments.worlds.host.constructors:textarena",
 }
 
 

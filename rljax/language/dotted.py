@@ -30,6 +30,7 @@ KINDS = {
     "recipe": "@rljax.algorithms.recipe",
     "piece": "a decorator of rljax.transforms.define",
     "task": "@rljax.environments.task",
+    "tool": "@rljax.environments.worlds.host.calls.tool",
     "optimizer": "@rljax.training.optimizers.optimizer",
     "sink": "@rljax.run.sinks.sink",
 }
