@@ -292,6 +292,10 @@ def test_ids_matter_to_exactly_the_recipes_that_say_so(case):
 
     start = outcome({})
     for need, ids in OTHER_IDS.items():
+        if need == "agents" and not needs.agents:  # still one agent for each row of an episode, or for all of them
+            ids = {"agent": (d["agent"] + 1) % 2}
+        if need == "episodes" and not needs.episodes:  # still an episode for each row of an agent
+            ids = {"episode": np.arange(B)[::-1] * 7}
         moved = any(np.any(np.abs(x - y) > 1e-6) for x, y in zip(start, outcome(ids), strict=True))
         assert moved == getattr(needs, need), (name, need)
 

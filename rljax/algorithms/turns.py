@@ -22,12 +22,12 @@ def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Cap = 2.0):
 def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
     """GRPO on episodes that hand a memory from row to row; all rows of an episode share one advantage.
 
-    MemSearcher (2025). Differs from ``grpo`` by statistics over episodes.
+    MemSearcher (2025). Differs from ``grpo`` by the mean over rows, in which episodes of many rows weigh more.
     """
     return compose(
         advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         loss=[ratio.token(), surrogate.clip(low, high)],
-        reduce=reduce.mean_over_rows(),
+        reduce=reduce.mean_over_rows(per="row"),
     )
 
 
@@ -128,7 +128,7 @@ def dr_mas(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative
     """
     key = ("group", "agent")
     return compose(
-        advantage=[advantage.center_by(key), advantage.scale_by(key, epsilon)],
+        advantage=[advantage.center_by(key, per="row"), advantage.scale_by(key, epsilon, per="row")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_rows(),
     )
@@ -141,8 +141,9 @@ def evolving_rl(weights: tuple[float, ...] = (0.2, 1.0), low: NonNegative = 0.2,
     Evolving-RL (2025): agent 0 is the extractor, whose reward is the mean success of the rows that use its output.
     Differs from ``dr_mas`` by the weight of each role.
     """
+    key = ("group", "agent")
     return compose(
-        advantage=[advantage.center_by(("group", "agent")), advantage.scale_by(("group", "agent"))],
+        advantage=[advantage.center_by(key, per="row"), advantage.scale_by(key, per="row")],
         loss=[ratio.token(), surrogate.clip(low, high), weight.by_role(weights)],
         reduce=reduce.mean_over_tokens(),
     )
