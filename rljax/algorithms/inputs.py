@@ -20,6 +20,36 @@ SUPPLIED = {
 }
 
 
+# A task on which each recipe trains that needs a world; tests run them
+ON_WORLDS = {
+    "webagent_r1": "maze()",
+    "mem_searcher": "memory()",
+    "supo": "memory()",
+    "delethink": "memory()",
+    "agent_lightning": "memory()",
+    "mars": "game('tic_tac_toe')",
+    "spiral": "game('kuhn_poker')",
+    "dr_mas": "game('kuhn_poker')",
+    "evolving_rl": "extract(arithmetic())",
+    "digirl": "maze()",
+    "webrl": "maze()",
+    "turn_ppo": "guess()",
+    "clip_delta": "guess()",
+    "gated_reward": "guess()",
+    "rlvmr": "tagged()",
+    "istar": "tagged()",
+    "tango": "tagged()",
+    "critique_rl": "revise(arithmetic(), 'critique')",
+    "score_initial": "revise(arithmetic())",
+    "score": "revise(arithmetic())",
+    "absolute_zero": "mixture(propose(operators='+'), propose(operators='-'))",
+    "vision_zero": "spy()",
+    "paravt": "format_parts(calculator())",
+    "ui_s1": "recorded(guess())",
+    "golongrl": "mixture(guess(numbers=32), guess(numbers=64))",
+}
+
+
 def unsupplied(algorithm: types.Algorithm, supplies: Collection[str] = ()) -> tuple[str, ...]:
     """Return what the algorithm reads that neither its source nor its task supplies.
 

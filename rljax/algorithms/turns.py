@@ -52,7 +52,7 @@ def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
     WebAgent-R1 (arXiv 2505.16421), M-GRPO. One turn is ``grpo`` without KL.
     """
     return compose(
-        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
+        advantage=[advantage.center_by("group"), advantage.scale_by("group")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_turns(),
     )
@@ -109,11 +109,11 @@ def spiral(roles: Count = 2, decay: Fraction = 0.95):
 def vision_zero(beta: NonNegative = 0.1, lam: NonNegative = 0.1, decay: Fraction = 0.9):
     """Zero-sum voting game between a spy and civilians, with a running baseline for each role.
 
-    Vision-Zero (arXiv 2509.25541): the part "votes" counts the votes against the row and replaces its reward; agent 0
-    is the spy, every civilian is agent 1.
+    Vision-Zero (arXiv 2509.25541): the part "votes" counts the votes against the row and replaces its reward; an
+    episode is a game, agent 0 is its spy, and all other agents are civilians, who share a baseline.
     """
     return compose(
-        reward=[reward.zero_sum_votes(beta, lam)],
+        reward=[reward.zero_sum_votes(beta, lam, "episode")],
         advantage=[advantage.role_baseline(2, decay)],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),

@@ -175,6 +175,10 @@ TASKS: Mapping[str, str] = {
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
     "guess": "rljax.environments.worlds.guess:guess",
+    "tagged": "rljax.environments.worlds.tagged:tagged",
+    "recorded": "rljax.environments.worlds.around:recorded",
+    "format_parts": "rljax.environments.worlds.around:format_parts",
+    "mixture": "rljax.environments.worlds.mixture:mixture",
 }
 
 

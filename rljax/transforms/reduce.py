@@ -119,7 +119,7 @@ def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes")
     return mask / _tokens_of(_episodes(r), mask) / number
 
 
-@define.reduce(needs=types.Needs(episodes=True, turns=True))
+@define.reduce(needs=types.Needs(turns=True))
 def mean_over_turns(r, mask):
     """Average over tokens of a turn, then turns of an episode, then episodes (WebAgent-R1, arXiv 2505.16421).
 

@@ -90,12 +90,13 @@ def _remembered(r: types.Rollout, ids, old, *numbers):
 def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
     """Subtract a running mean of the role's rewards: A = r - b, then b <- decay b + (1 - decay) mean r of the batch.
 
-    One number for each of ``roles`` values of ``agent``, from 0. Source: SPIRAL (arXiv 2506.24119), RAE.
+    One number for each of ``roles`` values of ``agent``, from 0; larger ones share the last. Source: SPIRAL (arXiv
+    2506.24119), RAE.
     """
 
     def apply(r: types.Rollout, state, key):
         del key
-        agent = ops.given(r.agent, "role_baseline: the rollout has no agent")
+        agent = jnp.minimum(ops.given(r.agent, "role_baseline: the rollout has no agent"), roles - 1)
         out, rows, total = _remembered(r, agent, state, trajectories.total(r))
         moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)
         return out, jnp.where(rows > 0, moved, state)

@@ -1,6 +1,6 @@
 """Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -253,20 +253,33 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
     return trajectories.replaced(r, paid.astype(r.reward.dtype))
 
 
-@define.reward(needs=define.reads("votes", siblings=True) | types.Needs(agents=True))
-def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
-    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by group.
+def _voting(a) -> types.Needs:
+    of_groups = a["key"] == "group"
+    return define.reads("votes", siblings=of_groups) | types.Needs(agents=True) | ops.key_needs(a["key"])
+
+
+@define.reward(needs=_voting)
+def zero_sum_votes(
+    r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1, key: Literal["group", "episode"] = "group"
+):
+    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by game.
 
     Psi = votes on the spy (agent 0) - mean votes on civilians, the part "votes"; 0 where either is missing. Votes on
     k spies are averaged and civilians get k beta Psi / n, so that the sum is 0. Vision-Zero (arXiv 2509.25541).
+
+    Args:
+      beta: weight of Psi.
+      lam: weight of a civilian's votes.
+      key: ids whose equality makes a game.
     """
     spy, votes, valid = field(r, "agent") == 0, ops.part(r, "votes"), ops.valid_rows(r)
-    spies, civilians = jnp.where(spy, valid, 0.0), jnp.where(spy, 0.0, valid)
-    spies, civilians = trajectories.once(r, spies), trajectories.once(r, civilians)
-    k, n = ops.segment_total(spies, r.group), ops.segment_total(civilians, r.group)
-    mean = ops.segment_mean(votes, r.group, civilians)
-    psi = jnp.where(jnp.minimum(k, n) > 0, ops.segment_mean(votes, r.group, spies) - mean, 0.0)
-    return trajectories.replaced(r, jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean)))
+    game, once = ops.segments(r, key), trajectories.once(r)
+    spies, civilians = jnp.where(spy, once, 0.0), jnp.where(spy, 0.0, once)
+    k, n = ops.segment_total(spies, game), ops.segment_total(civilians, game)
+    mean = ops.segment_mean(votes, game, civilians)
+    psi = jnp.where(jnp.minimum(k, n) > 0, ops.segment_mean(votes, game, spies) - mean, 0.0)
+    paid = jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean))
+    return trajectories.replaced(r, jnp.where(valid > 0, paid, 0.0))
 
 
 @define.reward(needs=types.Needs(reference=True))
