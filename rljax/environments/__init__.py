@@ -33,7 +33,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 from rljax.language import dotted
 
@@ -47,6 +47,7 @@ Split = Literal["train", "heldout"]
 C = TypeVar("C", bound=Callable[..., Any])
 
 
+@runtime_checkable
 class Task(Protocol):
     """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``."""
 
