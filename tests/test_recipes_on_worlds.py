@@ -332,18 +332,18 @@ def played(call, wrong_turn=None):
         return (state, over | reply.done | reply.truncated), (reply, over)
 
     @jax.jit
-    def episode(index):
-        start = world.begin(index, "train", KEY), jnp.zeros((), bool)
+    def episode(index, key):
+        start = world.begin(jnp.int32(index), "train", jax.random.key(key)), jnp.zeros((), bool)
         return jax.lax.scan(turn, start, jnp.arange(world.max_turns))[1]
 
     return world, episode
 
 
 def test_the_recorded_trajectory_goes_on_after_a_mistake():
-    world, episode = played("recorded(guess(numbers=9, turns=4))", wrong_turn=1)
+    _, episode = played("recorded(guess(numbers=9, turns=4))", wrong_turn=1)
     several = 0
     for index in range(6):
-        reply, over = jax.device_get(episode(jnp.int32(index)))
+        reply, over = jax.device_get(episode(index, index))
         turns = int(np.sum(~over))
         match = reply.extra["match"][:turns]
         np.testing.assert_array_equal(match, np.arange(turns) != 1)
@@ -359,9 +359,9 @@ def test_the_recorded_trajectory_goes_on_after_a_mistake():
 
 @pytest.mark.full
 def test_tags_are_paid_by_their_rules():
-    world, episode = played("tagged(numbers=9, turns=5)", wrong_turn=1)
+    _, episode = played("tagged(numbers=9, turns=5)", wrong_turn=1)
     for index in range(6):
-        reply, over = jax.device_get(episode(jnp.int32(index)))
+        reply, over = jax.device_get(episode(index, index))
         turns = int(np.sum(~over))
         hit = np.where(np.arange(turns) == turns - 1, reply.done[turns - 1] * 1.0, 0.0)
         # plan; an unreadable turn; reflect after it; explore
@@ -371,12 +371,12 @@ def test_tags_are_paid_by_their_rules():
 
 @pytest.mark.full
 def test_a_mixture_plays_its_worlds_in_turn_as_they_are_alone():
-    both, episode = played("mixture(guess(numbers=9, turns=4), guess(numbers=32, turns=6))")
+    _, episode = played("mixture(guess(numbers=9, turns=4), guess(numbers=32, turns=6))")
     for number, call in enumerate(("guess(numbers=9, turns=4)", "guess(numbers=32, turns=6)")):
         for index in range(3):
-            reply, over = jax.device_get(episode(jnp.int32(2 * index + number)))
+            reply, over = jax.device_get(episode(2 * index + number, index))
             _, alone = played(call)
-            single, ended = jax.device_get(alone(jnp.int32(index)))
+            single, ended = jax.device_get(alone(index, index))
             turns = int(np.sum(~ended))
             assert np.sum(~over) == turns and np.all(reply.domain[:turns] == number)
             np.testing.assert_array_equal(reply.reward[:turns], single.reward[:turns])
@@ -386,8 +386,8 @@ def test_a_mixture_plays_its_worlds_in_turn_as_they_are_alone():
 @pytest.mark.full
 @pytest.mark.parametrize("wrong", [None, 0])
 def test_parts_of_the_format_say_how_turns_end(wrong):
-    world, episode = played("format_parts(guess(numbers=9, turns=4))", wrong)
-    reply, over = jax.device_get(episode(jnp.int32(1)))
+    _, episode = played("format_parts(guess(numbers=9, turns=4))", wrong)
+    reply, over = jax.device_get(episode(1, 1))
     last = int(np.sum(~over)) - 1
     parts = {name: float(x[last, 0]) for name, x in reply.parts.items()}
     assert parts["closing"] == 1 and parts["unclosed"] == 0 and parts["flow"] == (last > 0)

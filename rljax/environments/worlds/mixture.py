@@ -14,7 +14,7 @@ from rljax.environments import worlds as contract
 from rljax.environments.worlds import demonstrations
 
 Array = types.Array
-_EQUAL = ("seats", "turn_length", "completion_length", "rows", "anew", "turn_end")
+_EQUAL = ("seats", "turn_length", "rows", "anew", "turn_end")
 
 
 def _choose(which: Array, values: list[Any]) -> Any:
@@ -38,7 +38,7 @@ class Mixture:
 
     def __getattr__(self, name: str) -> Any:
         """Return what the worlds have in common."""
-        if name not in _EQUAL:
+        if name not in (*_EQUAL, "tokenizer"):
             raise AttributeError(name)
         return getattr(self.worlds[0], name)
 
@@ -51,6 +51,11 @@ class Mixture:
     def max_turns(self) -> int:
         """The most turns of an episode."""
         return max(world.max_turns for world in self.worlds)
+
+    @property
+    def completion_length(self) -> int:
+        """T, tokens of the longest row."""
+        return max(world.completion_length for world in self.worlds)
 
     @property
     def prompt_length(self) -> int:
