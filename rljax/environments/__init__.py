@@ -194,6 +194,10 @@ TASKS: Mapping[str, str] = {
     "python_tool": "rljax.environments.worlds.host.constructors:python_tool",
     "search": "rljax.environments.worlds.host.constructors:search",
     "textarena": "rljax.environments.worlds.host.constructors:textarena",
+    "tagged": "rljax.environments.worlds.tagged:tagged",
+    "recorded": "rljax.environments.worlds.around:recorded",
+    "format_parts": "rljax.environments.worlds.around:format_parts",
+    "mixture": "rljax.environments.worlds.mixture:mixture",
 }
 
 
