@@ -30,7 +30,7 @@ def repeat(x: Array, count: int, axis: int = 0) -> Array:
     """
     shape = x.shape
     wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
-    return wide.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+    return wide.reshape(*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
