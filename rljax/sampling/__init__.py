@@ -40,6 +40,7 @@ newer parameters. With the same parameters the tokens are those of one ``generat
 ``processors.py``  temperature and filters; drawing one token
 ``decode.py``      ``generate`` and its loop; a batch that shrinks as rows end
 ``segments.py``    ``resume``: rollouts in segments
+``dialogue.py``    episodes in progress, and a world's answer to a turn
 ``conversation.py``  worlds that answer, a row for each conversation
 ``chapters.py``    worlds that answer, a row for each turn
 ``stopping.py``    stop strings

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.sampling import conversation, decode, stopping
+from rljax.sampling import decode, dialogue, stopping
 from rljax.sampling import samples as samples_lib
 from rljax.sampling.config import SamplerConfig
 
@@ -25,14 +25,14 @@ class Book:
     sample: samples_lib.Sample  # mask 0 in absent turns
     seat: Array  # [E * M] int32, who wrote the turn
     present: Array  # [E * M] bool
-    talk: conversation.Talk  # the episodes; its fields of rows are for each seat
+    talk: dialogue.Talk  # the episodes; its fields of rows are for each seat
 
 
 def write(
     model: samples_lib.Policy,
     params: tuple[types.Tree, ...],
     player: np.ndarray,
-    world: conversation.World,
+    world: dialogue.World,
     states: Any,
     keys: types.Key,
     config: SamplerConfig,
@@ -60,9 +60,9 @@ def write(
       The rows and the episodes after their last turn.
     """
     episodes, turns = keys.shape[0], world.max_turns
-    rows = conversation.seat_keys(keys, world.seats)
+    rows = dialogue.seat_keys(keys, world.seats)
 
-    def turn(talk: conversation.Talk, number: Array) -> Any:
+    def turn(talk: dialogue.Talk, number: Array) -> Any:
         token, mask = jax.vmap(world.prompt)(talk.world, talk.seat)
         prompts = types.Prompts(token=token, mask=mask, index=jnp.zeros((episodes,), jnp.int32))
         row_keys = jax.vmap(lambda key: jax.random.fold_in(key, _TURNS + number))(keys)
@@ -75,9 +75,9 @@ def write(
         ]
         sample = functools.reduce(functools.partial(_merged, writer=writer), enumerate(samples[1:], 1), samples[0])
         written = dataclasses.replace(talk, written=sample.token, count=sample.length)
-        return conversation.answer(world, ends, written, rows, live), (prompts, sample, talk.seat, live)
+        return dialogue.answer(world, ends, written, rows, live), (prompts, sample, talk.seat, live)
 
-    start = conversation.begin(world, states, ends)
+    start = dialogue.begin(world, states, ends)
     talk, (prompts, sample, seat, present) = jax.lax.scan(turn, start, jnp.arange(turns, dtype=jnp.uint32))
 
     def by_episode(x: Array) -> Array:  # [M, E, ...] -> [E * M, ...]

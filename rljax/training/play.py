@@ -11,7 +11,7 @@ from rljax import sampling, types
 from rljax.environments import Split, worlds
 from rljax.environments.worlds import demonstrations
 from rljax.models import adapters
-from rljax.sampling import chapters, conversation
+from rljax.sampling import chapters, conversation, dialogue
 from rljax.sampling import players as seats
 from rljax.training import phases
 from rljax.training import rows as rows_lib
@@ -106,7 +106,7 @@ def episodes(
 
 
 def conversed(
-    setup: phases.Setup, rows: types.Rollout, out: sampling.Sample, talk: conversation.Talk, version: Array
+    setup: phases.Setup, rows: types.Rollout, out: sampling.Sample, talk: dialogue.Talk, version: Array
 ) -> types.Rollout:
     """Write conversations into blank rows; the state of unfinished ones stays with them."""
     assert setup.world is not None
@@ -160,7 +160,7 @@ def views(world: worlds.World, states: Any, samples: int) -> types.Prompts:
     return types.Prompts(token=token, mask=mask, index=jnp.zeros((token.shape[0],), jnp.int32))
 
 
-def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: conversation.Talk, seats: int) -> types.Rollout:
+def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: dialogue.Talk, seats: int) -> types.Rollout:
     """Write conversations into blank rows, except what the sampler reports of each token.
 
     Args:
@@ -176,7 +176,7 @@ def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: conversati
     one = talk.paid.shape[1] == 1  # a world of one turn pays the row, as a task does
     return rows.replace(
         turn=out.turn,
-        token_reward=None if one else conversation.token_reward(out, talk),
+        token_reward=None if one else dialogue.token_reward(out, talk),
         reward=talk.unearned + talk.paid[:, 0] if one else talk.unearned,
         outcome=talk.outcome,
         parts=talk.parts,
@@ -185,7 +185,7 @@ def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: conversati
         episode=row // seats,
         agent=row % seats,
         finish=out.finish,
-        extra={**rows.extra, **{name: conversation.of_turns(out, x) for name, x in talk.extra.items()}},
+        extra={**rows.extra, **{name: dialogue.of_turns(out, x) for name, x in talk.extra.items()}},
     )
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rljax import sampling, types
 from rljax.data import shuffle
-from rljax.sampling import conversation
+from rljax.sampling import conversation, dialogue
 from rljax.training import phases, play
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops
@@ -107,7 +107,7 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
 
 def _continued(
     setup: phases.Setup, state: types.TrainState, index: types.Array, key: types.Key
-) -> tuple[types.Prompts, conversation.Talk | None]:
+) -> tuple[types.Prompts, dialogue.Talk | None]:
     """Return the prompts of pending and new rows, ``[P, L]``, and the episodes of a world, ``[B, ...]``."""
     if setup.world is None:
         return setup.task.prompts(index, "train"), None
@@ -126,7 +126,7 @@ def _continued(
     def pick(new: types.Array, old: types.Array) -> types.Array:
         return jnp.where(free.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
 
-    talk = jax.tree.map(pick, conversation.begin(setup.world, states, setup.ends), pending.action.state)
+    talk = jax.tree.map(pick, dialogue.begin(setup.world, states, setup.ends), pending.action.state)
     first = slice(None, None, each)
     old = free[first, None]
     token = jnp.where(old, views.token, pending.context.token[first])

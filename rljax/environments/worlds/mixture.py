@@ -133,7 +133,8 @@ class Mixture:
 
     def demonstrations(self, index: Array, split: Split, key: types.Key) -> tuple[Array, Array]:
         """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
-        rows = demonstrations.conversations(self, index, split, key)
+        world: Any = self  # a protocol whose ``bind`` returns Self does not admit the type of self
+        rows = demonstrations.conversations(world, index, split, key)
         return rows.token[:, 0], rows.mask[:, 0]
 
 
