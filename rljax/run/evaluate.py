@@ -28,6 +28,7 @@ from rljax.host import backends, processes
 from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, passk, programs, terminal
 from rljax.training import steps
+from rljax.transforms import ops
 
 ROWS = 4096  # rows sampled at a time
 ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
@@ -131,11 +132,15 @@ def _judge(
     sampler: sampling.SamplerConfig,
 ) -> dict[str, Any]:
     """Return outcome, reward and length of all rows, [prompts * samples] each, and a function that decodes a row."""
-    size, task = max(1, min(len(index), ROWS // samples)), compiled.setup.task
+    size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
     batches: list[tuple] = []
     for start in range(0, len(index), size):
         # the last part is padded to the same size, so that one program is compiled; the padding is removed below
         part = np.resize(index[start : start + size], size)
+        if compiled.setup.world is not None:
+            key = jax.random.fold_in(program.key, _KEY)
+            batches.append(_first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler)))
+            continue
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
         sample_number = np.tile(np.arange(samples, dtype=np.int32), size)
@@ -149,14 +154,23 @@ def _judge(
             verdict = host_rollouts.verdict([local], [pending], "an evaluation")
         else:
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
-        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask)))
-    outcome, reward, token, mask = (np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True))
+        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
+    outcome, reward, token, mask, length = (
+        np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)
+    )
     return {
         "outcome": outcome,
         "reward": reward,
         "length": mask.sum(axis=1),
-        "text": lambda row: host_rollouts.texts(program.tokenizer, token[row : row + 1], mask[row : row + 1])[0],
+        "text": lambda row: program.tokenizer.decode(token[row, : length[row]].tolist()),
     }
+
+
+def _first_rows(compiled: steps.Step, rows: types.Rollout) -> tuple[np.ndarray, ...]:
+    """Return outcome, reward, token, mask and length of the first row of each episode: that of seat 0, or of turn 0."""
+    assert rows.action is not None
+    fields = rows.outcome, ops.row_reward(rows), rows.action.token, rows.mask, rows.action.length
+    return tuple(x[:: compiled.setup.rows_of_episode] for x in processes.fetch(fields))
 
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:

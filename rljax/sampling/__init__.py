@@ -49,8 +49,8 @@ newer parameters. With the same parameters the tokens are those of one ``generat
 from rljax.sampling.config import SamplerConfig
 from rljax.sampling.decode import generate
 from rljax.sampling.processors import Processors, build, chain, min_p, top_k, top_p
-from rljax.sampling.segments import resume
 from rljax.sampling.samples import EVERY_TOKEN, Policy, Sample, row_keys
+from rljax.sampling.segments import resume
 from rljax.sampling.stopping import Ends
 
 __all__ = ["EVERY_TOKEN", "Ends", "Policy", "Processors", "Sample", "SamplerConfig", "build", "chain", "generate"]

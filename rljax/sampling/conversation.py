@@ -17,9 +17,8 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.models import shapes
-from rljax.sampling import decode, stopping
+from rljax.sampling import decode, segments, stopping
 from rljax.sampling import processors as processors_lib
-from rljax.sampling import segments
 from rljax.sampling import samples as samples_lib
 from rljax.sampling.config import SamplerConfig
 from rljax.transforms import ops

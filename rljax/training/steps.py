@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from rljax import environments, sampling, types
 from rljax.training import phases, rollouts, sharding, states, updates
@@ -39,6 +40,20 @@ class Step:
             length = setup.task.completion_length
             return sampling.generate(
                 setup.decoder, params, prompts, keys, config, setup.ends, samples=samples, length=length
+            )
+
+        return run
+
+    @functools.cached_property
+    def play(self) -> Callable[..., types.Rollout]:
+        """Compiled ``(params, index, key, split, samples, config) -> Rollout``, for evaluations of a world."""
+        setup = self.setup
+
+        @functools.partial(jax.jit, static_argnames=("split", "samples", "config"))
+        def run(params, index, key, split, samples, config):
+            zero = jnp.zeros((), jnp.int32)
+            return rollouts.episodes(
+                setup, params, zero, index, index, split, key, samples=samples, sampler=config
             )
 
         return run

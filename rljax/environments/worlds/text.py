@@ -162,7 +162,8 @@ class TextWorld:
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
         """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
-        rows = demonstrations.conversations(self, index, split, key)
+        world: Any = self  # a protocol whose ``bind`` returns Self does not admit the type of self
+        rows = demonstrations.conversations(world, index, split, key)
         return rows.token[:, 0], rows.mask[:, 0]
 
     def text(self, index: int, split: Split) -> str:
