@@ -103,9 +103,8 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
     episode, number = row // turns, row % turns
     present, talk = book.present, book.talk
     by_episode = book.seat.reshape((-1, turns))
-    earlier = (by_episode[:, None, :] == by_episode[:, :, None]) & (
-        jnp.arange(turns)[None, :] < jnp.arange(turns)[:, None]
-    )
+    before = jnp.arange(turns)[None, :] < jnp.arange(turns)[:, None]
+    earlier = (by_episode[:, None, :] == by_episode[:, :, None]) & before[None]
     place = jnp.sum(earlier, axis=2, dtype=jnp.int32).reshape(-1)  # the seat's turns before this one
     player = episode * seats + book.seat
 
