@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from rljax import environments, types
 from rljax.environments import worlds
+from rljax.environments.worlds import rules, text
 
 STOP, PAD = 0, 3
 
@@ -177,3 +178,86 @@ def two_turns(rows: str = "conversation", anew: bool = False) -> TwoTurns:
 def cards(rows: str = "conversation", length: int = 0) -> Cards:
     """Two seats; see ``Cards``."""
     return Cards(rows, length=length or None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(TwoTurns):
+    """A world with one defect, by name."""
+
+    defect: str = ""
+
+    @property
+    def turn_length(self):
+        return 9 if self.defect == "turn" else 2
+
+    @property
+    def max_turns(self):
+        return 0 if self.defect == "turns" else 2
+
+    @property
+    def completion_length(self):
+        return 7
+
+    def begin(self, index, split, key):
+        if self.defect == "begin":
+            raise KeyError("no problems")
+        return super().begin(index, split, key)
+
+    def prompt(self, state, seat):
+        token, mask = super().prompt(state, seat)
+        return (token[:-1] if self.defect == "prompt" else token), mask
+
+    def step(self, state, seat, token, mask, key):
+        if self.defect == "step":
+            raise RuntimeError("out of cards")
+        following, reply = super().step(state, seat, token, mask, key)
+        if self.defect == "state":
+            following = {**following, "new": following["turn"]}
+        if self.defect == "drifts":
+            following = {**following, "turn": following["turn"] / 2}
+        changes: dict[str, Any] = {
+            "long": {"token": jnp.zeros((1, 4), jnp.int32), "mask": jnp.ones((1, 4))},
+            "float": {"token": reply.token * 1.0},
+            "reward": {"reward": reply.reward[0]},
+            "done": {"done": reply.done.astype(jnp.float32)},
+            "parts": {"parts": {"twos": reply.reward}},
+            "extra": {"extra": {}},
+        }
+        return following, reply.replace(**changes.get(self.defect, {}))
+
+
+@environments.task
+def broken(defect: str) -> Broken:
+    """A defect; see ``Broken``."""
+    return Broken(defect=defect)
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo:
+    """Characters: the reply repeats the turn ``times`` times, but has room for four."""
+
+    times: int = 2
+
+    name, alphabet, prompt_length, turn_length, reply_length, max_turns = "echo", "ab", 2, 3, 4, 2
+
+    def size(self, split):
+        return 64
+
+    def begin(self, index, split, key):
+        return {"turn": integer(0)}
+
+    def prompt(self, state, seat):
+        return rules.line("ab")
+
+    def step(self, state, seat, text, key):
+        answer = rules.Answer(rules.line(*[text] * self.times), reward=1.0, done=state["turn"] == 1, outcome=1)
+        return {"turn": state["turn"] + 1}, answer
+
+    def expert(self, state, seat, key):
+        return rules.line("aab")
+
+
+@environments.task
+def echo(times: int = 2) -> text.TextWorld:
+    """Long replies; see ``Echo``."""
+    return text.TextWorld(Echo(times))
