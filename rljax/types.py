@@ -167,6 +167,7 @@ class TrainState(flax.struct.PyTreeNode):
     pool: Tree  # the source's rows in flight
     skipped: Array  # int32, non-finite updates skipped since the last finite one
     skipped_total: Array  # int32
+    snapshot: Tree | None = None  # the trained part of an earlier policy's parameters, a player of a world's seats
 
 
 # --- what a piece needs ------------------------------------------------------------------------

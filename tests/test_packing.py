@@ -12,7 +12,8 @@ import pytest
 from rljax import models, types
 from rljax.config import resolve
 from rljax.models import packing, scoring
-from rljax.training import rollouts, updates
+from rljax.training import rows as rows_lib
+from rljax.training import updates
 from tests import tiny
 
 # --- where completions go ---------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ def rows() -> types.Rollout:
     vocabulary = setup.networks["policy"].architecture.vocabulary
     mask = (np.arange(width) < end[:, None]).astype(np.float32)
     logp = (-np.log(vocabulary) + 0.2 * rng.normal(size=mask.shape)).astype(np.float32) * mask
-    blank = rollouts.blank(setup, position, position, np.asarray(prompts.token), np.asarray(prompts.mask))
+    blank = rows_lib.blank(setup, position, position, np.asarray(prompts.token), np.asarray(prompts.mask))
     return blank.replace(
         mask=mask,
         reward=rng.integers(0, 2, count).astype(np.float32),

@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from rljax import types
-from rljax.training import optimizers, rollouts, steps
+from rljax.training import optimizers, steps
+from rljax.training import rows as rows_lib
 from tests import tiny
 
 
@@ -289,7 +290,7 @@ def test_invalid_rows_do_not_count():
     verdict = types.Verdict(
         reward=rollout.reward, outcome=jnp.full(32, types.Outcome.WRONG).at[3].set(types.Outcome.CRASHED)
     )
-    judged = rollouts.judged(rollout, verdict)
+    judged = rows_lib.judged(rollout, verdict)
     assert judged.valid.tolist() == [1, 1, 1, 0] + [1] * 28 and judged.reward[3] == 0
     _, metrics = step.update(state, judged, program.key)
     assert metrics["valid_rows"] == 31 and metrics["outcome/crashed"] == 1 / 32

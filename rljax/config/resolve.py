@@ -236,6 +236,7 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
             f" seconds that the reward function of {task.name!r} allows itself."
         )
     _inputs(algorithm, task, name)
+    _world(chosen, algorithm, task, name)
     if samples <= source.demonstrated:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
@@ -272,8 +273,23 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
         )
     if algorithm.source.demonstrated and task.host:
         raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
-    if algorithm.source.demonstrated and worlds.in_turns(task):
-        raise ValueError(f"{where}: {algorithm.source.spec} mixes completions, and task {task.name!r} is a world.")
+
+
+def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
+    """Check that players, source and sampler can run the task if it is a world, and that a task has no players."""
+    players, source, end = chosen.world.players, algorithm.source, f"task {task.name!r}"
+    alone = not worlds.in_turns(task) or task.seats == 1
+    if "policy" not in players or (alone and len(players) > 1):
+        allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
+        raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
+    if not worlds.in_turns(task):
+        return
+    if source.demonstrated:
+        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} mixes completions, and {end} is a world.")
+    if source.segment and (task.seats > 1 or task.rows == "chapters"):
+        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")
+    if chosen.sampler.compact and task.seats > 1:
+        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
 
 
 def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -> None:

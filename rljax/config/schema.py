@@ -18,7 +18,7 @@ from rljax.language.settings import group, setting
 from rljax.models.config import ModelConfig
 from rljax.run.config import CheckpointConfig, EvaluationConfig, LogConfig
 from rljax.sampling.config import SamplerConfig
-from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseConfig
+from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseConfig, WorldConfig
 from rljax.types import Range
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Config:
     model: ModelConfig = group(ModelConfig)
     sampler: SamplerConfig = group(SamplerConfig)
     batch: BatchConfig = group(BatchConfig)
+    world: WorldConfig = group(WorldConfig)
     learner: LearnerConfig = group(LearnerConfig)
     mesh: MeshConfig = group(MeshConfig, fixed=True)
     verifier: VerifierConfig = group(VerifierConfig)

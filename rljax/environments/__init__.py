@@ -175,6 +175,12 @@ TASKS: Mapping[str, str] = {
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
     "guess": "rljax.environments.worlds.guess:guess",
+    "twenty_questions": "rljax.environments.worlds.guess:twenty_questions",
+    "calculator": "rljax.environments.worlds.calculator:calculator",
+    "maze": "rljax.environments.worlds.maze:maze",
+    "memory": "rljax.environments.worlds.memory:memory",
+    "wordle": "rljax.environments.worlds.wordle:wordle",
+    "retry": "rljax.environments.worlds.retry:retry",
 }
 
 

@@ -24,6 +24,7 @@ Files of a run
 Commands on runs
 ``evaluate``       pass@k and greedy accuracy: ``evaluate``, ``table``.
 ``passk``          Unbiased estimators of pass@k and their intervals: ``pass_at_k``, ``bootstrap``, ``wilson``.
+``episodes``       Statistics of episodes of a world: ``Rows``, ``statistics``.
 ``sample``         Completions of a prompt: ``complete``.
 ``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
 ``seeds``          One config with several seeds, and a table of the results.

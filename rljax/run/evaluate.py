@@ -27,6 +27,7 @@ from rljax.environments.verifiers import pool
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, passk, programs, terminal
+from rljax.run.reports import episodes
 from rljax.training import steps
 from rljax.transforms import ops
 
@@ -139,7 +140,9 @@ def _judge(
         part = np.resize(index[start : start + size], size)
         if compiled.setup.world is not None:
             key = jax.random.fold_in(program.key, _KEY)
-            batches.append(_first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler)))
+            batches.append(
+                _first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
+            )
             continue
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
@@ -192,6 +195,7 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
         rows.append(["task", *(e.get("task", "") for e in evaluations)])
     columns = ["", *(f"{e['name']}\n(step {e['step']})" for e in evaluations)]
     terminal.show(console, columns, rows, title="held-out accuracy, % [95 % interval]")
+    episodes.table(evaluations, console)
     if any(e.get("unjudged") for e in evaluations):
         console.print(rich.text.Text(f"unjudged: {host_rollouts.UNJUDGED}"))
     for e in evaluations[-1:]:

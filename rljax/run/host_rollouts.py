@@ -22,6 +22,7 @@ from rljax.environments.verifiers import pool
 from rljax.host import processes
 from rljax.run import metrics, programs
 from rljax.training import rollouts, sharding, steps
+from rljax.training import rows as rows_lib
 
 UNJUDGED = (
     "some completions are neither correct nor wrong: the reward function returned a number other than 0 and 1 and no "
@@ -333,7 +334,7 @@ def _judged(rows: Sequence[types.Rollout], scores: types.Verdict, mesh: jax.shar
     """Concatenate the chunks of a batch and write the scores into it."""
     whole = jax.tree.map(lambda *x: jnp.concatenate(x), *rows)
     whole = whole.replace(episode=jnp.arange(whole.reward.size, dtype=jnp.int32))
-    return sharding.constrain(rollouts.judged(whole, scores), mesh)
+    return sharding.constrain(rows_lib.judged(whole, scores), mesh)
 
 
 def _demonstrated(

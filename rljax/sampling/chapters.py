@@ -1,10 +1,12 @@
 """Chapters: every turn of an episode is a row of its own, whose prompt is rebuilt from the world's state."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import types
 from rljax.sampling import conversation, decode, stopping
@@ -28,7 +30,8 @@ class Book:
 
 def write(
     model: samples_lib.Policy,
-    params: types.Tree,
+    params: tuple[types.Tree, ...],
+    player: np.ndarray,
     world: conversation.World,
     states: Any,
     keys: types.Key,
@@ -44,7 +47,8 @@ def write(
 
     Args:
       model: the policy.
-      params: the model's parameters.
+      params: the model's parameters, for each player.
+      player: ``[E, seats]`` int32, who plays each seat. With several players, each turn is sampled by each of them.
       world: the world.
       states: ``[E, ...]``, the world's states at the beginning.
       keys: ``[E]`` typed keys of the episodes.
@@ -63,18 +67,13 @@ def write(
         prompts = types.Prompts(token=token, mask=mask, index=jnp.zeros((episodes,), jnp.int32))
         row_keys = jax.vmap(lambda key: jax.random.fold_in(key, _TURNS + number))(keys)
         live = ~talk.over
-        sample = decode.generate(
-            model,
-            params,
-            prompts,
-            row_keys,
-            config,
-            ends,
-            samples=1,
-            length=world.turn_length,
-            live=live,
-            axis_name=axis_name,
-        )
+        writer = jnp.take_along_axis(jnp.asarray(player), talk.seat[:, None], axis=1)[:, 0]
+        fixed = {"samples": 1, "length": world.turn_length, "axis_name": axis_name}
+        samples = [
+            decode.generate(model, p, prompts, row_keys, config, ends, live=live & (writer == i), **fixed)
+            for i, p in enumerate(params)
+        ]
+        sample = functools.reduce(functools.partial(_merged, writer=writer), enumerate(samples[1:], 1), samples[0])
         written = dataclasses.replace(talk, written=sample.token, count=sample.length)
         return conversation.answer(world, ends, written, rows, live), (prompts, sample, talk.seat, live)
 
@@ -86,3 +85,14 @@ def write(
 
     prompts, sample, seat, present = jax.tree.map(by_episode, (prompts, sample, seat, present))
     return Book(prompts, sample, seat, present, talk)
+
+
+def _merged(sample: samples_lib.Sample, numbered: tuple[int, samples_lib.Sample], writer: Array) -> samples_lib.Sample:
+    """Take the rows of player i from its sample."""
+    number, other = numbered
+
+    def pick(one: Array, two: Array) -> Array:
+        return jnp.where((writer == number).reshape((-1,) + (1,) * (one.ndim - 1)), two, one)
+
+    merged = samples_lib.mapped(pick, sample, other)
+    return dataclasses.replace(merged, steps=sample.steps + other.steps, slots=sample.slots + other.slots)

@@ -9,6 +9,7 @@ from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
 from rljax.language import errors
 from rljax.training import phases, rollouts, updates, world_checks
+from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
 
 Shape = jax.ShapeDtypeStruct
@@ -75,18 +76,18 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     if demonstrated and not setup.task.host:
         with errors.inside(f"task {setup.task.name!r}: demonstrations"):
             return rollouts.demonstrate(setup, zero, position, prompts, key)
-    rows = rollouts.unsampled(setup, position, prompts)
+    rows = rows_lib.unsampled(setup, position, prompts)
     if demonstrated:  # those of a host task are read outside of the program
         token = jnp.zeros(rows.mask.shape, jnp.int32)
         return rows.replace(action=types.Action(token=token), on_policy=jnp.zeros_like(rows.reward))
     number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
     out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
-    rows = rollouts.filled(rows, out, whole)
+    rows = rows_lib.filled(rows, out, whole)
     if setup.world is not None:
         return world_checks.rows(setup.world, rows)
     if setup.algorithm.source.demonstrated:
         rows = rollouts.guided(setup, rows, zero, prompts, key)
-    return rollouts.judged(rows, _verdict(setup, rows))
+    return rows_lib.judged(rows, _verdict(setup, rows))
 
 
 # --- the algorithm -----------------------------------------------------------------------------

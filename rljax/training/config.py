@@ -23,6 +23,19 @@ class BatchConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class WorldConfig:
+    """Who plays the seats of a world."""
+
+    players: tuple[Literal["policy", "snapshot"], ...] = setting(
+        ("policy",),
+        "Players; seat s of sample n is played by player (s + n) % their number. The policy is one of them.",
+    )
+    refresh: Count = setting(100, "Steps after which the snapshot becomes a copy of the policy.")
+
+    __post_init__ = settings.check
+
+
+@dataclasses.dataclass(frozen=True)
 class LearnerConfig:
     """Epochs, minibatches and memory of the update."""
 

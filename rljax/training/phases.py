@@ -11,7 +11,7 @@ from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
 from rljax.environments import worlds
 from rljax.models import packing, scoring
-from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig
+from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
 
 
 class Log(Protocol):
@@ -34,6 +34,11 @@ class Settings(Protocol):
     @property
     def batch(self) -> BatchConfig:
         """The rows of a step."""
+        ...
+
+    @property
+    def world(self) -> WorldConfig:
+        """Who plays the seats of a world."""
         ...
 
     @property
@@ -115,6 +120,11 @@ class Setup(Generic[S]):
     def world(self) -> worlds.World | None:
         """The task, if it is a world that runs inside the program."""
         return self.task if worlds.in_turns(self.task) else None
+
+    @property
+    def snapshot(self) -> bool:
+        """Whether a seat is played by an earlier policy."""
+        return self.world is not None and "snapshot" in self.settings.world.players
 
     @property
     def rows_of_episode(self) -> int:

@@ -5,14 +5,115 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import sampling, types
 from rljax.environments import Split, worlds
 from rljax.environments.worlds import demonstrations
+from rljax.models import adapters
 from rljax.sampling import chapters, conversation
+from rljax.sampling import players as seats
+from rljax.training import phases
+from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 
 Array = types.Array
+
+
+def played(
+    setup: phases.Setup, state: types.TrainState, position: Array, index: Array, key: types.Key
+) -> types.Rollout:
+    """Sample episodes of the world from the players that the state has.
+
+    Args:
+      setup: the phase on devices; its task is a world.
+      state: the train state.
+      position: ``[P]`` int32 position of each problem in the run, which becomes the rows' group.
+      index: ``[P]`` int32 index of each problem in the training split.
+      key: the run's root key.
+
+    Returns:
+      B = P * samples rows, those of a problem adjacent; rows that the policy did not write have mask 0 and ``valid`` 0.
+    """
+    players = {"policy": state.params["policy"]}
+    if setup.snapshot:
+        players["snapshot"] = adapters.joined(state.snapshot, state.params["policy"])
+    return episodes(setup, players, setup.settings.world.players, state.step, position, index, "train", key)
+
+
+def episodes(
+    setup: phases.Setup,
+    players: dict[str, types.Tree],
+    order: tuple[str, ...],
+    step: Array,
+    position: Array,
+    index: Array,
+    split: Split,
+    key: types.Key,
+    *,
+    samples: int | None = None,
+    sampler: sampling.SamplerConfig | None = None,
+) -> types.Rollout:
+    """Sample episodes of the world.
+
+    Args:
+      setup: the phase on devices; its task is a world.
+      players: parameters by the name of the player.
+      order: who plays the seats, by name; see ``sampling.players.seats_of``.
+      step: updates before this rollout, int32 scalar.
+      position: ``[P]`` int32 position of each problem in the run, which becomes the rows' group.
+      index: ``[P]`` int32 index of each problem in its split.
+      split: of the problems.
+      key: the run's root key.
+      samples: episodes of each problem; None: those of the settings.
+      sampler: how tokens are drawn; None: the settings.
+
+    Returns:
+      B = P * samples * ``setup.rows_of_episode`` rows, those of a problem adjacent.
+    """
+    world, sampler = setup.world, sampler or setup.settings.sampler
+    assert world is not None
+    samples = samples or setup.settings.batch.samples
+    states = begin(world, index, split, step, jax.random.fold_in(key, rows_lib.PROBLEMS), samples)
+    number = jnp.tile(jnp.arange(samples, dtype=jnp.int32), index.size)
+    keys = sampling.row_keys(jax.random.fold_in(key, rows_lib.ROWS), step, ops.repeat(index, samples), number)
+    position, index = (ops.repeat(x, samples * setup.rows_of_episode) for x in (position, index))
+    params, ours = tuple(players[name] for name in order), np.array([name == "policy" for name in order])
+    player = seats.seats_of(len(order), keys.shape[0], world.seats, samples)
+    version = jnp.broadcast_to(step, (position.size, setup.task.completion_length)).astype(jnp.int32)
+    if world.rows == "chapters":
+        book = chapters.write(setup.decoder, params, player, world, states, keys, sampler, setup.ends)
+        rows = rows_lib.blank(setup, position, index, book.prompts.token, book.prompts.mask)
+        rows = of_chapters(rows_lib.filled(rows, book.sample, version), book, world.max_turns, world.seats)
+        return rows if ours.all() else only(rows, jnp.asarray(ours[player])[rows.episode, rows.agent])
+    prompts = views(world, states, samples)
+    each = position.size // prompts.token.shape[0]
+    rows = rows_lib.blank(setup, position, index, ops.repeat(prompts.token, each), ops.repeat(prompts.mask, each))
+    alone = len(params) == 1
+    out, talk = conversation.converse(
+        setup.decoder if alone else seats.Team(setup.decoder, player.reshape(-1)),
+        params[0] if alone else params,
+        world,
+        states,
+        prompts,
+        keys,
+        sampler,
+        setup.ends,
+        length=setup.task.completion_length,
+    )
+    rows = conversed(setup, rows, out, talk, version)
+    return rows if ours.all() else only(rows, jnp.asarray(ours[player].reshape(-1)))
+
+
+def conversed(
+    setup: phases.Setup, rows: types.Rollout, out: sampling.Sample, talk: conversation.Talk, version: Array
+) -> types.Rollout:
+    """Write conversations into blank rows; the state of unfinished ones stays with them."""
+    assert setup.world is not None
+    rows = of_conversations(rows_lib.filled(rows, out, version), out, talk, setup.world.seats)
+    if not setup.algorithm.source.segment or rows.action is None:
+        return rows
+    return rows.replace(action=rows.action.replace(state=talk))
 
 
 def begin(world: worlds.World, index: Array, split: Split, step: Array, key: types.Key, samples: int) -> Any:
@@ -126,6 +227,11 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
         finish=jnp.where(talk.done, int(types.Finish.STOP), int(types.Finish.LENGTH))[episode],
         extra={**rows.extra, **{name: of_seat(x)[:, None] * mask for name, x in talk.extra.items()}},
     )
+
+
+def only(rows: types.Rollout, ours: Array) -> types.Rollout:
+    """Return rows in which those that are not ``ours`` ``[B]`` bool have mask 0 and ``valid`` 0."""
+    return rows.replace(mask=rows.mask * ours[:, None], valid=ops.valid_rows(rows) * ours)
 
 
 def shown(

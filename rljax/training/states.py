@@ -116,6 +116,9 @@ def begin(
                 tx.init(adapters.trained(params[o.module]))
                 for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
             )
+    snapshot = previous.snapshot if previous is not None and setup.snapshot else None
+    if setup.snapshot and snapshot is None:
+        snapshot = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
     zero = jnp.zeros((), jnp.int32)
     state = types.TrainState(
         step=zero if previous is None else previous.step,
@@ -127,6 +130,7 @@ def begin(
         pool=(),
         skipped=zero,
         skipped_total=zero if previous is None else previous.skipped_total,
+        snapshot=snapshot,
     )
     if previous is not None and carried.pool:
         return state.replace(pool=previous.pool)
@@ -161,4 +165,5 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
         pool=jax.tree.map(lambda x: sharding.batch_sharding(mesh) if x.ndim else whole, state.pool),
         skipped=whole,
         skipped_total=whole,
+        snapshot=None if state.snapshot is None else trained["policy"],
     )

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax import environments, sampling, types
-from rljax.training import phases, rollouts, sharding, states, updates
+from rljax.training import phases, play, rollouts, sharding, states, updates
+from rljax.training import rows as rows_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,15 @@ class Step:
 
     @functools.cached_property
     def play(self) -> Callable[..., types.Rollout]:
-        """Compiled ``(params, index, key, split, samples, config) -> Rollout``, for evaluations of a world."""
+        """Compiled ``(params, index, key, split, samples, config) -> Rollout``: the policy in every seat of a world."""
         setup = self.setup
 
         @functools.partial(jax.jit, static_argnames=("split", "samples", "config"))
         def run(params, index, key, split, samples, config):
             zero = jnp.zeros((), jnp.int32)
-            return rollouts.episodes(
-                setup, params, zero, index, index, split, key, samples=samples, sampler=config
+            players = {"policy": params}
+            return play.episodes(
+                setup, players, ("policy",), zero, index, index, split, key, samples=samples, sampler=config
             )
 
         return run
@@ -102,12 +104,14 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         if rollout.action is None or rollout.index is None or not environments.scored_on_device(setup.task):
             return rollout
         verdict = setup.verify(rollout.index, "train", rollout.action.token, rollout.mask)
-        return rollouts.judged(rollout, verdict)
+        return rows_lib.judged(rollout, verdict)
 
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
         if setup.algorithm.source.segment:
             return judge(rollouts.resumed(setup, state, key))
         position, index = rollouts.next_prompts(setup, state.cursor[setup.cursor], key)
+        if setup.world is not None and not demonstrated:
+            return play.played(setup, state, position, index, key)
         return sample(state.params["policy"], state.step, position, setup.task.prompts(index, "train"), key)
 
     def update(state: types.TrainState, rows: types.Rollout, key: types.Key):

@@ -8,6 +8,7 @@ import numpy as np
 
 from rljax import types
 from rljax.training import rollouts, sharding, steps
+from rljax.training import rows as rows_lib
 
 _KEY = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
@@ -65,7 +66,7 @@ def rows(step: steps.Step) -> types.Rollout:
             return rollout
         number_of_rows = rollout.reward.shape
         parts = {name: jnp.zeros(number_of_rows) for name in setup.task.parts}
-        return rollouts.judged(rollout, types.Verdict(jnp.zeros(number_of_rows), jnp.zeros(number_of_rows, int), parts))
+        return rows_lib.judged(rollout, types.Verdict(jnp.zeros(number_of_rows), jnp.zeros(number_of_rows, int), parts))
 
     return _by_rows(step, jax.eval_shape(sample, *_arguments(step)))
 

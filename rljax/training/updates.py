@@ -348,6 +348,10 @@ def _finish(
     def keep(new: types.Tree, old: types.Tree) -> types.Tree:
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 
+    if state.snapshot is not None:
+        due = (state.step + 1) % setup.settings.world.refresh == 0
+        policy = adapters.trained(state.params["policy"])
+        state = state.replace(snapshot=jax.tree.map(lambda n, o: jnp.where(due, n, o), policy, state.snapshot))
     return state.replace(
         step=state.step + 1,
         reference=keep(reference, previous.reference),

@@ -26,6 +26,12 @@ another one writes. Opponents that are part of the world have no seat.
 =================  ================================================================================
 ``rules.py``       worlds of characters: the protocol ``Rules``, and ``Answer``
 ``text.py``        ``TextWorld``: a world of tokens from rules of characters, with demonstrations
+``guess.py``       ``guess``, ``twenty_questions``: find a secret number by comparisons, or by questions
+``wordle.py``      ``wordle``: find a word by marks of its letters
+``calculator.py``  ``calculator``: long arithmetic by calls of a tool
+``maze.py``        ``maze``: walk to a goal in a grid with walls
+``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
+``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
 =================  ================================================================================
 """
 

@@ -82,15 +82,14 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> C
             row = append(row, every, mask[None, :] * writes[:, None], writes.astype(jnp.float32))
             following, reply = world.step(state, seat, token, mask, second)
             ended = over | reply.done | reply.truncated
-            count = row[3] + writes
+            row = (*row[:3], row[3] + writes, row[4])
             row = append(row, reply.token, reply.mask * ~ended, jnp.zeros((seats,)))
-            row = (*row[:3], count, row[4])
             return (following, jnp.where(ended, seat, reply.next_seat), ended, row), None
 
         state = world.begin(i, split, keys)
         start = (state, jnp.int32(0), jnp.zeros((), bool), (zero, zero * 0.0, zero, none, none))
         (_, _, _, (tokens, masks, turns, _, place)), _ = jax.lax.scan(turn, start, jnp.arange(world.max_turns))
-        inside = jnp.arange(length) < place[:, None]
+        inside = jnp.arange(length)[None, :] < place[:, None]
         cut = [jnp.where(inside, x[:, :length], jnp.zeros((), x.dtype)) for x in (tokens, masks, turns)]
         prompt = jax.vmap(lambda seat: world.prompt(state, seat))(jnp.arange(seats))
         return Conversations(*cut, length=jnp.minimum(place, length), prompt=prompt)

@@ -129,9 +129,16 @@ class TextWorld:
     def step(
         self, state: Any, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
     ) -> tuple[Any, contract.Reply]:
-        """Answer a turn. A reply of more than ``reply_length`` characters makes the episode invalid."""
-        text = characters.read(self._bound, token[None], mask[None]).code[:, : self.rules.turn_length]
-        state, answer = self.rules.step(state, seat, text[0], key)
+        """Answer a turn. A reply of more than ``reply_length`` characters makes the episode invalid.
+
+        A turn of a conversation that is cut before its end may not be what the seat meant: it is read as ``?``.
+        """
+        read = characters.read(self._bound, token[None], mask[None])
+        text = read.code[0, : self.rules.turn_length]
+        if self.rows == "conversation":
+            unreadable = (jnp.arange(text.size) == 0) * characters.UNREADABLE
+            text = jnp.where(read.ended[0], text, unreadable)
+        state, answer = self.rules.step(state, seat, text, key)
         code = jnp.broadcast_to(jnp.atleast_2d(answer.text), (self.seats, jnp.shape(answer.text)[-1]))
         told, mask = jax.vmap(lambda c: self._tokens(c, self.reply_length, pad="right"))(code)
         fits = jnp.all(jnp.sum(code != 0, axis=1) <= self.reply_length)
@@ -161,8 +168,11 @@ class TextWorld:
         return types.Prompts(token=token, mask=mask, index=index)
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
-        """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
+        """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""
         world: Any = self  # a protocol whose ``bind`` returns Self does not admit the type of self
+        if self.rows == "chapters":
+            turns = demonstrations.chapters(world, index, split, key)
+            return turns.token[:, 0], turns.mask[:, 0]
         rows = demonstrations.conversations(world, index, split, key)
         return rows.token[:, 0], rows.mask[:, 0]
 

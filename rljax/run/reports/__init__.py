@@ -8,6 +8,8 @@ One run
 ``facts``            Phases, costs, warnings, commands and what ran, on the page.
 ``curves``           Curves by phase and held-out accuracy, on the page.
 ``completions``      Completions with colored tokens, on the page.
+``turns``            Conversations in records of rollouts: who wrote what, and what a turn was paid.
+``episodes``         Statistics of episodes as tables: ``table``, ``section``.
 ``records``          What a run writes to ``rollouts.jsonl``: ``rollouts``.
 ``show_rollouts``    Rollouts in the terminal: ``show``.
 ``show_metrics``     Metrics in the terminal.

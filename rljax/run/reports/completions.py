@@ -1,7 +1,8 @@
 """Sampled completions on a page: those of a prompt side by side, tokens colored by a quantity that the reader selects.
 
-Without the script the texts are readable. The numbers are one JSON block, from which the script builds the tokens of a
-step when it is unfolded.
+A conversation is shown as messages: what the world said has no color. The rows of an episode, which are seats or
+chapters, share a card. Without the script the texts are readable. The numbers are one JSON block, from which the script
+builds the tokens of a step when it is unfolded.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.reports import html, runs
+from rljax.run.reports import html, runs, turns
 
 BUDGET = 24_000
 """The most tokens of a page; fewer steps are shown, then fewer rows of the last one."""
@@ -20,6 +21,7 @@ BUDGET = 24_000
 _TEXT = 8_000  # characters of a prompt or completion
 _HELP = {
     "advantage": "weight of the token in the loss; above 0 it is made more probable",
+    "token_reward": "reward that a world paid at the token",
     "ratio": "probability under the policy over that at sampling, in the last gradient step on the row",
     "entropy": "of the distribution that the token was drawn from, nats",
     "kl": "estimate of the KL divergence from the reference, nats",
@@ -85,15 +87,19 @@ def groups(rows: Iterable[runs.Record]) -> dict[Any, list[runs.Record]]:
 
 
 def facts(row: Mapping[str, Any]) -> list[str]:
-    """Return the outcome, rewards, advantage and finish of a completion as short texts."""
+    """Return the outcome, rewards, turns, advantage and finish of a row as short texts."""
     parts = [f"{name} {value:g}" for name, value in row.get("parts", {}).items()]
     advantage = [f"advantage {row['advantage']:+.3f}"] if "advantage" in row else []
     finish = [f"finish {row['finish']}"] if "finish" in row else []
-    return [row.get("outcome", "unjudged"), f"reward {row['reward']:g}", *parts, *advantage, *finish]
+    invalid = ["invalid"] if not row.get("valid", True) else []
+    count = sum(message["by"] != "world" for message in row.get("turns", ()))
+    wrote = [f"{count} turns"] if count > 1 else []
+    reward = f"reward {row.get('total', row['reward']):g}"
+    return [*invalid, row.get("outcome", "unjudged"), reward, *parts, *wrote, *advantage, *finish]
 
 
 def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the quantities of a record's "tokens", one number a token."""
+    """Return the quantities of a record's "tokens", one number a token; None where the policy did not write it."""
     count = len(tokens.get("text", ()))
     return {
         name: value if isinstance(value, list) else [value] * count
@@ -103,7 +109,9 @@ def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def _trains(record: runs.Record) -> bool:
-    return abs(record.get("advantage", 1.0)) > 1e-6  # of a group with equal rewards: 0 up to rounding
+    mean = record.get("advantage", 1.0)
+    inner = [message["advantage"] for message in record.get("turns", ()) if "advantage" in message]
+    return max(abs(value) for value in (mean, *inner)) > 1e-6  # of a group with equal rewards: 0 up to rounding
 
 
 def _cost(record: runs.Record) -> int:
@@ -114,33 +122,73 @@ def _step(
     run: runs.Run, rows: list[runs.Record], values: list[dict[str, Any]], budget: int, unfolded: bool
 ) -> html.Html:
     parts, left = [], budget
-    together = groups(rows)
-    for members in together.values():
-        cards = []
-        for row in members:
-            left -= _cost(row)
+    together = {group: turns.episodes(members) for group, members in groups(rows).items()}
+    world = any("turns" in row for row in rows)
+    for episodes in together.values():
+        cards, prompt, shown = [], episodes[0][0]["prompt"], 0
+        for episode in episodes:
+            left -= sum(map(_cost, episode))
             if left >= 0:
-                cards.append(_card(row, len(values)))
-                values.append({name: _finite(value) for name, value in row.get("tokens", {}).items()})
+                shown += 1
+                cards.append(_card(episode, prompt, values))
         if cards:
-            prompt = html.tag("pre", _cut(members[0]["prompt"]), class_="prompt")
-            more = len(members) - len(cards)
-            note = html.tag("p", f"{more} more completions of this prompt are in rollouts.jsonl.") if more else ""
-            parts += [prompt, html.tag("div", html.join(cards), class_="cards"), note]
-    right = sum(row.get("outcome") == "correct" for row in rows)
-    judged = f", {right} correct" if any("outcome" in row for row in rows) else ""
+            more = len(episodes) - shown
+            what = "episodes" if world else "completions"
+            note = html.tag("p", f"{more} more {what} of this prompt are in rollouts.jsonl.") if more else ""
+            above = html.tag("pre", _cut(prompt), class_="prompt")
+            parts += [above, html.tag("div", html.join(cards), class_="cards"), note]
+    firsts = [episode[0] for episodes in together.values() for episode in episodes]
+    right = sum(row.get("outcome") == "correct" for row in firsts)
+    judged = f", {right} correct" if any("outcome" in row for row in firsts) else ""
     flat = "" if any(map(_trains, rows)) else ", all advantages 0"
     name = run.phase(rows[0]["step"])
     prompts = f"{len(together)} prompt{'s' * (len(together) > 1)}"
-    title = f"step {rows[0]['step']}{f' ({name})' * bool(name)}: {len(rows)} completions of {prompts}{judged}{flat}"
+    count = f"{len(firsts)} {'episodes' if world else 'completions'}"
+    title = f"step {rows[0]['step']}{f' ({name})' * bool(name)}: {count} of {prompts}{judged}{flat}"
     return html.tag("details", html.join([html.tag("summary", title), *parts]), open="open" if unfolded else "")
 
 
-def _card(row: runs.Record, number: int) -> html.Html:
-    kind = {"correct": "good", "wrong": "bad"}.get(row.get("outcome", ""), "quiet")
-    above = html.tag("p", "  ".join(facts(row)), class_=f"facts {kind}")
-    text = html.tag("pre", _cut(row["completion"]), class_="completion", data_row=str(number))
-    return html.tag("div", html.join([above, text]), class_="card")
+def _card(episode: list[runs.Record], prompt: str, values: list[dict[str, Any]]) -> html.Html:
+    """Return the card of an episode; the numbers of its tokens are appended to ``values``."""
+    parts = []
+    for row in episode:
+        kind = {"correct": "good", "wrong": "bad"}.get(row.get("outcome", ""), "quiet")
+        heading = turns.heading(row, episode)
+        title = html.tag("p", heading, class_="seat") if heading else ""
+        above = html.tag("p", "  ".join(facts(row)), class_=f"facts {kind}")
+        given = html.tag("pre", _cut(row["prompt"]), class_="given") if row["prompt"] != prompt else ""
+        number = str(len(values))
+        values.append({name: _finite(value) for name, value in row.get("tokens", {}).items()})
+        if "turns" in row:
+            parts += [title, above, given, _conversation(row, number)]
+        else:
+            parts += [
+                title,
+                above,
+                given,
+                html.tag("pre", _cut(row["completion"]), class_="completion", data_row=number),
+            ]
+    return html.tag("div", html.join(part for part in parts if part), class_="card")
+
+
+def _conversation(row: runs.Record, number: str) -> html.Html:
+    """Return the messages of a row: who wrote them, the text, and what the turn was paid."""
+    lines = []
+    for message, span in zip(row["turns"], turns.spans(row), strict=True):
+        own, text = message["by"] != "world", _cut(message["text"])
+        if own and span.stop > span.start:
+            where = {"data_from": str(span.start), "data_to": str(span.stop)}
+            if span.omitted:
+                where |= {"data_cut": str(span.cut), "data_omitted": str(span.omitted)}
+            body = html.tag("pre", text, class_="completion", data_row=number, **where)
+        else:
+            body = html.tag("pre", text)
+        who = html.tag("span", message["by"], class_="who")
+        mean = f"; mean advantage {message['advantage']:+.3g}" if "advantage" in message else ""
+        hint = f"reward of the turn{mean}" if "reward" in message else ""
+        paid = html.tag("span", "\n".join(turns.said(message)), class_="paid", title=hint)
+        lines.append(html.tag("div", html.join([who, body, paid]), class_=f"said {'own' if own else 'world'}"))
+    return html.tag("div", html.join(lines), class_="conversation")
 
 
 def _finite(value: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import figure
 
 from rljax.run import plots
-from rljax.run.reports import html, pictures, runs
+from rljax.run.reports import episodes, html, pictures, runs
 
 _POINTS = 80  # of a small curve in the table
 _ROUNDING = 1e-6  # a loss that stays below is 0 up to float32 rounding, as one of normalized advantages on policy
@@ -91,7 +91,7 @@ def evaluations(run: runs.Run) -> html.Html:
     text = "Means in %, with 95 % intervals over prompts."
     fig = plots.passk(shown)
     fig.set_size_inches(6.6, 4.2)
-    return html.join([pictures.gallery([fig]), html.table(columns, rows, caption=text)])
+    return html.join([pictures.gallery([fig]), html.table(columns, rows, caption=text), episodes.section(run)])
 
 
 def _interval(values: Sequence[float] | None) -> str | None:

@@ -9,6 +9,8 @@ A record holds the whole prompt and completion, and under "tokens" equally long 
     kl          the k3 estimate of KL(sampling policy || reference), nats; where the algorithm reads a reference
     logp        log-prob under the policy, nats, in place of ratio where the policy did not sample the row
 
+Rows of a world hold conversations: their completion and lists include what the world replied, see ``turns``.
+
 A list of equal numbers is written as that number. The update computes the log-prob for its loss in any case; a step
 returns it for the logged rows only. Entropy and KL are those that the rollout has: the loss may read none.
 """
@@ -22,7 +24,8 @@ import numpy as np
 
 from rljax import types
 from rljax.data import tokenizers
-from rljax.run import host_rollouts, programs
+from rljax.run import programs
+from rljax.run.reports import turns
 
 LIMIT = 512
 """The most tokens of a record that are described, half of them from the end."""
@@ -39,40 +42,67 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
-      rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens".
+      rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens". Turns of chapters that did
+      not take place are left out.
     """
     assert rows.action is not None and rows.index is not None
-    texts = host_rollouts.texts(program.tokenizer, np.asarray(rows.action.token), np.asarray(rows.mask))
-    values = per_token(rows)
+    values, world = per_token(rows), turns.of_world(setup.task, rows)
+    places, decode = turns.used(rows), program.tokenizer.decode
+    names = [name for name in getattr(setup.task, "extra", ()) if name in rows.extra]
     out = []
-    for i, text in enumerate(texts):
-        keep = np.flatnonzero(rows.mask[i] > 0)
+    for i in range(rows.mask.shape[0]):
+        keep = np.arange(places[i]) if world else np.flatnonzero(rows.mask[i] > 0)
+        if getattr(setup.task, "rows", "") == "chapters" and not keep.size:
+            continue
+        ids = np.asarray(rows.action.token[i])[keep].tolist()
+        record = {"step": step, **_row(setup, rows, i, world, decode, ids)}
         sampled = rows.on_policy is not None and bool(rows.on_policy[i])
-        record: dict[str, Any] = {
-            "step": step,
-            "index": int(rows.index[i]),
-            "group": int(rows.group[i]),
-            "prompt": setup.task.text(int(rows.index[i]), "train"),
-            "completion": text,
-            "reward": float(rows.reward[i]),
-            "parts": {k: float(v[i]) for k, v in rows.parts.items()},
-        }
         if rows.outcome is not None and sampled:
             record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
         if rows.advantage is not None:
-            record["advantage"] = float(rows.advantage[i].sum()) / max(keep.size, 1)
+            mask = np.asarray(rows.mask[i]) > 0
+            record["advantage"] = float(rows.advantage[i][mask].sum()) / max(int(mask.sum()), 1)
         if rows.finish is not None:
             record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
-        ids = np.asarray(rows.action.token[i])[keep].tolist()
-        names = [name for name in values if (name != "logp" if sampled else name in ("advantage", "logp"))]
+        chosen = [name for name in values if (name != "logp" if sampled else name in ("advantage", "logp"))]
+        lists = {name: _known(values[name][i][keep], np.asarray(rows.mask[i])[keep] > 0) for name in chosen}
+        if world:
+            more = turns.described(rows, i, names, decode)
+            lists |= more.pop("tokens")
+            record |= more
         record["tokens"] = {
             "text": _ends(pieces(_vocabulary(program.tokenizer), ids)),
-            **{name: short(_ends(values[name][i][keep].tolist())) for name in names},
+            **{name: short(_ends(numbers)) for name, numbers in lists.items()},
         }
         if len(ids) > LIMIT:
             record["tokens"]["omitted"] = len(ids) - LIMIT  # between the two halves
         out.append(record)
     return out
+
+
+def _row(
+    setup: programs.Setup, rows: types.Rollout, i: int, world: bool, decode: Any, ids: list[int]
+) -> dict[str, Any]:
+    """Return what a record says of a row as a whole. The prompt of a world depends on the episode and the seat."""
+    assert rows.index is not None
+    index, context = int(rows.index[i]), rows.context
+    if world and context is not None:
+        prompt = decode(np.asarray(context.token[i])[np.asarray(context.mask[i]) > 0].tolist())
+    else:
+        prompt = setup.task.text(index, "train")
+    return {
+        "index": index,
+        "group": int(rows.group[i]),
+        "prompt": prompt,
+        "completion": decode(ids),
+        "reward": float(rows.reward[i]),
+        "parts": {k: float(v[i]) for k, v in rows.parts.items()},
+    }
+
+
+def _known(values: np.ndarray, mask: np.ndarray) -> list[float | None]:
+    """Return numbers, None where there is no mask."""
+    return [value if counts else None for value, counts in zip(values.tolist(), mask.tolist(), strict=True)]
 
 
 def per_token(rows: types.Rollout) -> dict[str, np.ndarray]:
@@ -99,9 +129,9 @@ def pieces(vocabulary: Sequence[bytes | None] | None, ids: Iterable[int]) -> lis
     return [decoder.decode((vocabulary[i] if i < len(vocabulary) else None) or b"") for i in ids]
 
 
-def short(values: Sequence[float]) -> list[float] | float:
-    """Return numbers with four significant digits; one number if all are equal."""
-    rounded = [float(f"{x:.4g}") for x in values]
+def short(values: Sequence[float | None]) -> list[float | None] | float | None:
+    """Return numbers with four significant digits, whole ones whole; one number if all are equal."""
+    rounded = [x if x is None or isinstance(x, int) else float(f"{x:.4g}") for x in values]
     return rounded[0] if rounded and rounded.count(rounded[0]) == len(rounded) else rounded
 
 

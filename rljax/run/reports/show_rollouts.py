@@ -3,7 +3,8 @@
     python -m rljax rollouts DIR [--step N] [--prompt TEXT|INDEX] [--count N] [--colour advantage]
 
 In a terminal tokens are blue above 0 and orange below (a ratio: 1); entropy and KL have one color. NO_COLOR=1 shows the
-texts alone.
+texts alone. A conversation is a line for each message: who wrote it, the text, what the turn was paid. What the world
+said has no color. The rows of an episode, seats or chapters, are in one panel.
 """
 
 import math
@@ -14,14 +15,15 @@ from typing import Any
 import numpy as np
 import rich.console
 import rich.panel
+import rich.table
 import rich.text
 from absl import flags
 
 from rljax.data import storage
 from rljax.run import terminal
-from rljax.run.reports import completions, runs
+from rljax.run.reports import completions, runs, turns
 
-COLOURS = ("advantage", "ratio", "entropy", "kl", "logp", "none")
+COLOURS = ("advantage", "ratio", "entropy", "kl", "logp", "token_reward", "none")
 _BORDERS = {"correct": "green", "wrong": "red"}
 _LOW, _HIGH, _WHITE = np.array([230, 140, 60]), np.array([90, 160, 220]), np.array([255, 255, 255])
 
@@ -51,7 +53,8 @@ def show(
     console = console or rich.console.Console()
     records = _records(source) if isinstance(source, str | os.PathLike) else [dict(record) for record in source]
     try:
-        chosen = [record for record in records if _asked(record, prompt)]
+        asked = {_group(record) for record in records if _asked(record, prompt)}
+        chosen = [record for record in records if _group(record) in asked]
         if prompt is not None and records and not chosen:
             raise ValueError(f"--prompt={prompt!r}: no logged prompt has this index or text")
         steps = sorted({record["step"] for record in chosen})
@@ -64,14 +67,16 @@ def show(
         shown = [
             (
                 terminal.text(group[0]["prompt"], "bold"),
-                [_panel(record, colour, scale) for record in group],
+                [_panel(rows, colour, scale) for rows in turns.episodes(group)],
             )
             for group in completions.groups(rows).values()
         ]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"step {step}: a record is not a rollout ({type(error).__name__}: {error})") from error
+    panels = sum(len(panels) for _, panels in shown)
+    what = f"{len(rows)} completions" if panels == len(rows) else f"{panels} episodes, {len(rows)} rows"
     console.print(
-        f"step {step}: {min(count, len(shown))} of {len(shown)} logged prompts, {len(rows)} completions",
+        f"step {step}: {min(count, len(shown))} of {len(shown)} logged prompts, {what}",
         highlight=False,
     )
     for text, panels in shown[:count]:
@@ -91,27 +96,64 @@ def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:
     return prompt is None or prompt == str(record.get("index")) or prompt in record["prompt"]
 
 
-def _panel(record: Mapping[str, Any], colour: str, scale: float) -> rich.panel.Panel:
-    title = terminal.text("  ".join(completions.facts(record)))
-    border = _BORDERS.get(record.get("outcome", ""), "yellow")
-    return rich.panel.Panel(_tokens(record, colour, scale), title=title, title_align="left", border_style=border)
+def _group(record: Mapping[str, Any]) -> tuple[Any, Any]:
+    return record["step"], record.get("group", record["prompt"])
 
 
-def _tokens(record: Mapping[str, Any], colour: str, scale: float) -> rich.text.Text:
-    """Return a completion with colored tokens; without their numbers, its text."""
-    tokens = record.get("tokens", {})
-    values = completions.spread(tokens).get(colour)
-    if values is None:
-        return terminal.text(record["completion"])
-    out, half = rich.text.Text(), len(tokens["text"]) // 2
-    for i, (text, value) in enumerate(zip(tokens["text"], values, strict=True)):
-        if i == half and tokens.get("omitted"):
-            out.append(f" [{tokens['omitted']} tokens] ", "dim")
-        out.append_text(terminal.text(text, _style(_amount(colour, value) / scale, colour)))
+def _panel(episode: list[runs.Record], colour: str, scale: float) -> rich.panel.Panel:
+    """Return the panel of an episode; its title is the only row's, or the episode's."""
+    border = _BORDERS.get(episode[0].get("outcome", ""), "yellow")
+    parts: list[rich.console.RenderableType] = []
+    for row in episode:
+        title = terminal.text("  ".join([turns.heading(row, episode), *completions.facts(row)]).strip())
+        if len(episode) > 1:
+            parts.append(title)
+        if row["prompt"] != episode[0]["prompt"]:
+            parts.append(terminal.text(row["prompt"], "bold"))
+        parts.append(_conversation(row, colour, scale) if "turns" in row else _tokens(row, colour, scale))
+    if len(episode) > 1:
+        title = terminal.text(f"episode {episode[0].get('episode')}")
+    else:
+        title = terminal.text("  ".join(completions.facts(episode[0])))
+    return rich.panel.Panel(rich.console.Group(*parts), title=title, title_align="left", border_style=border)
+
+
+def _conversation(record: Mapping[str, Any], colour: str, scale: float) -> rich.table.Table:
+    """Return the messages of a row, a line each."""
+    out = rich.table.Table.grid(padding=(0, 2, 0, 0), expand=True)
+    out.add_column(style="dim", no_wrap=True)
+    out.add_column(ratio=1, overflow="fold")
+    out.add_column(justify="right", no_wrap=True)
+    for message, span in zip(record["turns"], turns.spans(record), strict=True):
+        if message["by"] == "world":
+            text = terminal.text(message["text"], "italic dim")
+        else:
+            text = _tokens({**record, "completion": message["text"]}, colour, scale, span)
+        out.add_row(message["by"], text, "  ".join(turns.said(message)))
     return out
 
 
-def _amount(colour: str, value: float) -> float:
+def _tokens(record: Mapping[str, Any], colour: str, scale: float, span: turns.Span | None = None) -> rich.text.Text:
+    """Return a completion, or one of its messages, with colored tokens; without their numbers, its text."""
+    tokens = record.get("tokens", {})
+    values = completions.spread(tokens).get(colour)
+    if values is None or (span is not None and span.start == span.stop):
+        return terminal.text(record["completion"])
+    count, end = len(tokens["text"]), span.stop - 1 if span else -1
+    span = span or turns.Span(0, count, count // 2, tokens.get("omitted", 0))
+    out = rich.text.Text()
+    for i, (text, value) in enumerate(zip(tokens["text"], values, strict=True)):
+        if i == span.cut and span.omitted:
+            out.append(f" [{span.omitted} tokens] ", "dim")
+        if span.start <= i < span.stop:
+            text = text or "\u220e" * (i == end)  # the end of a turn
+            out.append_text(terminal.text(text, _style(_amount(colour, value) / scale, colour)))
+    return out
+
+
+def _amount(colour: str, value: float | None) -> float:
+    if value is None:  # not written by the policy
+        return 0.0
     return math.log(max(value, 1e-6)) if colour == "ratio" else value
 
 

@@ -85,15 +85,25 @@ def build(text: str, field: str) -> tuple[Opener, ...]:
 
 
 def flat(evaluation: Mapping[str, Any]) -> tuple[int, str, dict[str, float]]:
-    """Return step, name and numbers of an evaluation's record: ``pass_at_1``, ..., ``greedy``, ``length``."""
+    """Return step, name and numbers of an evaluation's record: ``pass_at_1``, ..., ``greedy``, ``length``.
+
+    Of episodes of a world ``world/success``, ``world/turns`` and others.
+    """
     values = {f"pass_at_{k}": row[0] for k, row in evaluation.get("pass_at_k", {}).items()}
     values |= {"greedy": evaluation["greedy"][0]} if "greedy" in evaluation else {}
     values |= {name: evaluation[name] for name in ("length", "unjudged") if name in evaluation}
+    world = evaluation.get("world") or {}
+    values |= {
+        f"world/{name}": world[name] for name in ("turns", "truncated", "invalid") if world.get(name) is not None
+    }
+    values |= {f"world/part/{name}": value for name, value in world.get("parts", {}).items() if value is not None}
+    values |= {"world/success": world["success"][0]} if world else {}
     return evaluation["step"], evaluation.get("name", ""), values
 
 
 def markdown(record: Mapping[str, Any]) -> str:
     """Return a rollout as Markdown: its numbers, then prompt and completion as code."""
-    facts = [f"{k} {record[k]}" for k in ("outcome", "reward", "advantage", "finish") if k in record]
-    text = f"{record['prompt']}{record['completion']}".replace("\n", "\n    ")
+    facts = [f"{k} {record[k]}" for k in ("seat", "outcome", "reward", "total", "advantage", "finish") if k in record]
+    said = [f"\n[{message['by']}] {message['text']}" for message in record.get("turns", ())]
+    text = f"{record['prompt']}{''.join(said) or record['completion']}".replace("\n", "\n    ")
     return f"{', '.join(facts)}\n\n    {text}\n"

@@ -1,0 +1,168 @@
+"""Statistics of episodes of a world, from arrays of rows: success by episode, by seat and by number of turns.
+
+NumPy, float64. Every episode counts once, whatever the number of its rows, seats and turns. An episode is a success
+if its judged seat ended with a correct outcome. An invalid episode, whose world failed, is no success; it counts in
+``success`` and ``pass_at_k``, as a completion does whose verifier crashed, and in no other number.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rljax import types
+from rljax.run import passk
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What an evaluation knows about its rows, ``[B]`` each; the rows of an episode in the order of their turns.
+
+    Rows of turns that did not take place are left out.
+    """
+
+    episode: npt.NDArray[Any]  # int, rows of an episode share it
+    problem: npt.NDArray[Any]  # int, episodes of a problem share it
+    seat: npt.NDArray[Any]  # int
+    outcome: npt.NDArray[Any]  # int, a types.Outcome; that of the last row of a seat is the seat's
+    reward: npt.NDArray[Any]  # the row's total; those of a seat's rows are added
+    turns: npt.NDArray[Any]  # int, turns of the episode, those of all seats together
+    valid: npt.NDArray[Any]  # 0 where the world failed
+    truncated: npt.NDArray[Any]  # whether a budget ended the episode
+    parts: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)  # of a seat's last row
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if there is no row, or the fields differ in length."""
+        for name, value in [*vars(self).items(), *self.parts.items()]:
+            if name != "parts" and (np.shape(value) != np.shape(self.episode) or np.ndim(value) != 1):
+                raise ValueError(f"{name}: got shape {np.shape(value)}, must be {np.shape(self.episode)}, one a row")
+        if not np.size(self.episode):
+            raise ValueError("episode: no rows, must be at least one")
+
+
+def statistics(rows: Rows, ks: Sequence[int], seat: int | None = None) -> Record:
+    """Return the record of an evaluation's episodes; it can be written as JSON.
+
+    Args:
+      rows: of all episodes.
+      ks: the k of pass@k; those above the smallest number of episodes of a problem are left out.
+      seat: the judged seat, whose outcome is the episode's; None: the lowest that has rows.
+
+    Returns:
+      ``episodes``, their number; ``invalid``, the share of them; ``seat``; ``success`` [mean, low, high] and
+      ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over problems. Over valid episodes:
+      ``truncated``, a share; ``turns``, the mean; ``by_seat``, see ``by_seat``; ``by_turns``, see ``by_turns``; and of
+      the judged seat ``reward`` and ``parts``, means. Means over no episode are None.
+
+    Raises:
+      ValueError: an episode without a row of the judged seat, or of two problems.
+    """
+    _, first, number = np.unique(rows.episode, return_index=True, return_inverse=True)
+    number = number.reshape(-1)
+    judged = int(np.min(rows.seat)) if seat is None else seat
+    last = _last(number, np.asarray(rows.seat) == judged, first.size)
+    if (last < 0).any():
+        name = np.asarray(rows.episode)[first[last < 0][0]]
+        raise ValueError(f"seat: episode {name} has no row of seat {judged}")
+    if (np.asarray(rows.problem) != np.asarray(rows.problem)[first][number]).any():
+        raise ValueError("problem: the rows of an episode differ, must be those of one problem")
+    valid = _all(number, np.asarray(rows.valid) > 0, first.size)
+    success = valid & (np.asarray(rows.outcome)[last] == types.Outcome.CORRECT)
+    turns = np.zeros(first.size, int)
+    np.maximum.at(turns, number, np.asarray(rows.turns, int))
+    cut = ~_all(number, ~np.asarray(rows.truncated, bool), first.size)
+    problems, of = np.unique(np.asarray(rows.problem)[first], return_inverse=True)
+    count = np.bincount(of.reshape(-1), minlength=problems.size)
+    right = np.bincount(of.reshape(-1), weights=success, minlength=problems.size).astype(int)
+    reward = np.bincount(number, np.asarray(rows.reward, float) * (np.asarray(rows.seat) == judged), first.size)
+    parts = {name: np.asarray(value, float)[last] for name, value in rows.parts.items()}
+    tries = [k for k in sorted(set(ks)) if k <= count.min()]
+    return {
+        "episodes": int(first.size),
+        "invalid": float(np.mean(~valid)),
+        "seat": judged,
+        "success": _interval(right / count),
+        "pass_at_k": {str(k): _interval(passk.pass_at_k(right, count, [k])[:, 0]) for k in tries},
+        "truncated": _mean(cut[valid]),
+        "turns": _mean(turns[valid]),
+        "reward": _mean(reward[valid]),
+        "parts": {name: _mean(value[valid]) for name, value in parts.items()},
+        "by_seat": by_seat(rows, valid[number]),
+        "by_turns": by_turns(turns[valid], success[valid]),
+    }
+
+
+def by_seat(rows: Rows, valid: npt.NDArray[np.bool_]) -> dict[str, Record]:
+    """Return by seat: ``episodes``; ``success`` [mean, low, high] with a 95 % Wilson interval; ``reward``, ``parts``.
+
+    Args:
+      rows: of all episodes.
+      valid: ``[B]``, whether the row's episode is valid.
+    """
+    out = {}
+    for seat in np.unique(rows.seat).tolist():
+        mine = (np.asarray(rows.seat) == seat) & valid
+        names, number = np.unique(np.asarray(rows.episode)[mine], return_inverse=True)
+        last = _last(number.reshape(-1), np.ones(int(mine.sum()), bool), names.size)
+        outcome = np.asarray(rows.outcome)[mine][last] == types.Outcome.CORRECT
+        total = np.bincount(number.reshape(-1), np.asarray(rows.reward, float)[mine], names.size)
+        out[str(seat)] = {
+            "episodes": int(names.size),
+            "success": _wilson(int(outcome.sum()), names.size),
+            "reward": _mean(total),
+            "parts": {name: _mean(np.asarray(value, float)[mine][last]) for name, value in rows.parts.items()},
+        }
+    return out
+
+
+def by_turns(turns: npt.NDArray[np.int_], success: npt.NDArray[np.bool_]) -> dict[str, Record]:
+    """Return by number of turns k, for each k that occurs.
+
+    Args:
+      turns: ``[E]``, turns of each episode.
+      success: ``[E]`` bool.
+
+    Returns:
+      ``episodes`` that ended in k turns; ``share``, of all; ``success`` among them, [mean, low, high] with a 95 %
+      Wilson interval; ``ended`` and ``solved``, the shares of all episodes that ended, and that ended with success, in
+      at most k turns.
+    """
+    out = {}
+    for k in np.unique(turns).tolist():
+        now, until = turns == k, turns <= k
+        out[str(k)] = {
+            "episodes": int(now.sum()),
+            "share": float(np.mean(now)),
+            "success": _wilson(int(success[now].sum()), int(now.sum())),
+            "ended": float(np.mean(until)),
+            "solved": float(np.mean(until & success)),
+        }
+    return out
+
+
+def _last(number: npt.NDArray[Any], counts: npt.NDArray[np.bool_], episodes: int) -> npt.NDArray[Any]:
+    """Return the last row of each episode among those that count, -1 where there is none."""
+    out = np.full(episodes, -1)
+    np.maximum.at(out, number[counts], np.flatnonzero(counts))
+    return out
+
+
+def _all(number: npt.NDArray[Any], holds: npt.NDArray[np.bool_], episodes: int) -> npt.NDArray[np.bool_]:
+    return np.bincount(number, ~holds, episodes) == 0
+
+
+def _mean(values: npt.NDArray[Any]) -> float | None:
+    return float(np.mean(values)) if values.size else None
+
+
+def _wilson(successes: int, total: int) -> list[float] | None:
+    return [successes / total, *passk.wilson(successes, total)] if total else None
+
+
+def _interval(values: npt.NDArray[np.float64]) -> list[float]:
+    low, high = passk.bootstrap(values)
+    return [float(values.mean()), float(low[0]), float(high[0])]

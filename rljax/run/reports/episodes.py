@@ -1,0 +1,97 @@
+"""Statistics of episodes of a world as tables, in the terminal and on the page; ``run.episodes`` computes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rich.console
+
+from rljax.run import terminal
+from rljax.run.reports import html, runs
+
+
+def interval(values: Sequence[float] | None) -> str:
+    """Return [mean, low, high] in percent as text."""
+    return "" if values is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in values))
+
+
+def lines(record: Mapping[str, Any], seats: bool = True) -> list[tuple[str, str]]:
+    """Return names and values of a record of ``statistics`` as text, without the numbers by turns.
+
+    Args:
+      record: of ``statistics``.
+      seats: whether the numbers by seat are among them.
+    """
+    number = _number
+    pass_at_k = [(f"pass@{k}, %", interval(value)) for k, value in record["pass_at_k"].items() if k != "1"]
+    out = [("success, %", interval(record["success"])), *pass_at_k, ("turns", number(record["turns"]))]
+    out += [("reward", number(record["reward"])), *((f"part {name}", number(x)) for name, x in record["parts"].items())]
+    if seats and len(record["by_seat"]) > 1:
+        for seat, part in record["by_seat"].items():
+            out.append((f"seat {seat}: success, %", interval(part["success"])))
+            out.append((f"seat {seat}: reward", number(part["reward"])))
+    out += [(f"{name}, %", number(record[name], ".1f", 100)) for name in ("truncated", "invalid")]
+    return [*out, ("episodes", str(record["episodes"]))]
+
+
+def table_by_seat(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of the numbers by seat of a record of ``statistics``."""
+    names = list(record["parts"])
+    rows = [
+        [seat, interval(part["success"]), _number(part["reward"]), *(_number(part["parts"][name]) for name in names)]
+        for seat, part in record["by_seat"].items()
+    ]
+    return ["seat", "success, %", "reward", *(f"part {name}" for name in names)], rows
+
+
+def _number(value: float | None, form: str = ".3g", factor: float = 1) -> str:
+    return "" if value is None else f"{factor * value:{form}}"
+
+
+def table_by_turns(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of the numbers by turns of a record of ``statistics``."""
+    columns = ["ended in turn", "episodes", "share, %", "success, %", "ended by then, %", "solved by then, %"]
+    rows = []
+    for k, part in record["by_turns"].items():
+        share, ended, solved = (f"{100 * part[name]:.1f}" for name in ("share", "ended", "solved"))
+        rows.append([k, str(part["episodes"]), share, interval(part["success"]), ended, solved])
+    return columns, rows
+
+
+def table(evaluations: Sequence[Mapping[str, Any]], console: rich.console.Console | None = None) -> None:
+    """Print the episodes of evaluations side by side, then the numbers by turns of the last.
+
+    Args:
+      evaluations: records of ``evaluate.evaluate``; those without "world", a record of ``statistics``, are left out.
+      console: where to print; standard output by default.
+    """
+    shown = [record for record in evaluations if record.get("world")]
+    if not shown:
+        return
+    console = console or terminal.console()
+    values = [dict(lines(record["world"])) for record in shown]
+    names = dict.fromkeys(name for value in values for name in value)
+    columns = ["", *(f"{record['name']}\n(step {record['step']})" for record in shown)]
+    rows = [[name, *(value.get(name, "") for value in values)] for name in names]
+    terminal.show(console, columns, rows, title="episodes [95 % interval]")
+    title = f"episodes of {shown[-1]['name']} by number of turns"
+    terminal.show(console, *table_by_turns(shown[-1]["world"]), title=title)
+
+
+def section(run: runs.Run) -> html.Html:
+    """Return the statistics of the episodes of evaluations, and the last one's by number of turns; or nothing."""
+    shown = [record for record in run.evaluations if record.get("world")]
+    if not shown:
+        return html.Html("")
+    texts = [dict(lines(record["world"], seats=False)) for record in shown]
+    names = list(dict.fromkeys(name for text in texts for name in text))
+    cells = [
+        [record["name"], record["step"], *(text.get(name) for name in names)]
+        for record, text in zip(shown, texts, strict=True)
+    ]
+    caption = "Means with 95 % intervals. An invalid episode is no success and counts in nothing else."
+    parts = [html.tag("h3", "Episodes"), html.table(["evaluation", "step", *names], cells, caption=caption)]
+    of = f"Episodes of {shown[-1]['name']} at step {shown[-1]['step']}"
+    last = shown[-1]["world"]
+    if len(last["by_seat"]) > 1:
+        parts.append(html.table(*table_by_seat(last), caption=f"{of}, by seat."))
+    return html.join([*parts, html.table(*table_by_turns(last), caption=f"{of}, by number of turns.")])
