@@ -1,4 +1,4 @@
-"""Conversations and chapters against enumeration, against a replay by hand, and against themselves cut or laid out anew.
+"""Conversations and chapters against enumeration, a replay by hand, and themselves cut or laid out anew.
 
 The worlds are those of ``tests.worlds``; the policy is the table of ``test_sampling``, with an oracle in NumPy.
 """
@@ -15,7 +15,6 @@ import pytest
 
 from rljax import algorithms, sampling, types
 from rljax.algorithms import interpreter
-from rljax.environments import worlds as contract
 from rljax.models import packing, scoring
 from rljax.sampling import chapters, conversation, stopping
 from rljax.training import play, rollouts
@@ -44,7 +43,7 @@ def compiled(world, samples, **options):
     setup = setup_of(world, samples, **options)
 
     def run(params, index, step, key):
-        return rollouts.episodes(setup, params, step, index, index, "train", key)
+        return play.episodes(setup, {"policy": params}, ("policy",), step, index, index, "train", key)
 
     return jax.jit(run)
 
@@ -288,8 +287,8 @@ def test_every_conversation_has_its_exact_frequency_and_record(rows):
         b = first[turns, coin]
         own = r.mask[b] > 0
         logp = logp_of(rows, luck, SOFT, turns, coin)
-        np.testing.assert_allclose(r.behaviour_logp[b][own], sum(logp, []), atol=1e-5)
-        np.testing.assert_allclose(r.raw_logp[b][own], sum(logp, []), atol=1e-5)
+        np.testing.assert_allclose(r.behaviour_logp[b][own], [*itertools.chain(*logp)], atol=1e-5)
+        np.testing.assert_allclose(r.raw_logp[b][own], [*itertools.chain(*logp)], atol=1e-5)
         if rows == "conversation":
             paid = [p for turn, p in zip(turns, pay, strict=True) for p in (*(0.0,) * (len(turn) - 1), p)]
             np.testing.assert_allclose(r.token_reward[b][own], paid)
@@ -628,7 +627,7 @@ def test_a_vmapped_rollout_is_that_of_each_member(world):
 
     def run(table, axis_name=None):
         if world.rows == "chapters":
-            book = chapters.write(TOY, table, world, states, keys, config, ends, axis_name=axis_name)
+            book = chapters.write(TOY, (table,), np.zeros((12, 1), int), world, states, keys, config, ends, axis_name=axis_name)
             return book.sample.token, book.sample.behaviour_logp, book.talk.paid
         prompts = play.views(world, states, 4)
         length = world.completion_length
@@ -641,3 +640,29 @@ def test_a_vmapped_rollout_is_that_of_each_member(world):
     for member, table in enumerate(tables):
         for x, y in zip(swept, jax.jit(run)(table), strict=True):
             np.testing.assert_array_equal(x[member], y)
+
+
+# --- worlds with defects --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        ("turn", "completion_length is 7, and a turn has up to 9 tokens"),
+        ("turns", "max_turns is 0: expected a whole number of at least 1"),
+        ("begin", "begin: KeyError: 'no problems'"),
+        ("prompt", r"prompt: prompt is int32\[2\]: expected int32\[3\]"),
+        ("step", "step: RuntimeError: out of cards"),
+        ("state", "step: the state was .* and became .*'new'"),
+        ("drifts", "step: the state was .* and became .*'turn': 'float32"),
+        ("long", r"Reply.token is int32\[1, 4\]: expected int32\[1, 3\]"),
+        ("float", r"Reply.token is float32\[1, 3\]: expected int32\[1, 3\]"),
+        ("reward", r"Reply.reward is float32\[\]: expected float32\[1\]"),
+        ("done", r"Reply.done is float32\[\]: expected bool\[\]"),
+        ("parts", r"Reply.parts has \['twos'\]: expected \['ones'\], as World.parts"),
+        ("extra", r"Reply.extra has \[\]: expected \['coin'\], as World.extra"),
+    ],
+)
+def test_a_world_with_a_defect_is_refused_before_anything_compiles(defect, message):
+    with pytest.raises(ValueError, match=f"(?s)task 'two_turns': {message}|task 'two_turns': step: {message}"):
+        tiny.program("reinforce()", task=f"tests.worlds.broken({defect!r})")

@@ -137,4 +137,4 @@ class World(Task, Protocol):
 
 def in_turns(task: Task) -> TypeGuard[World]:
     """Return whether a task is a ``World``, which runs inside the compiled program."""
-    return getattr(task, "max_turns", 0) > 0 and not task.host
+    return hasattr(task, "max_turns") and not task.host
