@@ -1,1 +1,1 @@
-"""Tests. A package, so that those of an installed distribution do not take its name."""
+"""Tests. A package, so that a package of the same name that a dependency installs does not hide it."""

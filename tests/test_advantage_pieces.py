@@ -129,11 +129,12 @@ def test_numbers_may_be_traced_and_needs_and_errors_are_right():
 def test_the_two_functions_and_what_they_count():
     reward, on_policy = np.array([4, 0, 2, 0, 9]), [1.0, 1, 1, 0, 1]
     r = ones(reward, [0, 0, 0, 0, 1], episode=[7, 7, 8, 9, 5], agent=[0, 0, 1, 1, 0], on_policy=on_policy)
-    close(row(r, adv.center_by()), [2.5, -1.5, 0.5, -1.5, 0])
-    close(row(r, adv.center_by(per="episode"))[:4], reward[:4] - 4 / 3)  # rollouts of 2, 2 and 0
-    close(row(r, adv.scale_by(epsilon=0.0, per="episode"))[:4], reward[:4] / np.std([2, 2, 0], ddof=1))
+    close(row(r, adv.center_by(per="row")), [2.5, -1.5, 0.5, -1.5, 0])
+    for per in ("rollout", "episode"):
+        close(row(r, adv.center_by(per=per))[:4], reward[:4] - 4 / 3)  # rollouts of 2, 2 and 0
+        close(row(r, adv.scale_by(epsilon=0.0, per=per))[:4], reward[:4] / np.std([2, 2, 0], ddof=1))
     close(row(r, adv.center_by(("group", "agent"))), [2, -2, 1, -1, 0])
-    only = adv.center_by(only="on_policy"), adv.scale_by(only="on_policy", ddof=0)
+    only = adv.center_by(only="on_policy", per="row"), adv.scale_by(only="on_policy", ddof=0, per="row")
     close(row(r, *only)[:4], np.array([2, -2, 0, -2]) / np.std([4, 0, 2]))
     # a rollout cut into rows keeps its advantage
     whole, cut = ones([1, 0, 0], episode=[0, 1, 2]), ones([1, 0, 0, 0], episode=[0, 1, 1, 2])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rich import box, console, table
 
 from rljax import algorithms, types
-from rljax.algorithms import interpreter, seams
+from rljax.algorithms import inputs, interpreter, seams
 from rljax.language import messages
 
 # The fields of types.Needs that are flags, in the order in which they are shown.
@@ -53,7 +53,9 @@ same methods and which names are not in the table.
 
 - yes;
 - with a task that reports these parts of its verdict (`Task.parts`);
-- only on arrays, with `rljax.objective`: no source supplies what is listed, and a run refuses the recipe.
+- with a world, of which one is named: a run refuses the recipe on a task of one turn, and on a world that does not
+  supply what is listed (several turns, seats, rows of an episode, domains, arrays of the turns, parts);
+- only on arrays, with `rljax.objective`: no source and no world supplies what is listed, and a run refuses the recipe.
 
 Arguments mean the same in all recipes: `low`, `high` are the distances of the clip from 1; `kl` and `entropy` are
 coefficients in nats, and 0 leaves the term and what it reads out; `dual` bounds the loss of negative advantages;
@@ -79,6 +81,9 @@ def reads(algorithm: types.Algorithm) -> str:
 def trains(algorithm: types.Algorithm) -> str:
     """Write whether a run can train an algorithm, by the check that the config makes."""
     unsupplied, parts = algorithms.unsupplied(algorithm), algorithms.missing_parts(algorithm)
+    world = inputs.ON_WORLDS.get(algorithm.spec.partition("(")[0])
+    if world and (unsupplied or parts):
+        return f"with a world such as `{world}`: {', '.join((*unsupplied, *(f'`{p}`' for p in parts)))}"
     if unsupplied:
         return f"only on arrays: no {', '.join(unsupplied)}"
     return f"with a task that reports {', '.join(f'`{p}`' for p in parts)}" if parts else "yes"
@@ -173,7 +178,9 @@ def compare(one: str, two: str) -> None:
 
 def _help() -> str:
     legend = [f"  {name:<15} {meaning}" for name, meaning in {**READS, **NAMED}.items()]
-    trained = 'The column "trains in the loop": yes; with a task that reports these parts; or only on arrays.'
+    trained = (
+        'The column "trains in the loop": yes; with a task that reports these parts; with a world; or only on arrays.'
+    )
     return "\n".join([__doc__ or "", *legend, "", trained])
 
 

@@ -1,7 +1,8 @@
 """What an algorithm reads and nobody supplies: the check of the config, and of the page of the table.
 
-Rows of a run always have a mask, a reward, a group, log-probs, and ids that are the same everywhere: one turn, one
-agent, one domain, an episode for each row. A recipe that reads more would train on these defaults as another method.
+Rows of a run always have a mask, a reward, a group and log-probs. Where the task is one turn, their ids are the same
+everywhere: one turn, one agent, one domain, an episode for each row. A recipe that reads more would train on these
+defaults as another method. A world supplies more (``rljax.environments.worlds.supplies``).
 """
 
 from collections.abc import Collection
@@ -9,7 +10,7 @@ from collections.abc import Collection
 from rljax import types
 from rljax.algorithms import interpreter
 
-# Needs that only a source can meet: its name in ``types.Source.supplies``, and what the rows then hold
+# Needs that only a source or a world can meet: its name in ``types.Source.supplies``, and what the rows then hold
 SUPPLIED = {
     "token_reward": "token rewards",
     "turns": "turns (Rollout.turn)",
@@ -19,15 +20,51 @@ SUPPLIED = {
 }
 
 
-def unsupplied(algorithm: types.Algorithm) -> tuple[str, ...]:
-    """Return what the algorithm reads that its source does not supply, in words; empty where it can train.
+# A task on which each recipe trains that needs a world; tests run them
+ON_WORLDS = {
+    "webagent_r1": "maze()",
+    "mem_searcher": "memory()",
+    "supo": "memory()",
+    "delethink": "memory()",
+    "agent_lightning": "memory()",
+    "mars": "game('tic_tac_toe')",
+    "spiral": "game('kuhn_poker')",
+    "dr_mas": "game('kuhn_poker')",
+    "evolving_rl": "extract(arithmetic())",
+    "digirl": "maze()",
+    "webrl": "maze()",
+    "turn_ppo": "guess()",
+    "clip_delta": "guess()",
+    "gated_reward": "guess()",
+    "rlvmr": "tagged()",
+    "istar": "tagged()",
+    "tango": "tagged()",
+    "critique_rl": "revise(arithmetic(), 'critique')",
+    "score_initial": "revise(arithmetic())",
+    "score": "revise(arithmetic())",
+    "absolute_zero": "mixture(propose(operators='+'), propose(operators='-'))",
+    "vision_zero": "spy()",
+    "paravt": "format_parts(calculator())",
+    "ui_s1": "recorded(guess())",
+    "golongrl": "mixture(guess(numbers=32), guess(numbers=64))",
+}
 
-    ``missing_parts`` has what depends on the task.
+
+def unsupplied(algorithm: types.Algorithm, supplies: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what the algorithm reads that neither its source nor its task supplies.
+
+    Args:
+      algorithm: the algorithm.
+      supplies: what the task supplies, by the names of ``types.Source.supplies``; a task of one turn: nothing.
+
+    Returns:
+      The names in words; empty where it can train. ``missing_parts`` has the parts of the verdict.
     """
     needs, source = interpreter.needs(algorithm), algorithm.source
+    supplied = source.supplies | {*supplies}
     absent = ["off-policy rows (on_policy 0)"] * (needs.off_policy and not source.off_policy)
-    absent += [words for name, words in SUPPLIED.items() if getattr(needs, name) and name not in source.supplies]
-    return (*absent, *(f"extra[{name!r}]" for name in sorted(needs.extra - source.supplies)))
+    absent += [words for name, words in SUPPLIED.items() if getattr(needs, name) and name not in supplied]
+    return (*absent, *(f"extra[{name!r}]" for name in sorted(needs.extra - supplied)))
 
 
 def missing_parts(algorithm: types.Algorithm, parts: Collection[str] = ()) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.language import errors, parse
-from rljax.transforms import ops
+from rljax.transforms import ops, trajectories
 
 chain = transforms.chain
 
@@ -72,6 +72,9 @@ def transform(
       The rollout with rewards and advantages, and the new state.
     """
     rollout, inner = _rollout(algorithm).apply(jax.lax.stop_gradient(rollout), state["transforms"], key)
+    if rollout.token_reward is not None:
+        extra = {name: x for name, x in rollout.extra.items() if name != "paid"}
+        rollout = rollout.replace(extra={**extra, "uncharged": trajectories.uncharged(rollout)})
     return jax.lax.stop_gradient(rollout), {**state, "transforms": inner}
 
 

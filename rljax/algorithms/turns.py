@@ -22,12 +22,12 @@ def delethink(low: NonNegative = 0.2, high: NonNegative = 0.26, cap: Cap = 2.0):
 def mem_searcher(low: NonNegative = 0.2, high: NonNegative = 0.2):
     """GRPO on episodes that hand a memory from row to row; all rows of an episode share one advantage.
 
-    MemSearcher (2025). Differs from ``grpo`` by statistics over episodes.
+    MemSearcher (2025). Differs from ``grpo`` by the mean over rows, in which episodes of many rows weigh more.
     """
     return compose(
         advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
         loss=[ratio.token(), surrogate.clip(low, high)],
-        reduce=reduce.mean_over_rows(),
+        reduce=reduce.mean_over_rows(per="row"),
     )
 
 
@@ -52,7 +52,7 @@ def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2):
     WebAgent-R1 (arXiv 2505.16421), M-GRPO. One turn is ``grpo`` without KL.
     """
     return compose(
-        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
+        advantage=[advantage.center_by("group"), advantage.scale_by("group")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_turns(),
     )
@@ -109,11 +109,11 @@ def spiral(roles: Count = 2, decay: Fraction = 0.95):
 def vision_zero(beta: NonNegative = 0.1, lam: NonNegative = 0.1, decay: Fraction = 0.9):
     """Zero-sum voting game between a spy and civilians, with a running baseline for each role.
 
-    Vision-Zero (arXiv 2509.25541): the part "votes" counts the votes against the row and replaces its reward; agent 0
-    is the spy, every civilian is agent 1.
+    Vision-Zero (arXiv 2509.25541): the part "votes" counts the votes against the row and replaces its reward; an
+    episode is a game, agent 0 is its spy, and all other agents are civilians, who share a baseline.
     """
     return compose(
-        reward=[reward.zero_sum_votes(beta, lam)],
+        reward=[reward.zero_sum_votes(beta, lam, "episode")],
         advantage=[advantage.role_baseline(2, decay)],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),
@@ -128,7 +128,7 @@ def dr_mas(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative
     """
     key = ("group", "agent")
     return compose(
-        advantage=[advantage.center_by(key), advantage.scale_by(key, epsilon)],
+        advantage=[advantage.center_by(key, per="row"), advantage.scale_by(key, epsilon, per="row")],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_rows(),
     )
@@ -141,8 +141,9 @@ def evolving_rl(weights: tuple[float, ...] = (0.2, 1.0), low: NonNegative = 0.2,
     Evolving-RL (2025): agent 0 is the extractor, whose reward is the mean success of the rows that use its output.
     Differs from ``dr_mas`` by the weight of each role.
     """
+    key = ("group", "agent")
     return compose(
-        advantage=[advantage.center_by(("group", "agent")), advantage.scale_by(("group", "agent"))],
+        advantage=[advantage.center_by(key, per="row"), advantage.scale_by(key, per="row")],
         loss=[ratio.token(), surrogate.clip(low, high), weight.by_role(weights)],
         reduce=reduce.mean_over_tokens(),
     )

@@ -16,6 +16,7 @@ from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import effects, schema
 from rljax.environments import worlds
+from rljax.environments.worlds import supplies
 from rljax.host import profiles
 from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
@@ -257,14 +258,21 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
     """Check that task and source supply the arrays that the algorithm reads."""
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
-    missing, unsupplied = inputs.missing_parts(algorithm, task.parts), inputs.unsupplied(algorithm)
+    supplied = supplies.supplies(task)
+    missing, unsupplied = inputs.missing_parts(algorithm, task.parts), inputs.unsupplied(algorithm, supplied)
     if missing:
         reported = ", ".join(task.parts) or "none"
         raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {reported}.")
     if unsupplied:
+        given = f" supplies {', '.join(sorted(supplied))}" if supplied else " supplies none of what worlds do"
         raise ValueError(
-            f"{where} reads {', '.join(unsupplied)}, which its source does not supply; rljax.objective accepts "
-            "them as arrays."
+            f"{where} reads {', '.join(unsupplied)}, which neither its source nor task {task.name!r} supplies; the task"
+            f"{given}. rljax.objective accepts them as arrays."
+        )
+    if interpreter.needs(algorithm).siblings and not supplies.shared(task):
+        raise ValueError(
+            f"{where} compares the samples of a prompt, and each sample of {task.name!r} begins another problem. Use "
+            "an algorithm without a group baseline."
         )
     if algorithm.source.segment and task.host:
         raise ValueError(

@@ -10,6 +10,7 @@ and writes files by the same functions on local disks and on gs://. ``cache_fold
 ``raw_bytes.py``       UTF-8 bytes as tokens
 ``bundle.py``          the files of a tokenizer as one value
 ``chat.py``            chat templates
+``conversations.py``   conversations of several turns as tokens
 ``characters.py``      tokens that are one character, for tasks inside the compiled program
 ``documents.py``       files that others wrote: limits of size, strict JSON
 ``rows/``              rows of a user's files: jsonl, JSON, parquet, Arrow, array_record, tfds

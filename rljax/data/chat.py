@@ -49,6 +49,7 @@ def render(
     add_generation_prompt: bool,
     names: Mapping[str, Any],
     date: str = DATE,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> str:
     """Write messages as text by a chat template.
 
@@ -58,6 +59,7 @@ def render(
       add_generation_prompt: whether to end with the header of the assistant's turn.
       names: texts of special tokens by name, such as "bos_token".
       date: the date that templates print, YYYY-MM-DD; a prompt never depends on the day on which it is written.
+      tools: JSON schemas of functions, as ``transformers.utils.get_json_schema`` writes them; None: no tools.
 
     Returns:
       The text.
@@ -69,7 +71,7 @@ def render(
     try:
         return _compiled(template).render(
             messages=[dict(m) for m in messages],
-            tools=None,
+            tools=[dict(tool) for tool in tools] if tools else None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
             strftime_now=lambda form: day.strftime(form),

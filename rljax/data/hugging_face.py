@@ -213,11 +213,16 @@ class HuggingFace:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
 
-    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Return messages as text by the chat template, which adds bos itself if the model needs it."""
         names = {"additional_special_tokens": self._additional} if self._additional else {}
         date = self._files.get(bundle.DATE, chat.DATE.encode()).decode()
-        return chat.render(self._template, messages, add_generation_prompt, names | self._named, date)
+        return chat.render(self._template, messages, add_generation_prompt, names | self._named, date, tools)
 
     @functools.cached_property
     def _template(self) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,12 @@ class Bytes:
         """Return the ASCII code of each id, 0 for bytes of multi-byte characters: int32 [V]."""
         return characters.of(self.pieces())
 
-    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Raise ValueError: bytes have no template."""
         raise chat.NoTemplate(
             "tokenizer: bytes have no chat template; set chat=False, or use a folder with tokenizer.json"

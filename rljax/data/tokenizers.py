@@ -12,7 +12,7 @@ Each is a value: frozen, picklable, and compared and hashed by ``serialized``, w
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from etils import epath
@@ -85,8 +85,15 @@ class Tokenizer(Protocol):
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         ...
 
-    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Return messages, mappings with "role" and "content", as text by the chat template of the files.
+
+        ``tools`` are JSON schemas of functions that the template shows, if it can.
 
         Pass the text to ``encode``: the template adds bos if the model needs it, and ``prompt`` would add another.
 

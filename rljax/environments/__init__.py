@@ -33,7 +33,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 from rljax.language import dotted
 
@@ -47,6 +47,7 @@ Split = Literal["train", "heldout"]
 C = TypeVar("C", bound=Callable[..., Any])
 
 
+@runtime_checkable
 class Task(Protocol):
     """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``."""
 
@@ -174,6 +175,7 @@ TASKS: Mapping[str, str] = {
     "array_record": "rljax.environments.questions.own:array_record",
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
+    "world": "rljax.environments.worlds.host.task:world",
     "guess": "rljax.environments.worlds.guess:guess",
     "twenty_questions": "rljax.environments.worlds.guess:twenty_questions",
     "calculator": "rljax.environments.worlds.calculator:calculator",
@@ -181,6 +183,21 @@ TASKS: Mapping[str, str] = {
     "memory": "rljax.environments.worlds.memory:memory",
     "wordle": "rljax.environments.worlds.wordle:wordle",
     "retry": "rljax.environments.worlds.retry:retry",
+    "revise": "rljax.environments.worlds.revise:revise",
+    "think_longer": "rljax.environments.worlds.wrappers:think_longer",
+    "hint": "rljax.environments.worlds.wrappers:hint",
+    "propose": "rljax.environments.worlds.propose:propose",
+    "extract": "rljax.environments.worlds.extract:extract",
+    "spy": "rljax.environments.worlds.spy:spy",
+    "game": "rljax.environments.worlds.games.constructor:game",
+    "tools": "rljax.environments.worlds.host.constructors:tools",
+    "python_tool": "rljax.environments.worlds.host.constructors:python_tool",
+    "search": "rljax.environments.worlds.host.constructors:search",
+    "textarena": "rljax.environments.worlds.host.constructors:textarena",
+    "tagged": "rljax.environments.worlds.tagged:tagged",
+    "recorded": "rljax.environments.worlds.around:recorded",
+    "format_parts": "rljax.environments.worlds.around:format_parts",
+    "mixture": "rljax.environments.worlds.mixture:mixture",
 }
 
 

@@ -30,6 +30,7 @@ KINDS = {
     "recipe": "@rljax.algorithms.recipe",
     "piece": "a decorator of rljax.transforms.define",
     "task": "@rljax.environments.task",
+    "tool": "@rljax.environments.worlds.host.calls.tool",
     "optimizer": "@rljax.training.optimizers.optimizer",
     "sink": "@rljax.run.sinks.sink",
 }
@@ -134,6 +135,40 @@ def reward(path: str) -> Callable:
             f"that judges all completions of a prompt together: def {name}(completion, reference)."
         )
     return function
+
+
+def world(path: str) -> Callable:
+    """Return the class of a host world at a path such as ``my_worlds:Shop``; its methods are its mark.
+
+    Args:
+      path: ``MODULE:CLASS``. The module's source, which is read without importing it, must define the class at its top
+        level, with methods ``reset`` and ``step``.
+
+    Returns:
+      The class.
+
+    Raises:
+      NotMarked: there is no such class. A module whose source lacks it has not been imported.
+    """
+    module, _, name = path.partition(":")
+    shown = messages.shown(path)
+    _permit(f"{module}.{name}")
+    try:
+        defined = sources.defined(sources.tree(module))
+    except ValueError as error:
+        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
+    valid = [n for n, d in defined.items() if _is_world(d) and not n.startswith("_")]
+    if name not in defined:
+        raise Unknown(f"module {module!r} has no class {messages.shown(name)}.", name, valid)
+    found = _import(module, name, shown) if name in valid else None
+    if not isinstance(found, type):
+        raise NotMarked(f"{shown} is not a host world: a class with the methods reset(example) and step(text).")
+    return found
+
+
+def _is_world(definition: ast.FunctionDef | ast.ClassDef) -> bool:
+    methods = {n.name for n in definition.body if isinstance(n, ast.FunctionDef)}
+    return isinstance(definition, ast.ClassDef) and {"reset", "step"} <= methods
 
 
 def _is_reward(definition: ast.FunctionDef | ast.ClassDef) -> bool:

@@ -26,6 +26,10 @@ Commands on runs
 ``passk``          Unbiased estimators of pass@k and their intervals: ``pass_at_k``, ``bootstrap``, ``wilson``.
 ``episodes``       Statistics of episodes of a world: ``Rows``, ``statistics``.
 ``sample``         Completions of a prompt: ``complete``.
+``play``           A person plays a seat of a world against a checkpoint: ``Policy``, ``Person``, ``run``.
+``episodes``       Episodes of a world on the host, one turn at a time: ``Episode``.
+``elo``            Ratings of players from results of games: ``ratings``, ``fit``.
+``nashconv``       Exact NashConv in Kuhn poker, and the strategy of a language policy: ``nashconv``, ``strategy``.
 ``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
 ``seeds``          One config with several seeds, and a table of the results.
 ``preview``        What a run would do, without devices: ``--check``.

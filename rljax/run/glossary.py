@@ -107,6 +107,8 @@ squared_log_ratio [nats^2] squared distance to the sampler's log-prob
     growing: updates are too large
 truncated [fraction] rows that reached the length limit
     near 1: answers are cut off; raise completion_length
+turns [none] turns of an episode of a world, those of all its players together, mean
+    1: episodes end at once; at the most there may be: episodes are cut
 valid_rows [rows] rows that count
     0: nothing is learned; far below the batch: dynamic() fills up, or the verifier fails
 value/* [as named] the metric after the slash, of the critic's objective

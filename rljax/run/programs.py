@@ -94,7 +94,7 @@ class Program:
             task=task,
             networks={"policy": policy, **{m: self.model(m, phase) for m in modules}},
             decoder=models.build(policy.architecture, sharding.Layout(self.mesh, phase.settings.sampler.layout)),
-            ends=self._ends(phase.settings.sampler.stop),
+            ends=self.ends(phase.settings.sampler.stop),
             mesh=self.mesh,
             cursor=cursor,
             cursors=cursors,
@@ -115,8 +115,8 @@ class Program:
             return None
         return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"], self.key)
 
-    def _ends(self, texts: tuple[str, ...]) -> sampling.Ends:
-        """Return what ends a completion: stop tokens, including texts that are one special token, and other texts."""
+    def ends(self, texts: tuple[str, ...]) -> sampling.Ends:
+        """Return what ends a completion or a turn: stop tokens, texts that are one special token, and other texts."""
         special = self._special(texts)
         stop = tuple(dict.fromkeys((*self.tokenizer.stop, *special.values())))
         other = tuple(text for text in texts if text not in special)

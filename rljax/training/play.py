@@ -198,14 +198,14 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
       seats: players of an episode.
 
     Returns:
-      The rows; absent turns have ``valid`` 0.
+      The rows; absent turns have ``valid`` 0, and the rows of a seat share what it was paid before it wrote.
     """
     row = jnp.arange(rows.reward.size, dtype=jnp.int32)
     episode, number = row // turns, row % turns
     present, talk = book.present, book.talk
     by_episode = book.seat.reshape((-1, turns))
-    before = jnp.arange(turns)[None, :] < jnp.arange(turns)[:, None]
-    earlier = (by_episode[:, None, :] == by_episode[:, :, None]) & before[None]
+    earlier = jnp.arange(turns)[None, :] < jnp.arange(turns)[:, None]
+    earlier = (by_episode[:, None, :] == by_episode[:, :, None]) & earlier[None]
     place = jnp.sum(earlier, axis=2, dtype=jnp.int32).reshape(-1)  # the seat's turns before this one
     player = episode * seats + book.seat
 
@@ -217,7 +217,7 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
         context=types.Context(token=book.prompts.token, mask=book.prompts.mask),
         turn=jnp.broadcast_to(number[:, None], mask.shape),
         token_reward=ops.last_token(mask) * of_seat(talk.paid)[:, None],
-        reward=jnp.where(present & (place == 0), of_seat(talk.unearned), 0.0),
+        reward=jnp.where(present, of_seat(talk.unearned), 0.0),
         outcome=of_seat(talk.outcome),
         parts={name: of_seat(x) for name, x in talk.parts.items()},
         valid=talk.valid[episode] * present,

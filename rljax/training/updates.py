@@ -14,7 +14,7 @@ from rljax import transforms, types
 from rljax.algorithms import interpreter
 from rljax.models import adapters, packing
 from rljax.training import optimizers, phases, sharding
-from rljax.transforms import ops
+from rljax.transforms import ops, trajectories
 
 _PIECES = 3  # stream of the root key
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
@@ -238,26 +238,47 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
 
 
-def rollout_metrics(rollout: types.Rollout, judged: bool) -> dict[str, types.Array]:
-    """Return metrics of the rows a step trains on; those of rewards only if the rows were ``judged`` by a verifier."""
-    valid = ops.valid_rows(rollout)
-    metrics = {
-        "length": ops.masked_mean(jnp.sum(rollout.mask, axis=1), valid),
-        "valid_rows": jnp.sum(valid),
-    }
+def _turns(rollout: types.Rollout) -> types.Array:
+    """Return the mean number of turns of an episode, those of all its agents together."""
+    counted = ops.trained_tokens(rollout)
+    row = jnp.arange(counted.shape[0], dtype=jnp.int32)[:, None]
+    turn = ops.dense(jnp.broadcast_to(row, counted.shape), ops.segments(rollout, "turn"))
+    episode = ops.segment_first(ops.segments(rollout, "episode"), jnp.any(counted > 0, axis=1).astype(counted.dtype))
+    return jnp.sum(ops.segment_first(turn, counted)) / jnp.maximum(jnp.sum(episode), 1.0)
+
+
+def rollout_metrics(rollout: types.Rollout, judged: bool, turns: bool = False) -> dict[str, types.Array]:
+    """Return metrics of the rows a step trains on; an agent's rows of an episode count once.
+
+    Args:
+      rollout: the rows.
+      judged: whether a verifier has judged them; else there are no metrics of rewards.
+      turns: whether the rows are those of a world; else there are no metrics of turns.
+
+    Returns:
+      Scalars by name. Lengths are in tokens that the policy wrote.
+    """
+    valid, once = ops.valid_rows(rollout), trajectories.once(rollout)
+    length = trajectories.summed(rollout, jnp.sum(rollout.mask, axis=1))
+    metrics = {"length": ops.masked_mean(length, once), "valid_rows": jnp.sum(valid)}
+    if turns:
+        metrics["turns"] = _turns(rollout)
     if judged:
-        reward = ops.row_reward(rollout)
-        on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], valid, 0.0)
+        reward = trajectories.total(rollout)
+        on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], once, 0.0)
         metrics |= {
-            "reward": ops.masked_mean(rollout.reward, valid),
-            "reward_std": ops.masked_std(reward, valid),
-            "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, valid) <= 0) * 1.0, valid),
+            "reward": ops.masked_mean(trajectories.uncharged(rollout), once),
+            "reward_std": ops.masked_std(reward, once),
+            "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, once) <= 0) * 1.0, once),
             "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, on_policy),
         }
-        metrics |= {f"outcome/{o.name.lower()}": jnp.mean((rollout.outcome == o) * 1.0) for o in types.Outcome}
-        metrics |= {f"reward/{name}": ops.masked_mean(part, valid) for name, part in rollout.parts.items()}
+        every = trajectories.once(rollout, jnp.ones_like(valid))  # rows whose world or verifier failed too
+        metrics |= {
+            f"outcome/{o.name.lower()}": ops.masked_mean((rollout.outcome == o) * 1.0, every) for o in types.Outcome
+        }
+        metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in rollout.parts.items()}
     if rollout.finish is not None:
-        metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, valid)
+        metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
     if rollout.version is not None:
         counted = rollout.mask * valid[:, None]
         metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)
@@ -303,7 +324,8 @@ def update(
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
-    metrics |= rollout_metrics(rollout, judged=source.origin == "policy")
+    turns = getattr(setup.task, "max_turns", 1) > 1
+    metrics |= rollout_metrics(rollout, judged=source.origin == "policy", turns=turns)
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     for number, o in enumerate(algorithm.objectives):

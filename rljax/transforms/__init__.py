@@ -34,7 +34,7 @@ from jax import core
 
 from rljax import types
 from rljax.language import dotted
-from rljax.transforms import contracts, ops
+from rljax.transforms import contracts, ops, trajectories
 
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
@@ -119,8 +119,8 @@ def _advantage(r: types.Rollout) -> jax.Array:
 PREDICATES: dict[types.Predicate, Callable[[types.Rollout], jax.Array]] = {
     "on_policy": _on_policy,
     "off_policy": lambda r: ~_on_policy(r),
-    "correct": lambda r: ops.reward(r)[:, None] > 0,  # the sign of the reward
-    "wrong": lambda r: ops.reward(r)[:, None] <= 0,
+    "correct": lambda r: trajectories.uncharged(r)[:, None] > 0,  # the sign of the total reward
+    "wrong": lambda r: trajectories.uncharged(r)[:, None] <= 0,
     "positive": lambda r: _advantage(r) > 0,  # the sign of the advantage
     "negative": lambda r: _advantage(r) < 0,
     "nonzero": lambda r: _advantage(r) != 0,
@@ -142,8 +142,9 @@ def where(
 ) -> types.LossTransform:
     """Give tokens that satisfy ``predicate`` the terms of ``then``, the others those of ``otherwise``, or none.
 
-    Predicates: "on_policy" (the policy sampled the row) and "off_policy", "correct" and "wrong" (reward > 0 or
-    not), "positive", "negative" and "nonzero" (the advantage), "kept" (the part of that name), "first_turn".
+    Predicates: "on_policy" (the policy sampled the row) and "off_policy", "correct" and "wrong" (the total reward
+    of the row and its episode > 0 or not), "positive", "negative" and "nonzero" (the advantage), "kept" (the part of
+    that name), "first_turn".
     Reward and advantage signs differ: with a group baseline, a row of middling reward in a good group is correct
     and negative.
 

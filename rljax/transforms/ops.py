@@ -30,7 +30,7 @@ def repeat(x: Array, count: int, axis: int = 0) -> Array:
     """
     shape = x.shape
     wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
-    return wide.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+    return wide.reshape(*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
@@ -230,14 +230,6 @@ def current_version(rollout: types.Rollout) -> Array:
     return jnp.max(jnp.where(rollout.mask > 0, version, jnp.iinfo(version.dtype).min))
 
 
-def correct(rollout: types.Rollout) -> Array:
-    """Return bool [B]: the verifier's outcome, or reward > 0 where it gave none (``UNJUDGED``)."""
-    if rollout.outcome is None:
-        return reward(rollout) > 0
-    unjudged = (rollout.outcome == types.Outcome.UNJUDGED) & (reward(rollout) > 0)
-    return unjudged | (rollout.outcome == types.Outcome.CORRECT)
-
-
 def length(rollout: types.Rollout) -> Array:
     """Return [B], the number of trained tokens of each row."""
     return jnp.sum(rollout.mask, axis=1)
@@ -272,32 +264,41 @@ def token_rewards(rollout: types.Rollout) -> Array:
     return terminal if rollout.token_reward is None else terminal + rollout.token_reward * rollout.mask
 
 
-def reward_to_go(reward: Array, mask: Array, gamma: Array | float = 1.0) -> Array:
+def reward_to_go(reward: Array, mask: Array, gamma: Array | float = 1.0, end: Array | None = None) -> Array:
     """Return G_t = r_t + gamma G_{t+1} over tokens with mask 1; tokens with mask 0 are skipped.
 
     Args:
       reward: ``[B, T]``, paid at each token.
       mask: ``[B, T]``, 1 on the tokens that are steps.
-      gamma: discount of a step, in [0, 1].
+      gamma: discount of a step, in [0, 1]; also ``[B, T]``, that of what follows each token.
+      end: ``[B]``, what follows the last token; None: 0.
 
     Returns:
       ``[B, T]``, 0 where ``mask`` is 0.
     """
 
-    def back(carry: Array, column: tuple[Array, Array]) -> tuple[Array, Array]:
-        r, m = column
-        carry = jnp.where(m > 0, r + gamma * carry, carry)
+    def back(carry: Array, column: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        r, m, factor = column
+        carry = jnp.where(m > 0, r + factor * carry, carry)
         return carry, carry * m
 
-    _, out = jax.lax.scan(back, jnp.zeros_like(reward[:, 0]), (reward.T, mask.T), reverse=True)
+    factor = jnp.broadcast_to(jnp.asarray(gamma, reward.dtype), reward.shape)
+    end = jnp.zeros_like(reward[:, 0]) if end is None else end
+    _, out = jax.lax.scan(back, end, (reward.T, mask.T, factor.T), reverse=True)
     return out.T
 
 
-def gae(reward: Array, value: Array, mask: Array, gamma: Array | float, lam: Array | float) -> Array:
+def gae(
+    reward: Array,
+    value: Array,
+    mask: Array,
+    gamma: Array | float,
+    lam: Array | float,
+    end: tuple[Array, Array] | None = None,
+) -> Array:
     """Return generalized advantage estimates (Schulman et al., arXiv 1506.02438, eq. 16).
 
-    delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lam A_{t+1}; the value after the last
-    token is 0, and tokens with mask 0 are skipped.
+    delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lam A_{t+1}; tokens with mask 0 are skipped.
 
     Args:
       reward: ``[B, T]``, paid at each token.
@@ -305,6 +306,7 @@ def gae(reward: Array, value: Array, mask: Array, gamma: Array | float, lam: Arr
       mask: ``[B, T]``, 1 on the tokens that are steps.
       gamma: discount of a step, in [0, 1].
       lam: lambda, in [0, 1]; also ``[B]``, one for each row.
+      end: ``[B]`` each, value and advantage that follow the last token; None: 0.
 
     Returns:
       ``[B, T]``, 0 where ``mask`` is 0.
@@ -318,7 +320,7 @@ def gae(reward: Array, value: Array, mask: Array, gamma: Array | float, lam: Arr
         return carry, advantage * m
 
     zero = jnp.zeros_like(reward[:, 0])
-    _, out = jax.lax.scan(back, (zero, zero), (reward.T, value.T, mask.T), reverse=True)
+    _, out = jax.lax.scan(back, (zero, zero) if end is None else end, (reward.T, value.T, mask.T), reverse=True)
     return out.T
 
 

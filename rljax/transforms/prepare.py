@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, idle, ops
+from rljax.transforms import define, idle, ops, trajectories
 
 
 @define.prepare
@@ -33,7 +33,7 @@ def drop_truncated(r, s, key: types.Segment | None = None):
 @define.prepare(needs=types.Needs(siblings=True))
 def drop_flat_groups(r, s):
     """Drop groups whose rewards do not differ, from denominators too: the loss's side of dynamic sampling."""
-    return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r))[:, None] > 1e-6
+    return ops.segment_std(trajectories.total(r), r.group, trajectories.once(r))[:, None] > 1e-6
 
 
 @define.prepare(needs=types.Needs(extra=frozenset({"used"})))
@@ -95,8 +95,8 @@ def divergence_within(
 
 @define.prepare
 def solve_rate(r, s):
-    """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct (``ops.correct``)."""
-    rate = ops.segment_mean(ops.correct(r).astype(r.mask.dtype), r.group, ops.valid_rows(r))
+    """Write extra["solve_rate"] [B], the share of a group's valid rows that are correct (``trajectories.correct``)."""
+    rate = ops.segment_mean(trajectories.correct(r).astype(r.mask.dtype), r.group, trajectories.once(r))
     return r.replace(extra={**r.extra, "solve_rate": rate})
 
 
@@ -107,7 +107,7 @@ def best_and_worst(r, s):
     Writes extra["preference"] [B], 1 and -1, and extra["margin"] [B], the difference of their rewards. Groups whose
     rewards do not differ have no pair.
     """
-    reward, eligible = ops.row_reward(r), (ops.valid_rows(r) > 0) & jnp.any(r.mask > 0, axis=1)
+    reward, eligible = trajectories.total(r), (ops.valid_rows(r) > 0) & jnp.any(r.mask > 0, axis=1)
 
     def first_best(score):
         top = eligible & (score >= ops.segment_max(jnp.where(eligible, score, -jnp.inf), r.group))
@@ -130,7 +130,7 @@ def random_pair():
 
     def apply(r: types.Rollout, scores: types.Scores | None, state: types.State, key: types.Key):
         del scores
-        reward = ops.row_reward(r)
+        reward = trajectories.total(r)
         eligible = ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1).astype(reward.dtype)
         order = jax.random.uniform(key, reward.shape, jnp.float32).astype(reward.dtype)
         _, _, one = ops.segment_top(order, r.group, eligible)

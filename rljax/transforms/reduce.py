@@ -9,11 +9,16 @@ from typing import Literal
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 
 
-def _trained_rows(mask):
-    return jnp.maximum(jnp.sum(jnp.any(mask > 0, axis=1).astype(mask.dtype)), 1.0)
+def _trained(mask):
+    return jnp.any(mask > 0, axis=1).astype(mask.dtype)
+
+
+def _rollouts(r: types.Rollout, mask):
+    """Return the number of trajectories with a trained token."""
+    return jnp.maximum(jnp.sum(trajectories.once(r, _trained(mask))), 1.0)
 
 
 def _share(mask):
@@ -22,7 +27,7 @@ def _share(mask):
 
 def _distinct(ids, mask):
     """Return how many of the segments ``ids`` [B] have a trained token."""
-    return jnp.maximum(jnp.sum(ops.segment_first(ids, jnp.any(mask > 0, axis=1).astype(mask.dtype))), 1.0)
+    return jnp.maximum(jnp.sum(ops.segment_first(ids, _trained(mask))), 1.0)
 
 
 def _tokens_of(ids, mask):
@@ -47,23 +52,32 @@ def mean_over_tokens_by(r, mask, predicate: types.Predicate):
 
 
 @define.reduce
-def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip"):
+def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Literal["rollout", "row"] = "rollout"):
     """Average over rows of token means: m_t / (|y_i| n) (GRPO, arXiv 2402.03300, eq. 3).
 
     n counts the rows with a trained token ("skip": OpenRLHF, Tunix) or all valid ones ("count": TRL, verl). Short
     rows' tokens weigh more.
+
+    Args:
+      empty: whether rows without a trained token count.
+      per: "rollout": an agent's rows of an episode share the weight of one, so that episodes of many rows do not weigh
+        more; "row": each row has it.
     """
-    rows = _trained_rows(mask) if empty == "skip" else jnp.maximum(jnp.sum(ops.valid_rows(r)), 1.0)
-    return mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1.0) / rows
+    counted, tokens = _trained(mask) if empty == "skip" else ops.valid_rows(r), jnp.sum(mask, axis=1, keepdims=True)
+    if per == "row" or r.episode is None:
+        return mask / jnp.maximum(tokens, 1.0) / jnp.maximum(jnp.sum(counted), 1.0)
+    rows = jnp.maximum(ops.segment_total(counted, trajectories.ids(r)), 1.0)[:, None]
+    return mask / jnp.maximum(tokens, 1.0) / (rows * jnp.maximum(jnp.sum(trajectories.once(r, counted)), 1.0))
 
 
 @define.reduce
 def mean_over_rows_of_sums(r, mask):
-    """Average over rows of token sums: m_t / n, the gradient of the expected return of a row.
+    """Average over rollouts of token sums: m_t / n, the gradient of the expected return.
 
-    With ``ratio.sequence`` it is LUSPO's length-scaled mean (arXiv 2602.05261).
+    n counts an agent's rows of an episode once: where an episode has several, it is the episode's return. With
+    ``ratio.sequence`` it is LUSPO's length-scaled mean (arXiv 2602.05261).
     """
-    return mask / _trained_rows(mask)
+    return mask / _rollouts(r, mask)
 
 
 @define.reduce
@@ -72,7 +86,7 @@ def fixed_length(r, mask, length: types.Positive | None = None):
 
     ``length`` in tokens; None is the width of the record, which is the sampler's limit.
     """
-    return mask / _trained_rows(mask) / (mask.shape[1] if length is None else length)
+    return mask / _rollouts(r, mask) / (mask.shape[1] if length is None else length)
 
 
 @define.reduce
@@ -101,17 +115,18 @@ def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes")
     ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that an
     episode of many rows weighs less. With one row an episode it is ``mean_over_rows``.
     """
-    number = _distinct(_episodes(r), mask) if count == "episodes" else _trained_rows(mask)
+    number = _distinct(_episodes(r), mask) if count == "episodes" else jnp.maximum(jnp.sum(_trained(mask)), 1.0)
     return mask / _tokens_of(_episodes(r), mask) / number
 
 
-@define.reduce(needs=types.Needs(episodes=True, turns=True))
+@define.reduce(needs=types.Needs(turns=True))
 def mean_over_turns(r, mask):
     """Average over tokens of a turn, then turns of an episode, then episodes (WebAgent-R1, arXiv 2505.16421).
 
     With one turn and one row an episode it is ``mean_over_rows``.
     """
-    tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, ("episode", "turn"))), 1.0)
+    keys: types.Segments = ("episode", "turn") if r.agent is None else ("episode", "agent", "turn")
+    tokens = jnp.maximum(ops.segment_total(mask, ops.segments(r, keys)), 1.0)
     # each token is 1 / tokens of a turn: their sum over the episode is its number of turns
     return mask / tokens / _tokens_of(_episodes(r), mask / tokens) / _distinct(_episodes(r), mask)
 
@@ -119,4 +134,4 @@ def mean_over_turns(r, mask):
 @define.reduce
 def mean_over_first_tokens(r, mask):
     """Average over rows of their first token alone, as for a value of the prompt."""
-    return ops.first_token(mask) / _trained_rows(mask)
+    return ops.first_token(mask) / jnp.maximum(jnp.sum(_trained(mask)), 1.0)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 
 
 @define.source
@@ -46,7 +46,8 @@ def dynamic(oversample: types.Count = 2):
         del key
         valid = ops.valid_rows(rollout)
         # equal rewards may differ from their mean in the last bit
-        informative = ops.segment_std(ops.row_reward(rollout), rollout.group, valid) > 1e-6
+        reward, once = trajectories.total(rollout), trajectories.once(rollout)
+        informative = ops.segment_std(reward, rollout.group, once) > 1e-6
         rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group are adjacent and stay so
         kept = _take(rollout.replace(valid=jnp.where(informative, valid, 0.0)), rows)
         return kept, pool

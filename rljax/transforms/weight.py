@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, idle, ops, prepare
+from rljax.transforms import define, idle, ops, prepare, trajectories
 
 GAP = types.Needs(proximal=True, behaviour=True)
 FIXED_GAP = types.Needs(fixed_proximal=True, behaviour=True)
@@ -316,7 +316,7 @@ def by_difficulty(loss, r, s, kind: Literal["easy", "medium", "hard"] = "medium"
 
 
 def _solve_rate_weight(r: types.Rollout, s: types.Scores, gamma, alpha):
-    valid, reward = ops.valid_rows(r), ops.row_reward(r)
+    valid, reward = trajectories.once(r), trajectories.total(r)
     domain = ops.given(r.domain, "weight.by_solve_rate: the rollout has no domain")
     bar = alpha * ops.segment_mean(reward, r.group, valid)
     bar = bar + (1.0 - alpha) * ops.segment_mean(reward, domain, valid)

@@ -154,8 +154,9 @@ def vote_rewards(d, beta, lam):
     """Return {i: r} of the voting game: spy -beta Psi, civilian its share less lam (votes - mean votes) (RW-27)."""
     votes, rewards = d["parts"]["votes"], {}
     for i, _ in parts.rows(d):
-        spies = [votes[j] for j in parts.group(d, i) if d["agent"][j] == 0]
-        civilians = [votes[j] for j in parts.group(d, i) if d["agent"][j] != 0]
+        game = [j for j, _ in parts.rows(d) if d["episode"][j] == d["episode"][i]]
+        spies = [votes[j] for j in game if d["agent"][j] == 0]
+        civilians = [votes[j] for j in game if d["agent"][j] != 0]
         psi = float(np.mean(spies) - np.mean(civilians)) if spies and civilians else 0.0
         if d["agent"][i] == 0:
             rewards[i] = -beta * psi

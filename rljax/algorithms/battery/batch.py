@@ -21,7 +21,8 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     Three groups of unequal size (5, 4, 3), gaps in the masks, row 8 invalid, row 4 empty; groups 7 and 2 have
     mixed rewards, group 9 is all wrong.
 
-    With ``token_rewards`` tokens are paid too; with ``episodes`` all rows of an episode have its reward.
+    With ``token_rewards`` tokens are paid too. Each agent has one row of an episode; with ``episodes``, one agent has
+    all of them, with the episode's reward.
     """
     r = np.random.default_rng(seed)
     mask = (r.random((B, T)) < 0.75).astype(np.float64)
@@ -62,6 +63,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
+        d["agent"] = d["episode"] % 2  # one agent writes all of it
     return d
 
 

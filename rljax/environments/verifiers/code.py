@@ -91,11 +91,7 @@ class Judge:
 
     def _start(self, **job: Any) -> box.Box:
         limits = box.Limits(cpu=int(self.seconds) + 1, memory=int(self.memory * 2**30))
-        try:
-            return start.shared(self.unsafe).start(job, limits)
-        except start.SandboxError:  # the kernel has ended its process
-            start.shared.cache_clear()
-            return start.shared(self.unsafe).start(job, limits)
+        return start.begin(job, limits, self.unsafe)
 
     def _outputs(self, source: str, pairs: Sequence[tuple[str, str]]) -> Verdict:
         deadline, passed = time.monotonic() + self.seconds, 0

@@ -53,6 +53,23 @@ class Scored:
         return record(reward=self.reward, outcome=self.outcome, parts=dict(self.parts))
 
 
+def judged(reward: float, outcome: str, threshold: float) -> types.Outcome:
+    """Return the outcome that a reward function returned, or else ("") the one that follows from the reward.
+
+    Args:
+      reward: that of the completion.
+      outcome: lower-case name, or "".
+      threshold: smallest reward of a correct completion; 0: exactly 1.
+    """
+    if threshold and outcome in ("", "unjudged"):
+        return types.Outcome.CORRECT if reward >= threshold else types.Outcome.WRONG
+    if outcome:
+        return types.Outcome[outcome.upper()]
+    if reward == 1:
+        return types.Outcome.CORRECT
+    return types.Outcome.WRONG if reward <= 0 else types.Outcome.UNJUDGED
+
+
 class Pending:
     """Scores being computed; ``Verifiers.submit`` returns one."""
 
@@ -171,7 +188,7 @@ class Verifiers:
         self._reward, self._workers, self._timeout, self._parts = reward, workers, timeout, tuple(parts)
         self._memory, self._interrupted, self._deadline = int(memory * 2**30), interrupted, math.inf
         self._threshold, self.grouped = threshold, worker.grouped(reward)
-        self._payload = _pickle_reward(reward) if workers else b""
+        self._payload = pickled(reward) if workers else b""
         self._queue: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._processes: list[process.Process] = []
@@ -191,13 +208,7 @@ class Verifiers:
 
     def outcome(self, answer: worker.Answer) -> types.Outcome:
         """Return the outcome that the reward function returned, or else the one that follows from the reward."""
-        if self._threshold and answer.outcome in ("", "unjudged"):
-            return types.Outcome.CORRECT if answer.reward >= self._threshold else types.Outcome.WRONG
-        if answer.outcome:
-            return types.Outcome[answer.outcome.upper()]
-        if answer.reward == 1:
-            return types.Outcome.CORRECT
-        return types.Outcome.WRONG if answer.reward <= 0 else types.Outcome.UNJUDGED
+        return judged(answer.reward, answer.outcome, self._threshold)
 
     def check(self) -> None:
         """Raise ``Interrupted`` if the process was asked to stop some seconds ago."""
@@ -350,17 +361,17 @@ class Verifiers:
         self._processes, self._threads, self._outstanding = [], [], []
 
 
-def _pickle_reward(reward: worker.Reward) -> bytes:
-    """Pickle the reward by its name, and check that a new interpreter can import it."""
+def pickled(reward: Callable[..., Any], what: str = "reward") -> bytes:
+    """Pickle a reward, or what ``what`` says, by its name, and check that a new interpreter can import it."""
     name = getattr(reward, "__qualname__", repr(reward))
-    advice = "move it to the top level of a module, or use workers=0 to score in this process"
+    advice = "move it to the top level of a module, or use workers=0 to run it in this process"
     try:
         payload = pickle.dumps(reward)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(f"reward: worker processes cannot import {name} ({error}); {advice}") from error
+        raise ValueError(f"{what}: worker processes cannot import {name} ({error}); {advice}") from error
     if b"__main__" in payload:
         raise ValueError(
-            f"reward: worker processes cannot import {name}, which is defined in a notebook or in the script that"
+            f"{what}: worker processes cannot import {name}, which is defined in a notebook or in the script that"
             f" was started (__main__); {advice}"
         )
     return payload

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rljax.environments.verifiers import supervisor
+from rljax.environments.verifiers import supervisor, worker
 
 _START_LIMIT = 120.0  # seconds for a worker to start and import the reward; a loaded machine is slow
 _SEND_LIMIT = 10.0  # seconds for a worker to read a request
@@ -30,9 +30,23 @@ class WorkerError(RuntimeError):
 class Process:
     """A worker process and its replacements. Only ``close`` may be called from another thread."""
 
-    def __init__(self, payload: bytes, memory: int):
-        """Take the pickled reward, and the most bytes of address space of a worker (0: no limit)."""
-        self._payload, self._memory = payload, memory
+    def __init__(
+        self,
+        payload: bytes,
+        memory: int,
+        serve: supervisor.Serve = worker.serve,
+        what: str = "reward function",
+    ):
+        """Take the description of workers; none is started yet.
+
+        Args:
+          payload: what is to run, pickled: the reward.
+          memory: the most bytes of address space of a worker; 0: no limit.
+          serve: what a worker runs, a function at the top level of a module of rljax.
+          what: how messages name what the payload holds.
+        """
+        self._payload, self._memory, self._serve, self._what = payload, memory, serve, what
+        self.starts = 0  # workers started so far
         self._lock = threading.Lock()  # no worker is started after close, and one thread at a time kills
         self._closed = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
@@ -68,15 +82,16 @@ class Process:
             self._pipe, remote = socket.socketpair()
             with remote:  # closed here, so that the end of the worker closes the pipe
                 self._child = supervisor.start(remote)
-        self.send((sys.path, self._payload, self._memory, os.getpid()))
+        self.starts += 1
+        self.send((sys.path, self._payload, self._memory, os.getpid(), self._serve))
         try:
             trace = self.receive(json.loads, _START_LIMIT)
         except TimeoutError:
-            raise ValueError(f"a worker did not import the reward function within {_START_LIMIT:g} s") from None
+            raise ValueError(f"a worker did not import the {self._what} within {_START_LIMIT:g} s") from None
         if trace is not None:
             self.kill()
             raise ValueError(
-                f"the reward function cannot be imported in a worker process; set workers=0 to score here\n{trace}"
+                f"the {self._what} cannot be imported in a worker process; set workers=0 to run it here\n{trace}"
             )
 
     def send(self, request: Any) -> None:

@@ -13,10 +13,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from rljax.environments.verifiers import worker
+Serve = Callable[[socket.socket, BinaryIO, bytes], None]
 
 _END_LIMIT = 2.0  # seconds for a supervisor to end what it started
 _PARENT_CHECK = 0.5  # seconds between checks that the pool's process still runs
@@ -44,7 +44,8 @@ def start(pipe: socket.socket) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[pipe.fileno()],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a reward that uses jax must not claim the accelerator
+        # a reward that uses jax must not claim the accelerator; the order of a set must not depend on the worker
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0"},
         start_new_session=True,  # the pool's process handles Ctrl-C; a process group can be killed whole
     )
 
@@ -68,15 +69,16 @@ def end(process: subprocess.Popen[bytes]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, pool: int) -> None:
+def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, pool: int, serve: Serve) -> None:
     """Start the scoring process and wait for its end; does not return.
 
     Args:
-      pipe: for the answers of ``worker.serve``.
+      pipe: for the answers of ``serve``.
       requests: for its requests.
-      payload: the pickled reward function.
+      payload: what it runs, pickled, such as a reward function.
       memory: most bytes of address space of the scoring process; 0: no limit.
       pool: process number of the pool.
+      serve: what the scoring process runs, such as ``worker.serve``.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait for sigwait
     for number in _SIGNALS:
@@ -89,7 +91,7 @@ def main(pipe: socket.socket, requests: BinaryIO, payload: bytes, memory: int, p
             _restrict(memory)
             if os.getppid() == supervisor:  # else it died before _restrict
                 os.register_at_fork(after_in_child=lambda: (requests.close(), pipe.close()))  # it may not answer
-                worker.serve(pipe, requests, payload)
+                serve(pipe, requests, payload)
         finally:
             os._exit(0)  # an ordinary exit would wait for threads of the reward
     requests.close()

@@ -32,38 +32,25 @@ another one writes. Opponents that are part of the world have no seat.
 ``maze.py``        ``maze``: walk to a goal in a grid with walls
 ``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
 ``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
+``games/``         board and card games of pgx
+``host/``          worlds that are Python classes on text, run in worker processes
 =================  ================================================================================
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
-
-import flax.struct
 
 from rljax.environments import Split, Task
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
     from rljax import types
+    from rljax.environments.worlds.host.task import HostWorld
+    from rljax.environments.worlds.reply import Reply
 
 Rows = Literal["conversation", "chapters"]
 State = Any
-
-
-class Reply(flax.struct.PyTreeNode):
-    """What follows a turn. A field ``[seats]`` may also be a scalar, which holds for every seat."""
-
-    token: types.Array  # [seats, R] int32, what each seat is told, in the positions where mask is 1
-    mask: types.Array  # [seats, R] float32
-    reward: types.Array  # [seats] float32, paid to each seat
-    outcome: types.Array  # [seats] int32, a types.Outcome; that of the last step is the episode's
-    valid: types.Array  # float32, 0: the world failed, and the episode does not count
-    done: types.Array  # bool, the episode has ended
-    truncated: types.Array  # bool, it has ended because of a budget
-    next_seat: types.Array  # int32, the seat that writes the next turn
-    parts: dict[str, types.Array]  # [seats] float32 each; those of the last step are the episode's
-    extra: dict[str, types.Array]  # float32 scalars, written on the tokens of the turn (Rollout.extra)
-    domain: types.Array  # int32, Rollout.domain; that of the last step is the episode's
 
 
 class World(Task, Protocol):
@@ -138,3 +125,14 @@ class World(Task, Protocol):
 def in_turns(task: Task) -> TypeGuard[World]:
     """Return whether a task is a ``World``, which runs inside the compiled program."""
     return hasattr(task, "max_turns") and not task.host
+
+
+def on_host(task: Task) -> TypeGuard[HostWorld]:
+    """Return whether a task is a ``HostWorld``, whose turns are answered by worker processes."""
+    return hasattr(task, "max_turns") and task.host
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Reply":  # of a module that imports jax, which worker processes of host worlds must not load
+        return importlib.import_module("rljax.environments.worlds.reply").Reply
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

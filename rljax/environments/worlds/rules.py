@@ -96,6 +96,7 @@ OPTIONAL: dict[str, Any] = {
     "anew": False,
     "parts": (),
     "extra": (),
+    "domains": 1,  # number of values of Answer.domain, from 0
     "turns_each": None,  # the most turns of one seat; None: max_turns
 }
 

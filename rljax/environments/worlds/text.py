@@ -89,6 +89,11 @@ class TextWorld:
         return rules.optional(self.rules, "extra")
 
     @property
+    def domains(self) -> int:
+        """Number of domains of its episodes."""
+        return rules.optional(self.rules, "domains")
+
+    @property
     def prompt_length(self) -> int:
         """L, tokens of a prompt."""
         return self.rules.prompt_length

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.advantage import normalise
 
 
@@ -15,10 +15,10 @@ def _against(r: types.Rollout, baseline):
 @define.advantage(needs=normalise.SIBLINGS)
 def leave_one_out(r):
     """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740)."""
-    reward, valid = ops.row_reward(r), ops.valid_rows(r)
-    counted = jnp.where(valid > 0, reward, 0.0)
-    others = ops.segment_total(valid, r.group) - valid
-    mean = (ops.segment_total(counted, r.group) - counted) / jnp.maximum(others, 1.0)
+    reward, valid, once = trajectories.total(r), ops.valid_rows(r), trajectories.once(r)
+    others = ops.segment_total(once, r.group) - valid
+    own = jnp.where(valid > 0, reward, 0.0)
+    mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), r.group) - own) / jnp.maximum(others, 1.0)
     return _against(r, jnp.where(others > 0, mean, reward))
 
 
@@ -35,7 +35,7 @@ def part_baseline(r, name: str):
 @define.advantage(needs=normalise.SIBLINGS)
 def length_weighted_baseline(r):
     """Subtract the group's reward averaged over tokens: b = sum_i |y_i| r_i / sum_i |y_i|. OPO (arXiv 2505.23585)."""
-    return _against(r, ops.segment_mean(ops.row_reward(r), r.group, ops.valid_rows(r) * ops.length(r)))
+    return _against(r, ops.segment_mean(trajectories.total(r), r.group, ops.valid_rows(r) * ops.length(r)))
 
 
 @define.advantage(needs=types.Needs(square_prob=True, siblings=True))
@@ -49,7 +49,7 @@ def optimal_token_baseline(r):
     square = ops.given(r.square_prob, "optimal_token_baseline: the rollout has no square_prob")
     norm = jnp.where(r.mask > 0, jnp.maximum(1.0 - 2.0 * jnp.exp(logp) + square, 0.0), 0.0)
     weight = jnp.cumsum(norm, axis=1) * ops.trained_tokens(r)
-    to_go = ops.reward_to_go(ops.token_rewards(r), r.mask)
+    to_go = trajectories.reward_to_go(r)
     by_column = jax.vmap(ops.segment_total, in_axes=(1, None), out_axes=1)
     total = by_column(jnp.where(weight > 0, to_go * weight, 0.0), r.group)
     baseline = total / (by_column(weight, r.group) + 1e-8)
@@ -65,21 +65,22 @@ def log_partition_baseline(r, tau: types.Positive = 0.01):
 
     Source: OpenKimi, PMD-partition. tau to infinity is ``leave_one_out``, tau to 0 subtracts the best other row.
     """
-    reward, valid = ops.row_reward(r), ops.valid_rows(r)
-    best, second, leads = ops.segment_top(reward, r.group, valid)
-    others = ops.segment_total(valid, r.group) - valid
+    reward, valid, once = trajectories.total(r), ops.valid_rows(r), trajectories.once(r)
+    best, second, leads = ops.segment_top(reward, r.group, once)
+    leads = trajectories.summed(r, leads)
+    others = ops.segment_total(once, r.group) - valid
 
     def beside(top):  # ``top`` is the largest of the other rows, so their sum is at least 1
         power = jnp.where(valid > 0, jnp.exp(jnp.minimum(reward - top, 0.0) / tau), 0.0)
-        total = jnp.maximum(ops.segment_total(power, r.group) - power, 1.0)
+        total = jnp.maximum(ops.segment_total(jnp.where(once > 0, power, 0.0), r.group) - power, 1.0)
         return top + tau * (jnp.log(total) - jnp.log(jnp.maximum(others, 1.0)))
 
     return _against(r, jnp.where(others > 0, jnp.where(leads > 0, beside(second), beside(best)), reward))
 
 
 def _remembered(r: types.Rollout, ids, old, *numbers):
-    """Subtract ``old`` [size] from the advantage; return (rollout, rows, totals of ``numbers``) of valid rows by id."""
-    valid = ops.valid_rows(r)
+    """Subtract ``old`` [size] from the advantage; return (rollout, count, totals) of trajectories by id."""
+    valid = trajectories.once(r)
     out = ops.with_advantage(r, normalise.current(r) - old[ids].astype(r.reward.dtype)[:, None])
     counted = [jnp.where(valid > 0, x, 0.0).astype(old.dtype) for x in (valid, *numbers)]
     return out, *(jax.ops.segment_sum(x, ids, num_segments=old.size) for x in counted)
@@ -89,13 +90,14 @@ def _remembered(r: types.Rollout, ids, old, *numbers):
 def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
     """Subtract a running mean of the role's rewards: A = r - b, then b <- decay b + (1 - decay) mean r of the batch.
 
-    One number for each of ``roles`` values of ``agent``, from 0. Source: SPIRAL (arXiv 2506.24119), RAE.
+    One number for each of ``roles`` values of ``agent``, from 0; larger ones share the last. Source: SPIRAL (arXiv
+    2506.24119), RAE.
     """
 
     def apply(r: types.Rollout, state, key):
         del key
-        agent = ops.given(r.agent, "role_baseline: the rollout has no agent")
-        out, rows, total = _remembered(r, agent, state, ops.row_reward(r))
+        agent = jnp.minimum(ops.given(r.agent, "role_baseline: the rollout has no agent"), roles - 1)
+        out, rows, total = _remembered(r, agent, state, trajectories.total(r))
         moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)
         return out, jnp.where(rows > 0, moved, state)
 
@@ -129,7 +131,7 @@ def value_tracker(
         a, b = state
         index = ops.given(r.index, "value_tracker: the rollout has no index")
         keep = jnp.clip(2.0 ** (-ops.part(r, "drift") / half_life), low, high)
-        out, rows, right, keep = _remembered(r, index, a / (a + b), ops.row_reward(r), keep)
+        out, rows, right, keep = _remembered(r, index, a / (a + b), trajectories.total(r), keep)
         keep = jnp.where(rows > 0, keep / jnp.maximum(rows, 1.0), 1.0)
         return out, (keep * a + right, keep * b + rows - right)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.advantage import normalise
 
 Piece = types.RolloutTransform
@@ -20,8 +20,9 @@ TURNS = types.Needs(turns=True)
 def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0):
     """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is added to the rewards."""
     value, paid = ops.given(r.value, "advantage: the rollout has no value"), ops.token_rewards(r) + bootstrap
-    advantage = ops.gae(paid, value, r.mask, gamma, lam)
-    return advantage, value + (advantage if value_lam is None else ops.gae(paid, value, r.mask, gamma, value_lam))
+    advantage = trajectories.gae(r, paid, value, r.mask, gamma, lam)
+    target = advantage if value_lam is None else trajectories.gae(r, paid, value, r.mask, gamma, value_lam)
+    return advantage, value + target
 
 
 @define.advantage(needs=VALUE)
@@ -82,7 +83,7 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0):
     A turn's tokens share advantage and target. Source: ERA, AReaL. One turn is a bandit, A = R - V_0.
     """
     reward, value, first, spread = _turns(r)
-    advantage = ops.gae(reward, value, first, gamma, lam)
+    advantage = trajectories.gae(r, reward, value, first, gamma, lam)
     return spread(advantage), spread(advantage + value)
 
 
@@ -94,8 +95,8 @@ def step_value_difference(r, cost: types.Number = 0.05):
     Differs from ``turn_gae`` with lambda 0 by the cost and the return.
     """
     reward, value, first, spread = _turns(r)
-    to_go = ops.reward_to_go(reward, first)
-    return spread(ops.gae(reward, value, first, 1.0, 0.0) + to_go) - cost, spread(to_go)
+    to_go = trajectories.reward_to_go(r, 1.0, reward, first)
+    return spread(trajectories.gae(r, reward, value, first, 1.0, 0.0) + to_go) - cost, spread(to_go)
 
 
 def _text(mask):
@@ -208,8 +209,9 @@ def zscore_steps(
 def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Number = 1.0):
     """Add an advantage of the episode and one of its steps: A = episode A_first + step A_second.
 
-    ``first`` sees the rows' reward alone, ``second`` token rewards too; both start from no advantage. Source: UI-S1
-    (arXiv 2509.11543), RLVMR (arXiv 2507.22844).
+    ``first`` sees the rows' reward alone, ``second`` token rewards too; both start from no advantage. A correct row
+    whose reward is 0, since a world pays its tokens, has the reward 1 for ``first``. Source: UI-S1 (arXiv 2509.11543),
+    RLVMR (arXiv 2507.22844).
 
     Args:
       first: advantage piece of the episode.
@@ -220,7 +222,8 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
 
     def apply(r: types.Rollout, state, key):
         start = r.replace(advantage=None)
-        a, one = first.apply(start.replace(token_reward=None), state[0], jax.random.fold_in(key, 0))
+        whole = start.replace(token_reward=None, reward=trajectories.outcome(r))
+        a, one = first.apply(whole, state[0], jax.random.fold_in(key, 0))
         b, two = second.apply(start, state[1], jax.random.fold_in(key, 1))
         total = episode * a.advantage + step * b.advantage
         return b.replace(advantage=total, returns=a.returns if b.returns is None else b.returns), (one, two)

@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 
 SIBLINGS = types.Needs(siblings=True)
 
 
 def current(r: types.Rollout):
     """Return [B, T], the advantage so far; the reward-to-go where there is none."""
-    return ops.reward_to_go(ops.token_rewards(r), r.mask) if r.advantage is None else r.advantage
+    return trajectories.reward_to_go(r) if r.advantage is None else r.advantage
 
 
 def over(a, scale):
@@ -40,7 +40,7 @@ def scaled(a: types.Array, std: types.Array, epsilon: types.NonNegative) -> type
 
 def flat(r: types.Rollout):
     """Return [B], whether the row's group has no spread."""
-    return ops.segment_std(ops.row_reward(r), r.group, ops.valid_rows(r)) <= FLAT
+    return ops.segment_std(trajectories.total(r), r.group, trajectories.once(r)) <= FLAT
 
 
 def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
@@ -56,7 +56,7 @@ def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
 def _moments(
     r: types.Rollout,
     key: types.Segments = "group",
-    per: types.Unit = "row",
+    per: types.Unit = "rollout",
     only: types.Predicate | None = None,
     ddof: int = 0,
 ):
@@ -68,8 +68,11 @@ def _moments(
     else:
         x, weight = ops.row_reward(r)[:, None], jnp.where(jnp.any(chosen, axis=1, keepdims=True), valid, 0.0)
     if per == "episode":
-        unit = ops.dense(ids, ops.given(r.episode, "advantage: the rollout has no episode ids"))[:, None]
-        x, weight = ops.segment_mean(x, unit, weight), ops.segment_first(unit, weight)
+        ops.given(r.episode, "advantage: the rollout has no episode ids")
+    if per in ("episode", "rollout") and r.episode is not None:
+        unit = ops.dense(ids, trajectories.ids(r))[:, None]
+        x = ops.segment_mean(trajectories.total(r)[:, None], unit, weight)
+        weight = ops.segment_first(unit, weight)
 
     def total(y):
         return ops.segment_total(y, ids) if ids.ndim == 2 else ops.segment_total(jnp.sum(y, axis=1), ids)[:, None]
@@ -81,11 +84,12 @@ def _moments(
 
 
 @define.advantage(needs=lambda a: keyed(a["key"], a["per"]))
-def center_by(r, key: types.Segments = "group", per: types.Unit = "row", only: types.Predicate | None = None):
+def center_by(r, key: types.Segments = "group", per: types.Unit = "rollout", only: types.Predicate | None = None):
     """Subtract the mean of what shares ``key``: A - mean.
 
-    The mean is over the total reward of rows (``per`` "row"), over the episodes' mean total reward ("episode"), or over
-    the advantage so far of trained tokens ("token"). Only what satisfies the predicate ``only`` enters the mean, which
+    The mean is over total rewards. ``per`` "rollout" counts each agent of an episode once, however many rows it has;
+    "episode" does too, and is refused where every episode has one row; "row" counts every row by itself. "token" is the
+    mean over the advantage so far of trained tokens. Only what satisfies the predicate ``only`` enters the mean, which
     is then subtracted everywhere.
 
     Args:
@@ -102,7 +106,7 @@ def scale_by(
     key: types.Segments = "group",
     epsilon: types.NonNegative = 1e-6,
     ddof: int = 1,
-    per: types.Unit = "row",
+    per: types.Unit = "rollout",
     only: types.Predicate | None = None,
 ):
     """Divide by the standard deviation of what shares ``key``: A / (std + epsilon), A where std is 0.
@@ -178,8 +182,9 @@ def scale_by_group_mean(r, epsilon: types.NonNegative = 0.0):
 def scale_by_task(r, epsilon: types.NonNegative = 1e-6):
     """Divide by a domain's spread: A / (s + epsilon), s^2 its groups' mean variance (ddof 1). GoLongRL (2025)."""
     domain, valid = ops.given(r.domain, "scale_by_task: the rollout has no domain"), ops.valid_rows(r)
-    variance = ops.segment_std(ops.row_reward(r), r.group, valid, 1) ** 2
-    once = ops.segment_first(r.group, jnp.where(ops.segment_total(valid, r.group) > 1, valid, 0.0))
+    unit = trajectories.once(r)
+    variance = ops.segment_std(trajectories.total(r), r.group, unit, 1) ** 2
+    once = ops.segment_first(r.group, jnp.where(ops.segment_total(unit, r.group) > 1, valid, 0.0))
     return scaled(current(r), jnp.sqrt(ops.segment_mean(variance, domain, once))[:, None], epsilon)
 
 
@@ -194,7 +199,7 @@ def scale_by_informative_share(r, floor: types.Fraction = 0.5):
 @define.advantage(needs=SIBLINGS)
 def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.NonNegative = 1e-6):
     """Divide by the group's std + epsilon; without a positive reward, times ``all_wrong``. LENS (arXiv 2510.08696)."""
-    best, _, _ = ops.segment_top(r.reward, r.group, ops.valid_rows(r))
+    best, _, _ = ops.segment_top(trajectories.total(r), r.group, ops.valid_rows(r))
     by_spread = scaled(current(r), _moments(r, ddof=1)[1], epsilon)
     return jnp.where(best[:, None] > 0, by_spread, all_wrong * current(r))
 

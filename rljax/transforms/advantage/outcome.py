@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.advantage import normalise
 
 
 @define.advantage
 def returns(r, gamma: types.Fraction = 1.0):
     """Use the return itself: A_t = sum over s >= t of gamma^(s-t) r_s (Williams 1992). Masked tokens are skipped."""
-    return ops.reward_to_go(ops.token_rewards(r), r.mask, gamma)
+    return trajectories.reward_to_go(r, gamma)
 
 
 @define.advantage
@@ -22,7 +22,8 @@ def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0)
     Source: The Surprising Effectiveness of Negative Reinforcement (arXiv 2506.01347, section 3): PSR is (1, 0),
     NSR (0, 1), W-REINFORCE (0.1, 1). No group statistics; rewards other than exactly 0 and 1 get 0.
     """
-    return jnp.where(r.reward == 1.0, positive, 0.0) - jnp.where(r.reward == 0.0, negative, 0.0)
+    reward = trajectories.total(r)
+    return jnp.where(reward == 1.0, positive, 0.0) - jnp.where(reward == 0.0, negative, 0.0)
 
 
 @define.advantage(needs=normalise.SIBLINGS)
@@ -33,7 +34,7 @@ def zero_variance(r, alpha: types.NonNegative = 0.1):
     """
     entropy = ops.given(r.entropy, "zero_variance: the rollout has no entropy")
     most = jnp.max(jnp.where(r.mask > 0, entropy, 0.0), axis=1, keepdims=True)
-    worth = alpha * jnp.where(r.reward[:, None] > 0, entropy, entropy - most)
+    worth = alpha * jnp.where(trajectories.uncharged(r)[:, None] > 0, entropy, entropy - most)
     return jnp.where(normalise.flat(r)[:, None], worth, normalise.current(r))
 
 
@@ -50,20 +51,21 @@ def pass_at_k(r, k: types.Count):
     R = 1 - C(N-c, k) / C(N, k); A is 1 - R where right, 1 - R - C(N-c-1, k-1) / C(N-1, k-1) where wrong, both divided
     by sqrt(R (1 - R)) + 1e-6. Source: Pass@k Training (arXiv 2508.10751). k = 1 is ``zscore_by_group`` with ddof 0.
     """
-    valid = ops.valid_rows(r)
-    right = jnp.where(r.reward > 0, valid, 0.0)
+    valid = trajectories.once(r)
+    success = trajectories.uncharged(r) > 0
     rows = ops.segment_total(valid, r.group)
-    wrong = rows - ops.segment_total(right, r.group)
+    wrong = rows - ops.segment_total(jnp.where(success, valid, 0.0), r.group)
     fails = _choices(wrong, rows, k)
-    a = jnp.where(right > 0, fails, fails - _choices(wrong - 1.0, rows - 1.0, k - 1))
+    a = jnp.where(success, fails, fails - _choices(wrong - 1.0, rows - 1.0, k - 1))
     return a / (jnp.sqrt(fails * (1.0 - fails)) + 1e-6)
 
 
 @define.advantage(needs=normalise.SIBLINGS)
 def best_minus_second(r, scale: bool = False, epsilon: types.NonNegative = 1e-6):
     """Pay a group's best row its lead over the second; ``scale`` divides it by std + epsilon (arXiv 2503.19595)."""
-    reward, valid = ops.row_reward(r), ops.valid_rows(r)
+    reward, valid = trajectories.total(r), trajectories.once(r)
     best, second, leads = ops.segment_top(reward, r.group, valid)
+    leads = trajectories.summed(r, leads)
     lead = jnp.where((leads > 0) & jnp.isfinite(second), best - second, 0.0)
     return normalise.over(lead, ops.segment_std(reward, r.group, valid, 1) + epsilon) if scale else lead
 
@@ -90,7 +92,8 @@ def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegati
     """
     reference = ops.given(r.ref_logp, "charge_kl: the rollout has no ref_logp")
     d = ops.given(r.raw_logp, "charge_kl: the rollout has no raw_logp") - reference
-    return normalise.current(r) - coefficient * ops.reward_to_go(ops.kl_estimate(estimator, d * r.mask), r.mask)
+    cost = ops.kl_estimate(estimator, d * r.mask)
+    return normalise.current(r) - coefficient * trajectories.reward_to_go(r, paid=cost)
 
 
 @define.advantage(needs=types.Needs(reference=True))

@@ -6,10 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, idle, ops
+from rljax.transforms import define, idle, ops, trajectories
 from rljax.transforms.reward import shaping, steps
 
 Beyond = Literal["hold", "grow", "zero"]
+
+
+def _right(r: types.Rollout):
+    """Return bool [B], whether the total reward so far is positive."""
+    return trajectories.uncharged(r) > 0
 
 
 def _cosine(x):
@@ -38,7 +43,7 @@ def overlong(r, limit: types.Count, cache: types.Count, factor: types.NonNegativ
     excess = (ops.length(r) - (limit - cache)) / cache
     added = -factor * jnp.clip(excess, 0.0, None if beyond == "grow" else 1.0)
     if beyond == "zero":
-        added = jnp.where(ops.length(r) > limit, -r.reward, added)
+        added = jnp.where(ops.length(r) > limit, -trajectories.uncharged(r), added)
     return r.replace(reward=r.reward + added, parts={**r.parts, "overlong": added})
 
 
@@ -48,7 +53,7 @@ def min_max_length(r, weight: types.NonNegative = 1.0):
     length, shortest = ops.length(r), -shaping.largest(-ops.length(r), r)
     span = shaping.largest(length, r) - shortest
     lam = jnp.where(span > 0, 0.5 - shaping.over(length - shortest, span), 0.0)  # 0 where all are equally long
-    return r.reward + weight * jnp.where(r.reward > 0, lam, jnp.minimum(lam, 0.0))
+    return r.reward + weight * jnp.where(_right(r), lam, jnp.minimum(lam, 0.0))
 
 
 @define.reward(needs=shaping.GROUP)
@@ -59,13 +64,13 @@ def solve_rate_length(r, share: types.Fraction = 0.2, alpha: types.Fraction = 0.
     first among equals. GRPO-lambda (arXiv 2505.18086), whose alpha is not public.
     """
     valid = ops.valid_rows(r)
-    right = jnp.where(r.reward > 0, valid, 0.0)
+    right = jnp.where(_right(r), valid, 0.0)
     leads = ops.segment_first(r.group, valid)  # one row represents each group
     order = jnp.lexsort((-ops.segment_mean(right, r.group, valid), -leads))
     ahead = ops.segment_total(jnp.argsort(order).astype(leads.dtype) * leads, r.group)
     best = ahead < share * jnp.sum(leads) * (1 - 1e-6)  # 0.2 of 5 groups is 1, however it is rounded
     short = 1 - alpha * jax.nn.sigmoid(shaping.zscore(ops.length(r), r, right, 0))
-    return right * jnp.where(best, short, 1.0)
+    return trajectories.replaced(r, right * jnp.where(best, short, 1.0))
 
 
 @define.reward
@@ -82,7 +87,8 @@ def cosine_length(r, limit: types.Positive, correct: shaping.Pair = (0.5, 1.0), 
     """
     short = _cosine(jnp.minimum(ops.length(r), limit) / limit)
     paid = correct[0] + (correct[1] - correct[0]) * short
-    return jnp.where(r.reward > 0, paid, wrong[1] + (wrong[0] - wrong[1]) * short)
+    paid = jnp.where(_right(r), paid, wrong[1] + (wrong[0] - wrong[1]) * short)
+    return trajectories.replaced(r, paid.astype(r.reward.dtype))
 
 
 @define.reward(needs=shaping.GROUP)
@@ -91,17 +97,17 @@ def sibling_cosine(r, fallback: types.Positive = 750):
 
     L is the mean length of the group's right rows, ``fallback`` tokens where there are none.
     """
-    length, right = ops.length(r), jnp.where(r.reward > 0, ops.valid_rows(r), 0.0)
+    length, right = ops.length(r), jnp.where(_right(r), ops.valid_rows(r), 0.0)
     mean = ops.segment_mean(length, r.group, right)
     target = jnp.where(ops.segment_total(right, r.group) > 0, mean, fallback)
-    return r.reward - jnp.where(r.reward > 0, 0.0, 0.5) * _cosine(shaping.over(jnp.minimum(length, 2 * target), target))
+    return r.reward - jnp.where(_right(r), 0.0, 0.5) * _cosine(shaping.over(jnp.minimum(length, 2 * target), target))
 
 
 @define.reward(needs=define.reads("tag", "easy", siblings=True))
 def tag_cosine(r):
     """Add part "tag", and (1 + cos(pi len / group's longest)) / 2 to right rows with part "easy" 1. AdaCtrl (2025)."""
     short = _cosine(shaping.over(ops.length(r), shaping.largest(ops.length(r), r)))
-    return r.reward + ops.part(r, "tag") + jnp.where((ops.part(r, "easy") == 1) & (r.reward > 0), short, 0.0)
+    return r.reward + ops.part(r, "tag") + jnp.where((ops.part(r, "easy") == 1) & _right(r), short, 0.0)
 
 
 @define.reward(needs=define.reads("think"))
@@ -113,8 +119,9 @@ def mode_balance(r, limit: types.Fraction = 0.5, balance: types.NonNegative = 2.
     """
     think, valid = ops.part(r, "think") > 0, ops.valid_rows(r)
     thinking = jnp.sum(jnp.where(think, valid, 0.0)) / jnp.maximum(jnp.sum(valid), 1.0)
-    base = jnp.where(r.reward > 0, jnp.where(think, 1.0, 2.0), jnp.where(think, 0.0, -1.0))
-    return base - jnp.clip(balance * (jnp.where(think, thinking, 1 - thinking) - limit), 0.0, 1.0)
+    base = jnp.where(_right(r), jnp.where(think, 1.0, 2.0), jnp.where(think, 0.0, -1.0))
+    charge = jnp.clip(balance * (jnp.where(think, thinking, 1 - thinking) - limit), 0.0, 1.0)
+    return trajectories.replaced(r, (base - charge).astype(r.reward.dtype))
 
 
 @define.reward(needs=shaping.GROUP)
@@ -124,7 +131,7 @@ def length_zscore(r, alpha: types.NonNegative = 0.05, beta: types.NonNegative = 
     z is the z-score of the length in the group (ddof 0).
     """
     z = shaping.zscore(ops.length(r), r, ops.valid_rows(r), 0)
-    return r.reward + jnp.where(r.reward > 0, jnp.expm1(-alpha * z), -jnp.expm1(-beta * z))
+    return r.reward + jnp.where(_right(r), jnp.expm1(-alpha * z), -jnp.expm1(-beta * z))
 
 
 @define.reward
@@ -136,7 +143,8 @@ def budget_triangle(r, budget: types.Positive, correct: types.Number = 1.0, leng
       correct: weight of the reward.
       length: weight of the length.
     """
-    return correct * r.reward + length * jnp.maximum(1 - jnp.abs(ops.length(r) - budget) / budget, 0.0)
+    short = jnp.maximum(1 - jnp.abs(ops.length(r) - budget) / budget, 0.0)
+    return trajectories.replaced(r, correct * trajectories.uncharged(r) + length * short)
 
 
 def _is_zero(number: types.Number) -> bool:
@@ -154,7 +162,7 @@ def relative_length(r, output: types.NonNegative = 0.1, turns: types.NonNegative
     if not _is_zero(turns):
         count = jnp.sum(steps.turns(r)[1], axis=1)
         used = used + turns * shaping.over(count, shaping.largest(count, r))
-    return r.reward - ops.segment_mean(r.reward, r.group, ops.valid_rows(r)) * used
+    return r.reward - ops.segment_mean(trajectories.uncharged(r), r.group, trajectories.once(r)) * used
 
 
 @define.reward(needs=define.reads("length_gap"))
@@ -164,7 +172,7 @@ def length_gap(r, weight: types.NonNegative = 0.05, limit: types.Positive = 10.0
     In tokens of the answer alone. Source: General-Reasoner (arXiv 2505.14652).
     """
     charge = weight * jnp.minimum(jnp.abs(ops.part(r, "length_gap")), limit)
-    return jnp.where(r.reward > 0, r.reward - charge, r.reward)
+    return jnp.where(_right(r), r.reward - charge, r.reward)
 
 
 def _at_the_right(r: types.Rollout, mask):
@@ -215,4 +223,5 @@ def tail_repetition(r, penalty: types.NonNegative = 0.2, period_limit: types.Cou
 @define.reward
 def truncated(r, factor: types.Number = 0.0):
     """Multiply the reward of rows cut at the limit by ``factor``: ProRL's "stop properly", as in OpenRLHF."""
-    return jnp.where(shaping.field(r, "finish") == types.Finish.LENGTH, factor * r.reward, r.reward)
+    cut = trajectories.summed(r, (shaping.field(r, "finish") == types.Finish.LENGTH).astype(r.reward.dtype))
+    return shaping.pay_instead(r, cut > 0, factor * trajectories.uncharged(r))

@@ -1,11 +1,11 @@
 """Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 
 GROUP = define.reads(siblings=True)
 Pair = tuple[float, float]
@@ -63,7 +63,7 @@ def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.
       bias: added before the factor.
       limit: bound of the result's absolute value.
     """
-    return jnp.clip((r.reward + bias) * scale, -limit, limit)
+    return trajectories.replaced(r, jnp.clip((trajectories.uncharged(r) + bias) * scale, -limit, limit))
 
 
 @define.reward
@@ -77,13 +77,35 @@ def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseab
     """
     verdict, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
     failed = jnp.where(verdict == types.Outcome.UNPARSEABLE, unread, wrong)
-    return jnp.where(ops.correct(r), correct, failed)
+    return trajectories.replaced(r, jnp.where(trajectories.correct(r), correct, failed).astype(r.reward.dtype))
 
 
 @define.reward
 def unparseable(r, value: types.Number = -0.5):
     """Set the reward of rows whose answer could not be read to ``value``; other rows are unchanged."""
-    return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, value, r.reward)
+    unread = field(r, "outcome") == types.Outcome.UNPARSEABLE
+    return pay_instead(r, unread, jnp.full_like(r.reward, value))
+
+
+def pay_instead(r: types.Rollout, where: types.Array, reward: types.Array) -> types.Rollout:
+    """Return a rollout in which a reward replaces all that some rows were paid.
+
+    Args:
+      r: the rows.
+      where: bool ``[B]``, equal on the rows of a trajectory.
+      reward: ``[B]``.
+
+    Returns:
+      The rollout; other rows are unchanged.
+    """
+    other, token_reward = trajectories.replaced(r, reward), r.token_reward
+    if token_reward is not None:
+        charges = jnp.zeros_like(token_reward) if other.token_reward is None else other.token_reward
+        token_reward = jnp.where(where[:, None], charges, token_reward)
+    extra = {
+        name: jnp.where(where[:, None], other.extra[name], x) if name == "paid" else x for name, x in r.extra.items()
+    }
+    return r.replace(reward=jnp.where(where, reward, r.reward), token_reward=token_reward, extra=extra)
 
 
 def _names(weights: tuple[tuple[str, float], ...]) -> list[str]:
@@ -105,13 +127,13 @@ def require(r, part: str, threshold: types.Number = 0.5, otherwise: types.Number
       threshold: smallest value that keeps the reward.
       otherwise: reward of the other rows.
     """
-    return jnp.where(ops.part(r, part) >= threshold, r.reward, otherwise)
+    return pay_instead(r, ops.part(r, part) < threshold, jnp.full_like(r.reward, otherwise))
 
 
 @define.reward(needs=lambda a: define.reads(a["name"]))
 def mix_part(r, name: str, alpha: types.Fraction):
     """Mix the reward with a part: alpha r + (1 - alpha) part. Source: RLSP (2025)."""
-    return alpha * r.reward + (1 - alpha) * ops.part(r, name)
+    return trajectories.replaced(r, alpha * trajectories.uncharged(r) + (1 - alpha) * ops.part(r, name))
 
 
 @define.reward(needs=lambda a: define.reads(*_names(a["weights"]), siblings=True))
@@ -124,13 +146,13 @@ def decoupled(r, weights: tuple[tuple[str, float], ...], epsilon: types.NonNegat
       ddof: subtracted from the count in the variance.
     """
     scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
-    return sum(scores, jnp.zeros_like(r.reward))
+    return trajectories.replaced(r, sum(scores, jnp.zeros_like(r.reward)))
 
 
 @define.reward(needs=lambda a: define.reads(a["part"]))
 def exponential_distance(r, part: str, alpha: types.NonNegative):
     """Pay closeness: exp(-alpha |part|), the part a distance in any unit. Source: Time-R1 (2025)."""
-    return jnp.exp(-alpha * jnp.abs(ops.part(r, part)))
+    return trajectories.replaced(r, jnp.exp(-alpha * jnp.abs(ops.part(r, part))))
 
 
 def _readable(r: types.Rollout):
@@ -156,7 +178,8 @@ def majority_vote(r):
     Unparseable rows do not vote and are paid 0; of equally frequent answers the smallest id wins. Source: MM-UPT (arXiv
     2505.22453), whose release also counts "no answer" as one.
     """
-    return _agreement(r, jnp.ones_like(r.reward), ops.part(r, "answer").astype(r.group.dtype))
+    score = jnp.ones_like(r.reward)
+    return trajectories.replaced(r, _agreement(r, score, ops.part(r, "answer").astype(r.group.dtype)))
 
 
 @define.reward(needs=lambda a: define.reads("answer", siblings=True) | types.Needs(agents=a["models"] > 1))
@@ -170,7 +193,7 @@ def collective_vote(r, models: types.Count):
     model = ops.dense(r.group, (r.group if models == 1 else field(r, "agent")) % models)
     votes = ops.segment_total(readable, ops.dense(model, answer))
     most = largest(jnp.where(readable > 0, votes, 0.0), r, model)
-    return _agreement(r, over(most, ops.segment_total(readable, model)), answer)
+    return trajectories.replaced(r, _agreement(r, over(most, ops.segment_total(readable, model)), answer))
 
 
 @define.reward(needs=GROUP | types.Needs(behaviour=True))
@@ -182,15 +205,17 @@ def confidence_penalty(r):
     """
     c, valid = jnp.exp(ops.row_mean(field(r, "behaviour_logp"), r.mask)[:, 0]), ops.valid_rows(r)
     c = jnp.where(ops.length(r) > 0, c, 0.0)
-    importance = over(1.0, ops.segment_mean(over(r.reward, c), r.group, valid))
+    reward = trajectories.uncharged(r)
+    importance = over(1.0, ops.segment_mean(over(reward, c), r.group, valid))
     odds = over(c, jnp.maximum(importance, 2 * largest(c, r)) - c)
-    return r.reward - over((1 - r.reward) * odds, ops.segment_total(valid, r.group))
+    return r.reward - over((1 - reward) * odds, ops.segment_total(valid, r.group))
 
 
 @define.reward(needs=define.reads(extra=("reference_answer",)))
 def reference_likelihood(r):
     """Pay exp(sum_t log pi(y*_t)): trained tokens with extra["reference_answer"] 1. VeriFree (arXiv 2505.21493)."""
-    return jnp.exp(ops.row_sum(field(r, "raw_logp"), r.mask * ops.extra(r, "reference_answer"))[:, 0])
+    logp = ops.row_sum(field(r, "raw_logp"), r.mask * ops.extra(r, "reference_answer"))[:, 0]
+    return trajectories.replaced(r, jnp.exp(logp))
 
 
 def _row_max(x, mask):
@@ -224,22 +249,37 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
     """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335)."""
     success = ops.part(r, "solver_success")
     paid = jnp.where(success > 0, 1 - success, unsolved)
-    return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
+    paid = jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
+    return trajectories.replaced(r, paid.astype(r.reward.dtype))
 
 
-@define.reward(needs=define.reads("votes", siblings=True) | types.Needs(agents=True))
-def zero_sum_votes(r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1):
-    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by group.
+def _voting(a) -> types.Needs:
+    of_groups = a["key"] == "group"
+    return define.reads("votes", siblings=of_groups) | types.Needs(agents=True) | ops.key_needs(a["key"])
+
+
+@define.reward(needs=_voting)
+def zero_sum_votes(
+    r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1, key: Literal["group", "episode"] = "group"
+):
+    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by game.
 
     Psi = votes on the spy (agent 0) - mean votes on civilians, the part "votes"; 0 where either is missing. Votes on
     k spies are averaged and civilians get k beta Psi / n, so that the sum is 0. Vision-Zero (arXiv 2509.25541).
+
+    Args:
+      beta: weight of Psi.
+      lam: weight of a civilian's votes.
+      key: ids whose equality makes a game.
     """
     spy, votes, valid = field(r, "agent") == 0, ops.part(r, "votes"), ops.valid_rows(r)
-    spies, civilians = jnp.where(spy, valid, 0.0), jnp.where(spy, 0.0, valid)
-    k, n = ops.segment_total(spies, r.group), ops.segment_total(civilians, r.group)
-    mean = ops.segment_mean(votes, r.group, civilians)
-    psi = jnp.where(jnp.minimum(k, n) > 0, ops.segment_mean(votes, r.group, spies) - mean, 0.0)
-    return jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean))
+    game, once = ops.segments(r, key), trajectories.once(r)
+    spies, civilians = jnp.where(spy, once, 0.0), jnp.where(spy, 0.0, once)
+    k, n = ops.segment_total(spies, game), ops.segment_total(civilians, game)
+    mean = ops.segment_mean(votes, game, civilians)
+    psi = jnp.where(jnp.minimum(k, n) > 0, ops.segment_mean(votes, game, spies) - mean, 0.0)
+    paid = jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean))
+    return trajectories.replaced(r, jnp.where(valid > 0, paid, 0.0))
 
 
 @define.reward(needs=types.Needs(reference=True))
@@ -252,4 +292,5 @@ def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.
     if r.raw_logp is None or r.ref_logp is None:
         raise ValueError("reward.kl: the rollout has no raw_logp or no ref_logp")
     cost = -coefficient * ops.kl_estimate(estimator, (r.raw_logp - r.ref_logp) * r.mask) * r.mask
-    return cost if r.token_reward is None else r.token_reward + cost
+    paid = jnp.zeros_like(cost) if r.token_reward is None else r.token_reward
+    return r.replace(token_reward=paid + cost, extra={"paid": paid, **r.extra})

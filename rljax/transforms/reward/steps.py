@@ -1,10 +1,9 @@
 """Rewards of steps and turns: pieces that write ``token_reward`` and mostly leave the row's reward unchanged."""
 
-import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.reward import shaping
 
 PAID = types.Needs(token_reward=True)
@@ -50,8 +49,8 @@ def delta_process(r):
 @define.reward(needs=PAID)
 def gated(r, threshold: types.Number):
     """Make one reward of the row: R + 1[R >= threshold] sum_t r_t. Gated reward accumulation (arXiv 2508.10548)."""
-    dense = jnp.sum(_paid(r), axis=1)
-    return r.replace(reward=r.reward + jnp.where(r.reward >= threshold, dense, 0.0), token_reward=None)
+    dense, won = trajectories.summed(r, jnp.sum(_paid(r), axis=1)), trajectories.outcome(r)
+    return r.replace(reward=won + jnp.where(won >= threshold, dense, 0.0), token_reward=None)
 
 
 @define.reward(needs=TURNS)
@@ -61,8 +60,9 @@ def improvement(r, alpha: types.NonNegative = 10.0):
     Rows without a trained token in either turn get nothing more.
     """
     first, second = (jnp.where(shaping.field(r, "turn") == k, r.mask, 0.0) for k in (0, 1))
-    gain = jnp.sum(_paid(r) * (second - first), axis=1, keepdims=True) * jnp.max(first, axis=1, keepdims=True)
-    return _paid(r) + alpha * gain * ops.last_token(second)
+    gain = trajectories.summed(r, jnp.sum(_paid(r) * (second - first), axis=1))
+    began = trajectories.summed(r, jnp.max(first, axis=1)) > 0
+    return _paid(r) + alpha * jnp.where(began, gain, 0.0)[:, None] * ops.last_token(second)
 
 
 @define.reward(needs=TURNS)
@@ -85,14 +85,8 @@ def turn_returns(r, gamma: types.Fraction = 0.5):
     """
     ids, end = turns(r)
     missed = ops.segment_total(jnp.where(ops.extra(r, "match") == 1, 0.0, r.mask), ids)
-
-    def back(following, column):
-        reward, factor, last = column
-        following = jnp.where(last > 0, reward + factor * following, following)
-        return following, following * last
-
-    columns = (ops.segment_total(_paid(r), ids).T, jnp.where(missed > 0, 0.0, gamma).astype(end.dtype).T, end.T)
-    return jax.lax.scan(back, jnp.zeros_like(r.reward), columns, reverse=True)[1].T
+    factor = jnp.where(missed > 0, 0.0, gamma).astype(end.dtype)
+    return trajectories.reward_to_go(r, factor, ops.segment_total(_paid(r), ids), end)
 
 
 @define.reward(needs=lambda a: TURNS | ops.key_needs(a["key"]))

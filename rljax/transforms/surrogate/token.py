@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.language import errors
-from rljax.transforms import define, idle, ops, prepare
+from rljax.transforms import define, idle, ops, prepare, trajectories
 
 sg = jax.lax.stop_gradient
 
@@ -169,7 +169,7 @@ def implicit_negative(loss, r, s, prompt_weight: types.PromptWeight = "failure",
     implied = (1.0 - p * jnp.exp(d)) / (1.0 - p)
     implied = jnp.maximum(sg(implied), floor) + (implied - sg(implied))  # exactly floor, also where implied is huge
     weight = {"uniform": jnp.ones_like(p), "failure": 1.0 - p, "spread": jnp.sqrt((1.0 - p) / p)}[prompt_weight]
-    return weight * jnp.where(ops.correct(r)[:, None], -d, -jnp.log(implied))
+    return weight * jnp.where(trajectories.correct(r)[:, None], -d, -jnp.log(implied))
 
 
 @define.surrogate

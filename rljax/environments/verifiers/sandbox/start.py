@@ -145,3 +145,12 @@ def shared(unsafe: bool) -> Sandbox:
     sandbox = Sandbox(unsafe)
     atexit.register(sandbox.close)
     return sandbox
+
+
+def begin(job: Mapping[str, Any], limits: box.Limits, unsafe: bool) -> box.Box:
+    """Start a box in the sandbox of this process, or in a new one if the kernel has ended that."""
+    try:
+        return shared(unsafe).start(job, limits)
+    except SandboxError:
+        shared.cache_clear()
+        return shared(unsafe).start(job, limits)

@@ -1,0 +1,388 @@
+"""The task of a host world: its problems, and its texts as tokens."""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rljax import types
+from rljax.data import conversations, rows, tokenizers
+from rljax.environments import Split, worlds
+from rljax.environments.questions import splits
+from rljax.environments.worlds.host import Message, records, signatures, worker
+from rljax.language import dotted, messages, parse
+
+_ROUNDED = 16  # tokens to a multiple of which the longest prompt is rounded up
+_LOOKED_AT = 64  # problems of a split that are opened to make a corpus and to measure prompts
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostWorld:
+    """A task of several turns that a Python class on text answers; ``host_world`` makes it. One seat.
+
+    ``Episodes(task.make, ...)`` plays it. Prompts and demonstrations call the class in this process.
+    """
+
+    name: str
+    make: worker.Make
+    problems: Mapping[str, Sequence[Any]] = dataclasses.field(repr=False)  # examples by split
+    max_turns: int
+    turn_length: int  # tokens, its end included
+    reply_length: int  # tokens, with those of the chat template
+    prompt_length: int  # 0: once bound, that of the longest of the first problems, rounded up
+    length: int  # T; 0: as many tokens as the turns can need
+    template: bool | None
+    exact: bool
+    stored: str = ""  # the column with conversations to imitate
+    writer: conversations.Writer | None = dataclasses.field(default=None, repr=False)
+    host: bool = True
+    seats: int = 1
+    rows: worlds.Rows = "conversation"
+    anew: bool = False
+    extra: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def _instance(self) -> Any:
+        return self.make()
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """JSON schemas of the world's tools."""
+        return tuple(tool if isinstance(tool, Mapping) else _schema(tool) for tool in self._optional("tools", ()))
+
+    @property
+    def role(self) -> str:
+        """Role of messages that are given as a text."""
+        return self._optional("role", "user")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the numbers that answers have besides rewards."""
+        return tuple(self._optional("parts", ()))
+
+    @property
+    def turn_end(self) -> tuple[str, ...]:
+        """Texts that end a turn besides the tokenizer's stop tokens."""
+        return tuple(self._optional("turn_end", ()))
+
+    @property
+    def cut(self) -> bool:
+        """Whether an answer that is too long is cut; else its episode does not count."""
+        return bool(self._optional("cut", False))
+
+    @property
+    def completion_length(self) -> int:
+        """T, tokens of a row: turns and replies."""
+        return self.length or self.max_turns * self.turn_length + (self.max_turns - 1) * self.reply_length
+
+    def corpus(self) -> Iterator[str]:
+        """Yield what the world and its demonstrations say about the first problems, and ``corpus`` of the class."""
+        yield from self._optional("corpus", tuple)()
+        for index in range(min(_LOOKED_AT, self.size("train"))):
+            opening, turns = self._shown(index, "train")
+            yield from (message["content"] for message in opening)
+            for text, told in turns:
+                yield from (text, *(message["content"] for message in told))
+
+    def bind(self, tokenizer: tokenizers.Tokenizer) -> "HostWorld":
+        """Return a copy that writes in the tokens of a tokenizer.
+
+        Raises:
+          ValueError: a prompt of the first problems is too long, a reply has no room beside the tokens of the chat
+            template, or the template does not write conversations turn by turn.
+        """
+        writer = conversations.writer(tokenizer, self.template, self.tools)
+        size = min(_LOOKED_AT, self.size("train"))
+        openings = [self._opening(index, "train") for index in range(size)]
+        if self.exact:
+            writer.check(openings[0], (self.role,))
+        frame = len(writer.between([{"role": self.role, "content": ""}], stopped=False))
+        if frame >= self.reply_length:
+            raise ValueError(
+                f"reply_length={self.reply_length}: the chat template alone writes {frame} tokens between turns; set at"
+                f" least {frame + 1}"
+            )
+        longest = max(len(writer.prompt(opening)) for opening in openings)
+        if self.prompt_length and longest > self.prompt_length:
+            raise ValueError(f"prompt_length={self.prompt_length}: a prompt of {self.name!r} has {longest} tokens")
+        length = self.prompt_length or math.ceil(longest / _ROUNDED) * _ROUNDED
+        return dataclasses.replace(self, writer=writer, prompt_length=length)
+
+    def size(self, split: Split) -> int:
+        """Return the number of problems of a split."""
+        return len(self.problems[split])
+
+    def example(self, index: int, split: Split) -> Any:
+        """Return what ``reset`` gets for problem ``index``."""
+        return self.problems[split][int(index) % self.size(split)]
+
+    def opening(self, begun: records.Begun) -> list[int] | None:
+        """Return the ids of a prompt, or None if the episode did not begin or has more than ``prompt_length``."""
+        ids = self._bound.prompt(begun.messages) if begun.valid else []
+        return ids if 0 < len(ids) <= self.prompt_length else None
+
+    def reply(self, told: records.Told, stopped: bool = True) -> list[int] | None:
+        """Return the ids between a turn and the next one.
+
+        Args:
+          told: what follows the turn; the episode is not over.
+          stopped: whether the turn ends with a stop token of the tokenizer.
+
+        Returns:
+          At most ``reply_length`` ids; None if there are more, which makes the episode invalid. With ``cut`` the text
+          of the longest message is cut instead.
+        """
+        said = [dict(message) for message in told.messages]
+        ids = self._bound.between(said, stopped)
+        while self.cut and (over := len(ids) - self.reply_length) > 0:
+            longest = max(said, key=lambda message: len(message["content"]), default={"content": ""})
+            if not longest["content"]:
+                return None
+            content = self._bound.tokenizer.encode(longest["content"])
+            kept = self._bound.tokenizer.decode(content[: max(len(content) - over, 0)])
+            shorter = len(kept) < len(longest["content"]) and longest["content"].startswith(kept)
+            longest["content"] = kept if shorter else longest["content"][: len(longest["content"]) // 2]
+            ids = self._bound.between(said, stopped)
+        return ids if len(ids) <= self.reply_length else None
+
+    def prompts(self, index: Any, split: Split) -> types.Prompts:
+        """Return prompts ``index`` ``[P]`` as NumPy arrays, of worlds reset in this process; ``text`` says which."""
+        index = np.asarray(index, np.int32)
+        ids = [self._bound.prompt(self._opening(i, split)) for i in index.tolist()]
+        for i, row in zip(index.tolist(), ids, strict=True):
+            if len(row) > self.prompt_length:
+                raise ValueError(
+                    f"prompt_length={self.prompt_length}: {split} prompt {i} of {self.name!r} has {len(row)}"
+                )
+        record: Any = types.Prompts  # its fields are annotated as jax arrays
+        token, mask = tokenizers.padded(ids, self.prompt_length, self._bound.tokenizer.pad, left=True)
+        return record(token=token, mask=mask, index=index)
+
+    def demonstrations(self, index: Any, split: Split, key: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return conversations with the expert of the class, or those stored in the rows.
+
+        Args:
+          index: ``[P]`` int32.
+          split: of the problems.
+          key: not used: each problem has one demonstration.
+
+        Returns:
+          token ``[P, T]`` int32, right-padded, and mask ``[P, T]`` float32, 1 on the tokens of turns.
+
+        Raises:
+          ValueError: the class has no ``expert`` and the rows no conversation, or one is longer than T.
+        """
+        del key
+        ids, masks = [], []
+        for i in np.asarray(index).tolist():
+            row: list[int] = []
+            mask: list[int] = []
+            _, turns = self._shown(i, split)
+            if not turns:
+                raise ValueError(f"task {self.name!r} has no demonstrations: its class has no method expert()")
+            for number, (text, told) in enumerate(turns):
+                turn = self._bound.turn(text)
+                reply = self._bound.between(told) if number + 1 < len(turns) else []
+                row, mask = [*row, *turn, *reply], [*mask, *[1] * len(turn), *[0] * len(reply)]
+            if len(row) > self.completion_length:
+                raise ValueError(
+                    f"completion_length={self.completion_length}: the demonstration of {split} problem {i} of"
+                    f" {self.name!r} has {len(row)} tokens"
+                )
+            ids.append(row)
+            masks.append(mask)
+        token, _ = tokenizers.padded(ids, self.completion_length, self._bound.tokenizer.pad)
+        return token, tokenizers.padded(masks, self.completion_length, 0)[0].astype(np.float32)
+
+    def text(self, index: int, split: Split) -> str:
+        """Return prompt ``index`` as text: the contents of its messages."""
+        return "\n".join(message["content"] for message in self._opening(index, split))
+
+    def _optional(self, name: str, default: Any) -> Any:
+        return getattr(self._instance, name, default)
+
+    @property
+    def _bound(self) -> conversations.Writer:
+        if self.writer is None:
+            raise ValueError(f"tokenizer: world {self.name!r} has none; call world.bind(tokenizer) first")
+        return self.writer
+
+    def _opening(self, index: int, split: Split) -> tuple[Message, ...]:
+        return self._begin(worker.Instances(self.make), index, split)
+
+    def _begin(self, instances: worker.Instances, index: int, split: Split) -> tuple[Message, ...]:
+        begun = instances.begin(0, self.example(index, split), (0, 0))
+        if not begun.valid:
+            reason = begun.error.strip().splitlines()[-1]
+            raise ValueError(f"world {self.name!r}: {split} problem {index} does not begin: {reason}")
+        return begun.messages
+
+    def _shown(self, index: int, split: Split) -> tuple[Sequence[Message], list[tuple[str, Sequence[Message]]]]:
+        """Return the opening of a problem, and the turns of its demonstration with what follows each."""
+        example = self.example(index, split)
+        if self.stored and isinstance(example, Mapping) and example.get(self.stored):
+            return _stored(example[self.stored], f"{split} problem {index}")
+        instances = worker.Instances(self.make)
+        opening, turns = self._begin(instances, index, split), []
+        expert = getattr(instances.world(0), "expert", None)
+        while expert is not None and len(turns) < self.max_turns:
+            text = expert()
+            told = instances.step(0, len(turns), text)
+            if not told.valid:
+                reason = told.error.strip().splitlines()[-1]
+                raise ValueError(f"world {self.name!r}: the expert of {split} problem {index}: {reason}")
+            turns.append((text, told.messages))
+            if told.over:
+                break
+        return opening, turns
+
+
+def host_world(
+    make: Callable[..., Any],
+    arguments: Mapping[str, Any] | None = None,
+    path: Any = "",
+    examples: int = 0,
+    heldout: float | str = 0.1,
+    max_turns: int = 8,
+    turn_length: int = 64,
+    reply_length: int = 64,
+    prompt_length: int = 0,
+    completion_length: int = 0,
+    chat: bool | None = None,
+    exact: bool = True,
+    demonstration: str = "messages",
+    name: str = "",
+) -> HostWorld:
+    """Return the task of a class on text.
+
+    Args:
+      make: the class.
+      arguments: what its constructor gets by name.
+      path: files whose rows are the examples, as in ``rows.read``; '': the examples are numbers from 0 on.
+      examples: how many numbers; 0: the attribute ``examples`` of the class, else 1,000.
+      heldout: the fraction of examples that is held out, of rows by a hash; or held-out files.
+      max_turns: the most turns of an episode.
+      turn_length: the most tokens of a turn, its end included.
+      reply_length: the most tokens between two turns, those of the chat template included.
+      prompt_length: L, tokens; 0: the longest prompt of the first problems, rounded up.
+      completion_length: T, tokens of all turns and replies; 0: as many as the turns can need.
+      chat: write by the tokenizer's chat template: True, False, None (if it has one).
+      exact: refuse a chat template that writes earlier turns differently later, such as one that drops thoughts.
+      demonstration: the column with a conversation to imitate, of rows that have it.
+      name: of the task; '': that of the class.
+
+    Returns:
+      The task, not yet bound to a tokenizer.
+
+    Raises:
+      ValueError: an argument is out of range, or the class cannot be constructed.
+      FileNotFoundError: a file does not exist.
+    """
+    least = {"max_turns": 1, "turn_length": 1, "reply_length": 1, "prompt_length": 0, "completion_length": 0}
+    given = dict(zip(least, (max_turns, turn_length, reply_length, prompt_length, completion_length), strict=True))
+    for field, low in (*least.items(), ("examples", 0)):
+        value = examples if field == "examples" else given[field]
+        if value < low:
+            raise ValueError(f"{field}={value}: must be {low} or more")
+    if 0 < completion_length < turn_length:
+        raise ValueError(f"completion_length={completion_length}: a turn has up to {turn_length} tokens")
+    if not isinstance(heldout, str) and not 0 < heldout < 1:
+        raise ValueError(f"heldout={heldout}: must be above 0 and below 1, or a file")
+    shown = name or getattr(make, "__name__", "world").lower()
+    missing = [method for method in ("reset", "step") if not callable(getattr(make, method, None))]
+    if missing:
+        raise ValueError(f"world: {shown} has no method {missing[0]}; a host world has reset(example) and step(text)")
+    partial = functools.partial(make, **(arguments or {}))
+    problems = _rows(path, heldout) if path else _numbers(examples or getattr(make, "examples", 1000), heldout)
+    task = HostWorld(shown, partial, problems, *given.values(), template=chat, exact=exact, stored=demonstration)
+    try:
+        _ = task._instance, task.tools, task.role, task.parts, task.turn_end
+    except Exception as error:  # the class's own errors
+        raise ValueError(f"world: {shown} cannot be constructed: {type(error).__name__}: {error}") from error
+    return task
+
+
+def world(
+    module: str,
+    arguments: Mapping[str, Any] | None = None,
+    path: str | tuple[str, ...] = "",
+    examples: int = 0,
+    heldout: float | str = 0.1,
+    max_turns: int = 8,
+    turn_length: int = 64,
+    reply_length: int = 64,
+    prompt_length: int = 0,
+    completion_length: int = 0,
+    chat: bool | None = None,
+    exact: bool = True,
+    demonstration: str = "messages",
+) -> HostWorld:
+    """Return the task of your own class, ``world('my_module:MyWorld')``.
+
+    Args:
+      module: MODULE:CLASS; see ``environments.worlds.host`` for what the class has.
+      arguments: as in ``host_world``, like all that follow.
+      path: see there.
+      examples: see there.
+      heldout: see there.
+      max_turns: see there.
+      turn_length: see there.
+      reply_length: see there.
+      prompt_length: see there.
+      completion_length: see there.
+      chat: see there.
+      exact: see there.
+      demonstration: see there.
+
+    Returns:
+      The task, not yet bound to a tokenizer.
+    """
+    if ":" not in module:
+        raise ValueError(f"world: {messages.shown(module)} is not MODULE:CLASS")
+    with parse.resolving("world"):
+        make = dotted.world(module)
+    lengths = max_turns, turn_length, reply_length, prompt_length, completion_length
+    return host_world(make, arguments, path, examples, heldout, *lengths, chat, exact, demonstration)
+
+
+def _schema(tool: Any) -> Mapping[str, Any]:
+    return {"type": "function", "function": signatures.describe(tool)}
+
+
+def _numbers(count: int, heldout: float | str) -> dict[str, Sequence[Any]]:
+    if isinstance(heldout, str) or count < 2:
+        raise ValueError(f"examples={count}, heldout={heldout!r}: numbered problems need 2 or more, and a fraction")
+    held = min(max(round(count * heldout), 1), count - 1)
+    return {"train": range(count - held), "heldout": range(count - held, count)}
+
+
+def _rows(path: Any, heldout: float | str) -> dict[str, Sequence[Any]]:
+    train = [dict(row) for row in rows.read(path)]
+    if isinstance(heldout, str):
+        held = [dict(row) for row in rows.read(heldout)]
+        known = {json.dumps(row, sort_keys=True, default=str) for row in held}
+        train = [row for row in train if json.dumps(row, sort_keys=True, default=str) not in known]
+    else:
+        marks = [splits.number(json.dumps(row, sort_keys=True, default=str)) for row in train]
+        held = [row for row, mark in zip(train, marks, strict=True) if mark < heldout]
+        train = [row for row, mark in zip(train, marks, strict=True) if mark >= heldout]
+    if not (train and held):
+        raise ValueError(f"heldout={heldout!r}: leaves {len(train)} rows for training and {len(held)} held out")
+    return {"train": train, "heldout": held}
+
+
+def _stored(listed: Any, where: str) -> tuple[Sequence[Message], list[tuple[str, Sequence[Message]]]]:
+    """Split a stored conversation at its messages of the assistant."""
+    said = records.conversation(listed, "user", where)
+    first = next((n for n, message in enumerate(said) if message["role"] == "assistant"), len(said))
+    turns: list[tuple[str, list[Message]]] = []
+    for message in said[first:]:
+        if message["role"] == "assistant":
+            turns.append((message["content"], []))
+        else:
+            turns[-1][1].append(message)
+    return said[:first], list(turns)

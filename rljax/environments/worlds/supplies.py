@@ -1,0 +1,27 @@
+"""What the rows of a world hold beyond those of a task of one turn, for the algorithms that read it."""
+
+from rljax.environments import Task
+
+
+def supplies(task: Task) -> frozenset[str]:
+    """Return what the rows of a task hold beyond the defaults, by the names of ``types.Source.supplies``.
+
+    "token_reward" and "turns" for several turns; "agents" for several seats; "episodes" for several rows an episode:
+    chapters, or several seats; "domains" where the world has an attribute ``domains`` above 1; and the names of
+    ``World.extra``. A task of one turn supplies "token_reward" or "domains" if its attribute ``supplies`` says so.
+    """
+    names = {*getattr(task, "supplies", ())}
+    if getattr(task, "max_turns", 1) > 1:
+        names |= {"token_reward", "turns"}
+    if getattr(task, "seats", 1) > 1:
+        names |= {"agents", "episodes"}
+    if getattr(task, "rows", "") == "chapters" and getattr(task, "max_turns", 1) > 1:
+        names.add("episodes")
+    if getattr(task, "domains", 1) > 1:
+        names.add("domains")
+    return frozenset({*names, *getattr(task, "extra", ())})
+
+
+def shared(task: Task) -> bool:
+    """Return whether the samples of a prompt face the same problem, so that they can be compared."""
+    return not (getattr(task, "max_turns", 0) > 0 and getattr(task, "anew", False))

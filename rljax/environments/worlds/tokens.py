@@ -1,0 +1,158 @@
+"""What worlds of tokens share: defaults of the contract, texts as tokens, and rows of tokens put together."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import types
+from rljax.data import tokenizers
+from rljax.environments import Split
+from rljax.environments import worlds as contract
+from rljax.environments.worlds import demonstrations
+
+Array = types.Array
+Piece = tuple[Array, Array]  # token [K] int32 and mask [K], above 0 where there is a token
+
+
+class TokenWorld(abc.ABC):
+    """Defaults of ``worlds.World``, and its methods that follow from ``begin``, ``prompt`` and ``expert``."""
+
+    host = False
+    seats: int = 1
+    turn_end: tuple[str, ...] = ()
+    anew: bool = False
+    extra: tuple[str, ...] = ()
+
+    @abc.abstractmethod
+    def begin(self, index: Array, split: Split, key: types.Key) -> Any:
+        """Return the state of problem ``index``."""
+
+    @abc.abstractmethod
+    def prompt(self, state: Any, seat: Array) -> Piece:
+        """Return what a seat reads first: token and mask ``[L]``."""
+
+    @abc.abstractmethod
+    def expert(self, state: Any, seat: Array, key: types.Key) -> Piece:
+        """Return the turn of a demonstration: token and mask ``[turn_length]``."""
+
+    def prompts(self, index: Array, split: Split) -> types.Prompts:
+        """Return prompts ``index`` ``[P]`` of seat 0, of problems begun with key 0."""
+        token, mask = jax.vmap(lambda i: self.prompt(self.begin(i, split, jax.random.key(0)), jnp.int32(0)))(index)
+        return types.Prompts(token=token, mask=mask, index=index)
+
+    def demonstrations(self, index: Array, split: Split, key: types.Key) -> Piece:
+        """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
+        rows = demonstrations.conversations(self, index, split, key)  # pyright: ignore[reportArgumentType]  a subclass
+        return rows.token[:, 0], rows.mask[:, 0]
+
+
+def width(text: str) -> int:
+    """Return the most tokens that a text has with any tokenizer that has a token for every byte or character."""
+    return len(text.encode())
+
+
+def ids(tokenizer: tokenizers.Tokenizer | None, text: str, field: str) -> np.ndarray:
+    """Return the tokens of a text in the middle of a row.
+
+    Args:
+      tokenizer: of the world.
+      text: what a world tells or an expert writes.
+      field: the setting that holds the text, for the message.
+
+    Returns:
+      int32 ``[K]``, K at most ``width(text)``.
+
+    Raises:
+      ValueError: there is no tokenizer, or it cannot write the text.
+    """
+    if tokenizer is None:
+        raise ValueError("tokenizer: the world has none; call world.bind(tokenizer) first")
+    tokens = tokenizers.continuation(tokenizer, "\n", text)
+    written = tokenizer.decode(tokens)
+    if tokenizer.unk in tokens or written != text or len(tokens) > width(text):
+        raise ValueError(f"{field}: {text!r} is {written!r} in the tokens of this tokenizer; train it on the corpus")
+    return np.asarray(tokens, np.int32)
+
+
+def piece(token: np.ndarray) -> Piece:
+    """Return tokens that are all there."""
+    return jnp.asarray(token, jnp.int32), jnp.ones((len(token),), jnp.float32)
+
+
+def masked(part: Piece, condition: Array | bool) -> Piece:
+    """Return a piece that is there only under a condition."""
+    return part[0], part[1] * jnp.asarray(condition, jnp.float32)
+
+
+def join(pieces: Sequence[Piece], length: int, pad: int, *, side: str = "right") -> Piece:
+    """Put pieces behind one another, without the positions where there is no token.
+
+    Args:
+      pieces: any number of them.
+      length: K of the result; with padding at the right the last tokens are dropped, at the left the first ones.
+      pad: token id of the positions without a token.
+      side: of the padding, "right" or "left".
+
+    Returns:
+      token ``[length]`` int32 and mask ``[length]`` float32.
+    """
+    token = jnp.concatenate([t.astype(jnp.int32) for t, _ in pieces])
+    there = jnp.concatenate([m > 0 for _, m in pieces])
+    order = jnp.argsort(there if side == "left" else ~there, stable=True)
+    token, there = token[order], there[order]
+    spare = (max(length - len(token), 0), 0) if side == "left" else (0, max(length - len(token), 0))
+    token, there = jnp.pad(token, spare), jnp.pad(there, spare)
+    kept = slice(len(token) - length, None) if side == "left" else slice(length)
+    token, there = token[kept], there[kept]
+    return jnp.where(there, token, pad), there.astype(jnp.float32)
+
+
+def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, **fields: Any) -> contract.Reply:
+    """Return a reply.
+
+    Args:
+      world: whose sizes the reply has.
+      part: what is told, token and mask ``[K]``, or ``[seats, K]`` where seats are told different things.
+      verdict: of one row, for ``outcome``, ``valid`` and ``domain``.
+      **fields: further fields of the reply; a field ``[seats]`` may be a scalar.
+
+    Returns:
+      The reply, every field in its shape and dtype.
+    """
+    each = {"reward": jnp.float32, "outcome": jnp.int32}
+    one = {"valid": jnp.float32, "done": bool, "truncated": bool, "next_seat": jnp.int32, "domain": jnp.int32}
+    values: dict[str, Any] = {"valid": 1.0, "done": False, "truncated": False, "next_seat": 0, "domain": 0}
+    values |= {"reward": 0.0, "outcome": int(types.Outcome.WRONG)}
+    if verdict is not None:
+        values |= {"outcome": verdict.outcome[0], "valid": valid(verdict)}
+        values |= {} if verdict.domain is None else {"domain": verdict.domain[0]}
+    values |= fields
+    shape = (world.seats, world.reply_length)
+    token, mask = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32)
+    if part is not None:
+        missing = world.reply_length - part[0].shape[-1]
+        spare = [(0, 0)] * (part[0].ndim - 1) + [(0, missing)]
+        token, mask = (jnp.broadcast_to(jnp.pad(jnp.atleast_1d(x), spare), shape) for x in part)
+
+    def seated(x: Any) -> Array:
+        return jnp.broadcast_to(jnp.asarray(x, jnp.float32), (world.seats,))
+
+    return contract.Reply(
+        token=token,
+        mask=mask.astype(jnp.float32),
+        parts={name: seated(x) for name, x in values.pop("parts", {}).items()},
+        extra=values.pop("extra", {}),
+        **{name: jnp.broadcast_to(jnp.asarray(values[name], dtype), (world.seats,)) for name, dtype in each.items()},
+        **{name: jnp.asarray(values[name], dtype) for name, dtype in one.items()},
+    )
+
+
+def valid(verdict: types.Verdict) -> Array:
+    """Return 0 where the verifier of one row failed, else 1: a float32 scalar."""
+    outcome = verdict.outcome[0]
+    failed = (outcome == types.Outcome.CRASHED) | (outcome == types.Outcome.TIMED_OUT)
+    return jnp.where(failed, 0.0, 1.0)

@@ -1,0 +1,135 @@
+"""Exact NashConv of strategies for Kuhn poker, and the strategy that a language policy plays."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from rljax.data import tokenizers
+from rljax.environments.worlds.text import TextWorld
+from rljax.run import episodes
+
+Floats = npt.NDArray[np.float64]
+CARDS = "JQK"
+History = tuple[str, ...]
+HISTORIES: tuple[History, ...] = ((), ("check", "bet"), ("check",), ("bet",))
+INFORMATION = tuple((card, history) for history in HISTORIES for card in CARDS)  # the order of a strategy's numbers
+_DEALS = np.array(list(itertools.permutations(range(3), 2)))  # [6, 2], cards of the two players
+_WIN = np.where(_DEALS[:, 0] > _DEALS[:, 1], 1.0, -1.0)
+
+
+def moves(history: History) -> tuple[str, str]:
+    """Return the legal moves after a history: that without a chip, and that with one."""
+    return ("fold", "call") if history[-1:] == ("bet",) else ("check", "bet")
+
+
+def value(strategy: npt.ArrayLike) -> float:
+    """Return the expected reward of the first player, in chips.
+
+    Args:
+      strategy: ``[12]``, the probability of putting a chip into the pot at each of ``INFORMATION``.
+    """
+    return float(np.sum(_walk(_checked(strategy), (), np.full(6, 1 / 6), None)))
+
+
+def best_response(strategy: npt.ArrayLike, player: int) -> float:
+    """Return the largest expected reward of a player, 0 or 1, against the other player's strategy, in chips."""
+    return float(np.sum(_walk(_checked(strategy), (), np.full(6, 1 / 6), player)))
+
+
+def nashconv(strategy: npt.ArrayLike) -> float:
+    """Return how much both players together could gain by a best response; 0 in an equilibrium.
+
+    ``sum_i max_s u_i(s, strategy_-i) - u_i(strategy)``; the second terms sum to 0. Exploitability is half of it.
+    Source: Lanctot et al., A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning, arXiv 1711.00832.
+
+    Args:
+      strategy: ``[12]``, as in ``value``.
+
+    Returns:
+      NashConv, in chips.
+
+    Raises:
+      ValueError: not 12 probabilities.
+    """
+    return best_response(strategy, 0) + best_response(strategy, 1)
+
+
+def strategy(world: TextWorld, logprob: Callable[[Sequence[int], Sequence[int]], float]) -> tuple[Floats, Floats]:
+    """Return the strategy that a language policy plays in Kuhn poker, by scoring every legal move.
+
+    Args:
+      world: ``game("kuhn_poker")`` with two seats, bound to a tokenizer.
+      logprob: ``(context, move) -> log-probability`` of the tokens of a move, its end included, after the tokens that a
+        seat has read and written.
+
+    Returns:
+      The strategy ``[12]`` at ``INFORMATION``, normalized over the two legal moves, and the probability ``[12]`` of
+      these two together, which is that of a legal turn.
+
+    Raises:
+      ValueError: another world.
+    """
+    if world.name != "kuhn_poker" or world.seats != 2:
+        raise ValueError(f"world: got {world.name!r} with {world.seats} seats, must be game('kuhn_poker') with 2")
+    functions = episodes.functions(world)
+    chip, legal = [], []
+    for card, history in INFORMATION:
+        context = _context(world, functions, CARDS.index(card), history)
+        without, put = (logprob(context, _tokens(world, move)) for move in moves(history))
+        legal.append(np.exp(np.logaddexp(without, put)))
+        chip.append(special.expit(put - without))
+    return np.array(chip), np.array(legal)
+
+
+def _context(world: TextWorld, functions: episodes.Functions, card: int, history: History) -> list[int]:
+    """Return what the seat to move has read and written, if it has a card and the moves so far are a history."""
+    seat = len(history) % 2
+    other = (card + 1) % 3
+    state = functions.begin(0, "train", 0)
+    cards = np.array([card, other] if seat == 0 else [other, card], np.int32)
+    state = {**state, "game": state["game"].replace(_cards=cards)}
+    episode = episodes.Episode(functions, state)
+    for move in history:
+        episode.step(_tokens(world, move))
+    return episode.context(seat)
+
+
+def _tokens(world: TextWorld, move: str) -> list[int]:
+    tokenizer = world.tokenizer
+    if tokenizer is None:
+        raise ValueError("world: has no tokenizer; call world.bind(tokenizer) first")
+    return [*itertools.chain(*(tokenizers.continuation(tokenizer, "\n", c) for c in move)), tokenizer.eos]
+
+
+def _walk(strategy: Floats, history: History, reach: Floats, responder: int | None) -> Floats:
+    """Return the reward of each deal times its reach, [6], to the responder, who plays best; None: to player 0."""
+    if (paid := _paid(history)) is not None:
+        return reach * paid * (-1 if responder == 1 else 1)
+    player = len(history) % 2
+    card = _DEALS[:, player]
+    without, chip = ((*history, move) for move in moves(history))
+    if player != responder:
+        p = strategy[3 * HISTORIES.index(history) + card]
+        return _walk(strategy, without, reach * (1 - p), responder) + _walk(strategy, chip, reach * p, responder)
+    both = np.stack([_walk(strategy, h, reach, responder) for h in (without, chip)])
+    best = np.array([np.argmax(both[:, card == c].sum(axis=1)) for c in range(3)])  # one move for all deals of a card
+    return both[best[card], np.arange(6)]
+
+
+def _paid(history: History) -> Floats | None:
+    """Return what player 0 gets in each deal, [6]; None if the game goes on."""
+    if history[-1:] == ("fold",):
+        return np.full(6, 1.0 if len(history) == 2 else -1.0)
+    if history[-1:] == ("call",):
+        return 2 * _WIN
+    return _WIN if history == ("check", "check") else None
+
+
+def _checked(strategy: npt.ArrayLike) -> Floats:
+    array = np.asarray(strategy, np.float64)
+    if array.shape != (12,) or not np.all((array >= 0) & (array <= 1)):
+        raise ValueError(f"strategy: got {np.shape(strategy)}, must be 12 probabilities")
+    return array

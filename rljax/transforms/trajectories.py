@@ -1,0 +1,170 @@
+"""What one player did in one episode, over one row or several: ids, totals, returns, statistics that count it once.
+
+A trajectory is the rows that share ``Rollout.episode`` and ``Rollout.agent``, in the order of the batch; without
+episodes each row is one. Its total is the reward of the row, which every row of an episode repeats, and everything that
+was paid at tokens of any of its rows. With one row an episode all of this is what the row alone gives, bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import ops
+
+Array = types.Array
+
+
+def ids(rollout: types.Rollout) -> Array:
+    """Return [B] int32, equal on the rows of a trajectory."""
+    if rollout.episode is None:
+        return jnp.arange(rollout.mask.shape[0], dtype=jnp.int32)
+    return rollout.episode if rollout.agent is None else ops.dense(rollout.episode, rollout.agent)
+
+
+def summed(rollout: types.Rollout, x: Array) -> Array:
+    """Return the sum of ``x`` [B] over the valid rows of each trajectory, at every row of it."""
+    if rollout.episode is None:
+        return x
+    valid = ops.valid_rows(rollout)
+    return jnp.where(valid > 0, ops.segment_total(jnp.where(valid > 0, x, 0.0), ids(rollout)), x)
+
+
+def total(rollout: types.Rollout) -> Array:
+    """Return [B], the row's reward and all that was paid at tokens of its trajectory."""
+    if rollout.token_reward is None:
+        return ops.reward(rollout)
+    return ops.reward(rollout) + summed(rollout, ops.row_sum(rollout.token_reward, rollout.mask)[:, 0])
+
+
+def uncharged(rollout: types.Rollout) -> Array:
+    """Return [B], ``total`` without what ``reward.kl`` has charged, for a sign that says whether the answer is right.
+
+    ``interpreter.transform`` leaves it in extra["uncharged"], since a loss sees a part of the rows.
+    """
+    paid = rollout.extra.get("paid", rollout.token_reward)
+    if "uncharged" in rollout.extra or paid is None:
+        return rollout.extra.get("uncharged", ops.reward(rollout))
+    return ops.reward(rollout) + summed(rollout, ops.row_sum(paid, rollout.mask)[:, 0])
+
+
+def outcome(rollout: types.Rollout) -> Array:
+    """Return [B], the row's reward without what its tokens are paid; 1 where it is 0 and the row is correct.
+
+    Rows of a world are paid at tokens alone, and their reward is 0: then the verdict says how the episode ended.
+    """
+    if rollout.outcome is None or rollout.token_reward is None:
+        return ops.reward(rollout)
+    won = (ops.reward(rollout) == 0) & (rollout.outcome == types.Outcome.CORRECT)
+    return jnp.where(won, jnp.ones_like(rollout.reward), rollout.reward)
+
+
+def replaced(rollout: types.Rollout, reward: Array) -> types.Rollout:
+    """Return a rollout whose ``total`` is ``reward`` [B], equal on the rows of a trajectory; charges stay."""
+    paid = rollout.extra.get("paid")
+    if rollout.token_reward is None or paid is None:
+        return rollout.replace(reward=reward, token_reward=None)
+    extra = {**rollout.extra, "paid": jnp.zeros_like(paid)}
+    return rollout.replace(reward=reward, token_reward=rollout.token_reward - paid, extra=extra)
+
+
+def correct(rollout: types.Rollout) -> Array:
+    """Return bool [B]: the verifier's outcome, or a total reward above 0 where it gave none (``UNJUDGED``)."""
+    if rollout.outcome is None:
+        return uncharged(rollout) > 0
+    unjudged = (rollout.outcome == types.Outcome.UNJUDGED) & (uncharged(rollout) > 0)
+    return unjudged | (rollout.outcome == types.Outcome.CORRECT)
+
+
+def once(rollout: types.Rollout, weight: Array | None = None) -> Array:
+    """Return [B], ``weight`` (None: 1 on valid rows) on the first row with weight of each trajectory, 0 on others."""
+    weight = ops.valid_rows(rollout) if weight is None else weight
+    return weight if rollout.episode is None else ops.segment_first(ids(rollout), weight)
+
+
+def _following(rollout: types.Rollout) -> tuple[Array, Array]:
+    """Return [B], the next valid row of each row's trajectory or -1, and how many rows follow in the longest."""
+    counted = ops.valid_rows(rollout) > 0
+    number, place = ids(rollout), jnp.arange(rollout.mask.shape[0])
+    order = jnp.lexsort((place, number, ~counted))  # rows that do not count stand last
+    same = (number[order][1:] == number[order][:-1]) & counted[order][1:] & counted[order][:-1]
+    after = jnp.concatenate([jnp.where(same, order[1:], -1), jnp.full((1,), -1, order.dtype)])
+    rows = ops.segment_total(counted.astype(jnp.int32), number)
+    return jnp.zeros_like(after).at[order].set(after), jnp.max(jnp.where(counted, rows, 1)) - 1
+
+
+def _linked(rollout: types.Rollout, back: Callable[[Any], tuple[Any, Array]], end: Any) -> Array:
+    """Run a recurrence from the last token of each trajectory to its first.
+
+    Args:
+      rollout: the rows.
+      back: the recurrence within rows: takes what follows a row, a tree of ``[B]``, and returns (the same at the row's
+        first token, the result ``[B, T]``).
+      end: what follows a trajectory.
+
+    Returns:
+      The result. Rows whose tokens are not paid are judged as wholes: each of them is a trajectory here.
+    """
+    if rollout.episode is None or rollout.token_reward is None:
+        return back(end)[1]
+    following, count = _following(rollout)
+
+    def earlier(_: Array, start: Any) -> Any:
+        return jax.tree.map(lambda x, last: jnp.where(following >= 0, x[following], last), back(start)[0], end)
+
+    return back(jax.lax.fori_loop(0, count, earlier, end))[1]
+
+
+def _at_first(x: Array, mask: Array, end: Array) -> Array:
+    """Return [B], ``x`` [B, T] at the first token with mask 1, or ``end`` where there is none."""
+    return jnp.where(jnp.any(mask > 0, axis=1), ops.row_sum(x, ops.first_token(mask))[:, 0], end)
+
+
+def reward_to_go(
+    rollout: types.Rollout, gamma: Array | float = 1.0, paid: Array | None = None, mask: Array | None = None
+) -> Array:
+    """Return ``ops.reward_to_go`` up to the end of the trajectory.
+
+    Args:
+      rollout: the rows.
+      gamma: discount of a step, in [0, 1].
+      paid: ``[B, T]``, the reward of each token; None: ``ops.token_rewards``.
+      mask: ``[B, T]``, 1 on the tokens that are steps; None: those of the rollout.
+
+    Returns:
+      ``[B, T]``, 0 where ``mask`` is 0.
+    """
+    paid, mask = ops.token_rewards(rollout) if paid is None else paid, rollout.mask if mask is None else mask
+
+    def back(end: Array) -> tuple[Array, Array]:
+        out = ops.reward_to_go(paid, mask, gamma, end)
+        return _at_first(out, mask, end), out
+
+    return _linked(rollout, back, jnp.zeros_like(paid[:, 0]))
+
+
+def gae(
+    rollout: types.Rollout, paid: Array, value: Array, mask: Array, gamma: Array | float, lam: Array | float
+) -> Array:
+    """Return ``ops.gae`` over trajectories: the first value of the next row follows the last token of a row.
+
+    Args:
+      rollout: the rows.
+      paid: ``[B, T]``, the reward of each token.
+      value: ``[B, T]``, the critic's estimate before the token.
+      mask: ``[B, T]``, 1 on the tokens that are steps.
+      gamma: discount of a step, in [0, 1].
+      lam: lambda, in [0, 1]; also ``[B]``, one for each row.
+
+    Returns:
+      ``[B, T]``, 0 where ``mask`` is 0.
+    """
+
+    def back(end: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+        out = ops.gae(paid, value, mask, gamma, lam, end)
+        return (_at_first(value, mask, end[0]), _at_first(out, mask, end[1])), out
+
+    zero = jnp.zeros_like(paid[:, 0])
+    return _linked(rollout, back, (zero, zero))
