@@ -119,9 +119,6 @@ def expected_ascent(recipe, luck, r, first, table):
     each = order.size // len(cases)
     batch = jax.tree.map(lambda x: jnp.asarray(x[order]), r.replace(action=None))
     weight = np.repeat(probability("conversation" if each == 1 else "chapters", luck, table), each)
-    if each > 1:  # a turn follows what the whole episode is paid
-        total = np.array([sum(pay) for _, _, pay in cases])
-        batch = batch.replace(reward=jnp.asarray(np.repeat(total, each), jnp.float32), token_reward=None)
     batch = batch.replace(group=jnp.arange(order.size), episode=jnp.arange(order.size) // each)
 
     @jax.jit
@@ -136,8 +133,7 @@ def expected_ascent(recipe, luck, r, first, table):
 
         return jax.grad(loss)(batch.behaviour_logp)
 
-    trained = np.sum(np.sum(r.mask[order] * r.valid[order][:, None], axis=1) > 0)
-    gradient = -np.asarray(slope(batch), np.float64) * weight[:, None] * trained
+    gradient = -np.asarray(slope(batch), np.float64) * weight[:, None] * len(cases)  # a mean over episodes
     assert np.all(gradient[r.mask[order] == 0] == 0)  # replies and padding, exactly
     prompt, token = r.context.token[order], r.action.token[order]
     used = np.arange(token.shape[1])[None, :] < r.action.length[order][:, None]
