@@ -8,10 +8,10 @@ import random
 import re
 
 import numpy as np
-import on_device
 import pytest
 
 from rljax import types
+from tests import on_device
 
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE
 

@@ -12,11 +12,11 @@ import re
 
 import jax
 import numpy as np
-import on_device
 import pytest
 
 from rljax import environments, types
 from rljax.environments.problems import rules
+from tests import on_device
 
 ROWS = 800  # of every batch, so that a task compiles once
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE

@@ -6,13 +6,13 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import on_device
 import pytest
 
 from rljax import environments, sampling, types
 from rljax.data import tokenizers
 from rljax.environments import characters
 from rljax.sampling import stopping
+from tests import on_device
 from tests import test_public_tokenizer as public
 
 CORRECT, WRONG, UNPARSEABLE = types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE

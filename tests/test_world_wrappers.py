@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
 from rljax import environments, types
 from rljax.config import resolve
@@ -17,6 +16,7 @@ from rljax.data import tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import demonstrations, single
 from rljax.language import parse
+from tests import tiny
 
 CORRECT, WRONG, UNPARSEABLE = (int(o) for o in (types.Outcome.CORRECT, types.Outcome.WRONG, types.Outcome.UNPARSEABLE))
 SUMS = "arithmetic(digits=1, working=False, noise=0.5)"

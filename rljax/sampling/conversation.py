@@ -308,9 +308,13 @@ def converse(
     shapes.check({"prompts.mask": prompts.mask}, (count, width), "[P, L] of prompts.token")
     if config.compact and (axis_name is not None or world.seats > 1):
         raise ValueError(f"sampler.compact = {config.compact}: expected 0 for a world of several seats and inside vmap")
+    alone = world.seats == 1
+    if alone and world.max_turns == 1 and length == world.turn_length:
+        each = {"samples": rows // count, "length": length, "axis_name": axis_name}
+        sample = decode.generate(model, params, prompts, keys, config, ends, **each)
+        return _answered(world, begin(world, states, ends), sample, keys, ends)
     processors = processors_lib.build(config)
     weights, talk = model.decode_params(params), begin(world, states, ends)
-    alone = world.seats == 1
     # A seat may wait before its first token, whose logits are those after its prompt: so the last token is read later.
     read = width if alone else width - 1
     token, mask = prompts.token[:, :read], prompts.mask[:, :read]
@@ -336,6 +340,15 @@ def converse(
         driver.active,
     )
     return _without_waiting(sample, length, not alone), talk
+
+
+def _answered(
+    world: World, talk: Talk, sample: samples_lib.Sample, keys: types.Key, ends: stopping.Ends
+) -> tuple[samples_lib.Sample, Talk]:
+    """Let a world of one turn answer completions, after the loop."""
+    talk = dataclasses.replace(talk, written=sample.token, count=sample.length, length=sample.length)
+    talk = answer(world, ends, talk, keys, jnp.ones(talk.over.shape, bool))
+    return dataclasses.replace(sample, turn=jnp.zeros(sample.token.shape, jnp.int32)), talk
 
 
 def _columns(world: World, length: int) -> int:

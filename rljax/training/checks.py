@@ -114,7 +114,8 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
     rows, state = interpreter.transform(algorithm, rows, state, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
-    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=getattr(setup.task, "max_turns", 1) > 1)
+    turns = getattr(setup.task, "max_turns", 1) > 1
+    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=turns)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)

@@ -173,10 +173,11 @@ def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: conversati
       The rows.
     """
     row = jnp.arange(rows.reward.size, dtype=jnp.int32)
+    one = talk.paid.shape[1] == 1  # a world of one turn pays the row, as a task does
     return rows.replace(
         turn=out.turn,
-        token_reward=conversation.token_reward(out, talk),
-        reward=talk.unearned,
+        token_reward=None if one else conversation.token_reward(out, talk),
+        reward=talk.unearned + talk.paid[:, 0] if one else talk.unearned,
         outcome=talk.outcome,
         parts=talk.parts,
         valid=ops.repeat(talk.valid, seats),

@@ -79,7 +79,7 @@ def sampled(rows: types.Rollout) -> sampling.Sample:
     assert rows.action is not None and rows.action.length is not None
     zero, reported = jnp.zeros((), jnp.int32), {name: getattr(rows, name) for name in _REPORTED}
     kept, length = rows.action.kept, rows.action.length
-    turn = None if rows.token_reward is None else rows.turn  # only worlds pay tokens
+    turn = None if rows.action.state is None else rows.turn  # of conversations only
     return sampling.Sample(
         token=rows.action.token, kept=kept, length=length, turn=turn, steps=zero, slots=zero, **reported
     )

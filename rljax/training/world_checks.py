@@ -102,7 +102,7 @@ def rows(world: worlds.World, blank: types.Rollout) -> types.Rollout:
     number, whole = blank.mask, jnp.zeros(blank.mask.shape, jnp.int32)
     return blank.replace(
         turn=whole,
-        token_reward=number,
+        token_reward=None if world.max_turns == 1 else number,
         parts=dict.fromkeys(world.parts, blank.reward),
         extra={**blank.extra, **dict.fromkeys(world.extra, number)},
     )
