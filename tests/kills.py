@@ -55,6 +55,9 @@ def get_config(task):
     if task == "host":
         config.task = "gsm8k(path={folder!r}, prompt_length=40, completion_length=8)"
         config.verifier.workers = 1
+    if task == "world":
+        config.task = "tests.worlds.two_turns()"
+        config.seam.source = "partial(segment=2, oversample=2)"
     return config
 """
 
@@ -305,7 +308,7 @@ def campaign(folder: pathlib.Path, kills: int, terms: int, seed: int, jobs: int,
       terms: number of SIGTERMs.
       seed: of the moments.
       jobs: number of runs at a time.
-      tasks: "device", "host" or both.
+      tasks: some of "device", "host" and "world", whose conversations are sampled in segments.
       length: number of signals that hit one run.
 
     Returns:

@@ -124,12 +124,12 @@ class World(Task, Protocol):
 
 def in_turns(task: Task) -> TypeGuard[World]:
     """Return whether a task is a ``World``, which runs inside the compiled program."""
-    return getattr(task, "max_turns", 0) > 0 and not task.host
+    return hasattr(task, "max_turns") and not task.host
 
 
 def on_host(task: Task) -> TypeGuard[HostWorld]:
     """Return whether a task is a ``HostWorld``, whose turns are answered by worker processes."""
-    return getattr(task, "max_turns", 0) > 0 and task.host
+    return hasattr(task, "max_turns") and task.host
 
 
 def __getattr__(name: str) -> Any:

@@ -72,7 +72,7 @@ def _turns(r: types.Rollout):
     ids = _steps(ops.segments(r, "turn"))
     first = ops.segment_first(ids, r.mask)
     reward = ops.segment_total(ops.token_rewards(r), ids) * first
-    value = ops.given(r.value, "advantage: the rollout has no value") * first
+    value = jnp.where(first > 0, ops.given(r.value, "advantage: the rollout has no value"), 0.0)
     return reward, value, first, lambda x: ops.segment_total(x * first, ids)
 
 
