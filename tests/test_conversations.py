@@ -11,7 +11,7 @@ import pytest
 
 from rljax import sampling, types
 from rljax.models import packing, scoring
-from rljax.sampling import chapters, conversation, stopping
+from rljax.sampling import chapters, conversation, dialogue, stopping
 from rljax.training import play
 from tests import test_packing as packing_tests
 from tests import test_sampling as samplers
@@ -146,7 +146,7 @@ def test_a_conversation_cut_anywhere_is_the_conversation_uncut(segment, compact,
     sample, talk = whole(strings)
     run, cuts = pieces(segment, compact, strings), set()
     now = jax.tree.map(lambda x: jnp.full_like(x, 1), sample)  # what stands in fresh rows must not matter
-    told = conversation.begin(LONG, states, sampling.Ends((STOP,), PAD, strings))
+    told = dialogue.begin(LONG, states, sampling.Ends((STOP,), PAD, strings))
     for number in range(-(-LENGTH // segment)):
         before = 0 if number == 0 else now.length
         now, told = jax.device_get(run(prompts, keys, told, now, jnp.full((40,), number == 0)))
@@ -159,7 +159,7 @@ def test_a_conversation_cut_anywhere_is_the_conversation_uncut(segment, compact,
         np.testing.assert_array_equal(getattr(now, name), getattr(sample, name), name)
     for name in ("paid", "outcome", "valid", "done", "over", "parts", "extra", "world", "turn", "ended"):
         jax.tree.map(np.testing.assert_array_equal, getattr(told, name), getattr(talk, name))
-    reward = [conversation.token_reward(*jax.tree.map(jnp.asarray, pair)) for pair in ((now, told), (sample, talk))]
+    reward = [dialogue.token_reward(*jax.tree.map(jnp.asarray, pair)) for pair in ((now, told), (sample, talk))]
     np.testing.assert_array_equal(*reward)
 
 

@@ -72,7 +72,15 @@ def test_whatever_is_imported_is_required():
     homes = importlib.metadata.packages_distributions()
     required = {normal(r) for r in setup_arguments()["install_requires"]}
     third = imported - set(sys.stdlib_module_names) - {"rljax"}
-    third -= {"IPython", "bm25s", "pgx", "pyarrow", "reasoning_gym", "textarena", "wandb"}  # only used where it runs us, or with an extra
+    third -= {
+        "IPython",
+        "bm25s",
+        "pgx",
+        "pyarrow",
+        "reasoning_gym",
+        "textarena",
+        "wandb",
+    }  # only used where it runs us, or with an extra
     missing = {m for m in third if not {normal(d) for d in homes.get(m, [])} & required}
     assert {"jax", "flax", "optax"} <= third
     assert not missing
