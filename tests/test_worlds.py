@@ -283,7 +283,9 @@ def transcript(w, rows, row):
     for k in range(w.max_turns):
         told = text(w, reply.token[row, k, 0], reply.mask[row, k, 0])
         read = text(w, prompt[0][row, k], prompt[1][row, k])
-        wrote = text(w, turn[0][row, k], turn[1][row, k])[: w.rules.turn_length]  # in place of the end a character
+        wrote = text(w, turn[0][row, k], turn[1][row, k])[: w.rules.turn_length]
+        ended = w.tokenizer.eos in turn[0][row, k][turn[1][row, k] > 0]
+        wrote = wrote if ended or w.rows == "chapters" else "?"  # a turn that is cut is not what was meant
         turns.append((read, wrote, told))
         if reply.done[row, k] or reply.truncated[row, k]:
             break
