@@ -9,7 +9,7 @@ from scipy import special
 
 from rljax.data import tokenizers
 from rljax.environments.worlds.text import TextWorld
-from rljax.run import episodes
+from rljax.run import matches
 
 Floats = npt.NDArray[np.float64]
 CARDS = "JQK"
@@ -74,7 +74,7 @@ def strategy(world: TextWorld, logprob: Callable[[Sequence[int], Sequence[int]],
     """
     if world.name != "kuhn_poker" or world.seats != 2:
         raise ValueError(f"world: got {world.name!r} with {world.seats} seats, must be game('kuhn_poker') with 2")
-    functions = episodes.functions(world)
+    functions = matches.functions(world)
     chip, legal = [], []
     for card, history in INFORMATION:
         context = _context(world, functions, CARDS.index(card), history)
@@ -84,14 +84,14 @@ def strategy(world: TextWorld, logprob: Callable[[Sequence[int], Sequence[int]],
     return np.array(chip), np.array(legal)
 
 
-def _context(world: TextWorld, functions: episodes.Functions, card: int, history: History) -> list[int]:
+def _context(world: TextWorld, functions: matches.Functions, card: int, history: History) -> list[int]:
     """Return what the seat to move has read and written, if it has a card and the moves so far are a history."""
     seat = len(history) % 2
     other = (card + 1) % 3
     state = functions.begin(0, "train", 0)
     cards = np.array([card, other] if seat == 0 else [other, card], np.int32)
     state = {**state, "game": state["game"].replace(_cards=cards)}
-    episode = episodes.Episode(functions, state)
+    episode = matches.Episode(functions, state)
     for move in history:
         episode.step(_tokens(world, move))
     return episode.context(seat)
