@@ -39,7 +39,7 @@ def conversations():
     shown = jax.jit(lambda i, key: demonstrations.conversations(world, i, "train", key))(
         jnp.arange(8, dtype=jnp.int32), jax.random.key(0)
     )
-    token, mask, turn, length = (np.asarray(x)[:, 0] for x in shown)
+    token, mask, turn, length = (np.asarray(x)[:, 0] for x in (shown.token, shown.mask, shown.turn, shown.length))
     rng = np.random.default_rng(0)
     paid = np.zeros_like(mask)
     last = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)

@@ -182,6 +182,9 @@ def test_the_strategy_of_a_policy_is_read_from_its_scores_of_moves():
     wanted = np.random.default_rng(1).uniform(0.1, 0.9, 12)
     seen = []
 
+    def logprobs(contexts, moves):
+        return [logprob(context, move) for context, move in zip(contexts, moves, strict=True)]
+
     def logprob(context, move):
         """Score as a policy that plays ``wanted`` and writes a legal move with probability 0.8."""
         card, _, history = text(context).replace(">", " ").partition(" ")
@@ -190,7 +193,7 @@ def test_the_strategy_of_a_policy_is_read_from_its_scores_of_moves():
         p = wanted[nashconv.INFORMATION.index(entry)]
         return np.log(0.8 * (p if text(move) in ("bet", "call") else 1 - p))
 
-    chip, legal = nashconv.strategy(world, logprob)
+    chip, legal = nashconv.strategy(world, logprobs)
     np.testing.assert_allclose(chip, wanted, rtol=1e-12)
     np.testing.assert_allclose(legal, 0.8, rtol=1e-12)
     assert set(seen) == set(nashconv.INFORMATION)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,10 +26,10 @@ from rljax.data import storage, tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
-from rljax.run import checkpoints, host_rollouts, passk, programs, terminal
+from rljax.run import checkpoints, host_rollouts, nashconv, passk, programs, terminal, trials
+from rljax.run import episodes as statistics
 from rljax.run.reports import episodes
 from rljax.training import steps
-from rljax.transforms import ops
 
 ROWS = 4096  # rows sampled at a time
 ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
@@ -75,7 +75,9 @@ def evaluate(
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
       with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
       correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
-      number of correct completions of each prompt; and ``examples``, a few completions.
+      number of correct completions of each prompt; and ``examples``, a few completions. Of a world, a completion is an
+      episode with the outcome and reward of seat 0 and the tokens of all seats; ``world`` is the record of
+      ``episodes.statistics``, with "nashconv" in Kuhn poker; examples have the rows of their episode.
 
     Raises:
       ValueError: a k is greater than the number of samples.
@@ -98,7 +100,7 @@ def evaluate(
     per_prompt = passk.pass_at_k(correct, samples, ks)
     low, high = passk.bootstrap(per_prompt)
     intervals = zip(per_prompt.mean(axis=0), low, high, strict=True)
-    return {
+    record = {
         "name": name,
         "task": compiled.setup.settings.task,
         "step": step,
@@ -113,13 +115,18 @@ def evaluate(
         "examples": [
             {
                 "prompt": task.text(i, split),
-                "completion": sampled["text"](i * samples),
+                **sampled["text"](i * samples),
                 "outcome": types.Outcome(int(sampled["outcome"][i * samples])).name.lower(),
                 "reward": float(sampled["reward"][i * samples]),
             }
             for i in range(min(examples, prompts))
         ],
     }
+    if "world" in sampled:
+        record["world"] = statistics.statistics(sampled["world"], ks, seat=0)
+        if nashconv.plays(task):
+            record["world"]["nashconv"] = nashconv.report(*nashconv.of_policy(compiled.setup, params))
+    return record
 
 
 def _judge(
@@ -132,7 +139,10 @@ def _judge(
     samples: int,
     sampler: sampling.SamplerConfig,
 ) -> dict[str, Any]:
-    """Return outcome, reward and length of all rows, [prompts * samples] each, and a function that decodes a row."""
+    """Return outcome, reward and length of all completions, [prompts * samples] each, and how to show one.
+
+    Of a world, those of episodes; and as "world" the rows that ``episodes.statistics`` reads.
+    """
     size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
     batches: list[tuple] = []
     for start in range(0, len(index), size):
@@ -140,9 +150,7 @@ def _judge(
         part = np.resize(index[start : start + size], size)
         if compiled.setup.world is not None:
             key = jax.random.fold_in(program.key, _KEY)
-            batches.append(
-                _first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
-            )
+            batches.append(compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
             continue
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
@@ -158,6 +166,8 @@ def _judge(
         else:
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
         batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
+    if compiled.setup.world is not None:
+        return _episodes(trials.collect(compiled.setup, batches, len(index) * samples), program.tokenizer.decode)
     outcome, reward, token, mask, length = (
         np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)
     )
@@ -165,15 +175,21 @@ def _judge(
         "outcome": outcome,
         "reward": reward,
         "length": mask.sum(axis=1),
-        "text": lambda row: program.tokenizer.decode(token[row, : length[row]].tolist()),
+        "text": lambda row: {"completion": program.tokenizer.decode(token[row, : length[row]].tolist())},
     }
 
 
-def _first_rows(compiled: steps.Step, rows: types.Rollout) -> tuple[np.ndarray, ...]:
-    """Return outcome, reward, token, mask and length of the first row of each episode: that of seat 0, or of turn 0."""
-    assert rows.action is not None
-    fields = rows.outcome, ops.row_reward(rows), rows.action.token, rows.mask, rows.action.length
-    return tuple(x[:: compiled.setup.rows_of_episode] for x in processes.fetch(fields))
+def _episodes(played: trials.Trials, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    """Return what ``_judge`` returns, of the episodes of a world; the outcome and the reward are those of seat 0."""
+
+    def text(episode: int) -> dict[str, Any]:
+        rows = played.told(episode, decode)
+        completion = "".join(said["text"] for said in rows[0]["turns"])
+        return {"prompt": rows[0]["prompt"], "completion": completion, "rows": rows}
+
+    reward = np.where(np.asarray(played.rows.agent) == 0, played.reward(), 0.0).reshape(-1, played.each).sum(axis=1)
+    counted = {"outcome": played.outcome(), "reward": reward, "length": played.length()}
+    return {**counted, "text": text, "world": played.counted()}
 
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
@@ -201,8 +217,9 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
     for e in evaluations[-1:]:
         console.print(f"sample completions ({e['name']}):")
         for x in e["examples"]:
-            parts = terminal.text(f"  {x['prompt']}"), terminal.text(x["completion"], "bold")
-            console.print(rich.text.Text.assemble(*parts, f"  {x['outcome']}, reward {x['reward']:g}"))
+            for row in x.get("rows", [{"prompt": x["prompt"], "turns": [{"by": "policy", "text": x["completion"]}]}]):
+                console.print(episodes.line(row), end="" if "rows" not in x else "\n")
+            console.print(f"  {x['outcome']}, reward {x['reward']:g}")
 
 
 def load(

@@ -1,15 +1,21 @@
 """Exact NashConv of strategies for Kuhn poker, and the strategy that a language policy plays."""
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from rljax import models, types
 from rljax.data import tokenizers
 from rljax.environments.worlds.text import TextWorld
+from rljax.models import scoring
 from rljax.run import matches
+from rljax.training import phases
 
 Floats = npt.NDArray[np.float64]
 CARDS = "JQK"
@@ -57,13 +63,20 @@ def nashconv(strategy: npt.ArrayLike) -> float:
     return best_response(strategy, 0) + best_response(strategy, 1)
 
 
-def strategy(world: TextWorld, logprob: Callable[[Sequence[int], Sequence[int]], float]) -> tuple[Floats, Floats]:
+def plays(world: Any) -> bool:
+    """Return whether a task is Kuhn poker with two seats."""
+    return getattr(world, "name", "") == "kuhn_poker" and getattr(world, "seats", 0) == 2
+
+
+def strategy(
+    world: TextWorld, logprobs: Callable[[list[list[int]], list[list[int]]], npt.ArrayLike]
+) -> tuple[Floats, Floats]:
     """Return the strategy that a language policy plays in Kuhn poker, by scoring every legal move.
 
     Args:
       world: ``game("kuhn_poker")`` with two seats, bound to a tokenizer.
-      logprob: ``(context, move) -> log-probability`` of the tokens of a move, its end included, after the tokens that a
-        seat has read and written.
+      logprobs: ``(contexts, moves) -> log-probabilities`` of the tokens of each of 24 moves, its end included, after
+        the tokens that a seat has read and written.
 
     Returns:
       The strategy ``[12]`` at ``INFORMATION``, normalized over the two legal moves, and the probability ``[12]`` of
@@ -72,16 +85,59 @@ def strategy(world: TextWorld, logprob: Callable[[Sequence[int], Sequence[int]],
     Raises:
       ValueError: another world.
     """
-    if world.name != "kuhn_poker" or world.seats != 2:
+    if not plays(world):
         raise ValueError(f"world: got {world.name!r} with {world.seats} seats, must be game('kuhn_poker') with 2")
     functions = matches.functions(world)
-    chip, legal = [], []
+    contexts, written = [], []
     for card, history in INFORMATION:
         context = _context(world, functions, CARDS.index(card), history)
-        without, put = (logprob(context, _tokens(world, move)) for move in moves(history))
-        legal.append(np.exp(np.logaddexp(without, put)))
-        chip.append(special.expit(put - without))
-    return np.array(chip), np.array(legal)
+        contexts += [context, context]
+        written += [_tokens(world, move) for move in moves(history)]
+    logp = np.asarray(logprobs(contexts, written), np.float64).reshape(12, 2)
+    return special.expit(logp[:, 1] - logp[:, 0]), np.exp(np.logaddexp(logp[:, 0], logp[:, 1]))
+
+
+def of_policy(setup: phases.Setup, params: types.Tree) -> tuple[Floats, Floats]:
+    """Return the strategy of a policy that plays both seats, and the probabilities of a legal turn; see ``strategy``.
+
+    Args:
+      setup: the phase on devices; its task is ``game("kuhn_poker")`` with two seats.
+      params: the policy's parameters.
+
+    Returns:
+      Both ``[12]``, at the temperature of the phase, without its filters; of temperature 0, as of 1.
+    """
+    world, model = setup.world, setup.networks["policy"]
+    assert isinstance(world, TextWorld)
+    width = world.prompt_length + (world.completion_length if world.rows == "conversation" else 0)
+
+    def logprobs(contexts: list[list[int]], written: list[list[int]]) -> npt.ArrayLike:
+        rows = len(contexts)
+        prompt = types.Context(*tokenizers.padded(contexts, width, setup.ends.pad, left=True))
+        token, mask = tokenizers.padded(written, world.turn_length, setup.ends.pad)
+        zero = np.zeros(rows, np.float32)
+        moves = types.Rollout(mask, zero, zero.astype(np.int32), context=prompt, action=types.Action(token))
+        logp = _score(model, setup.temperature, params, moves)
+        return np.asarray(logp, np.float64).sum(axis=1)
+
+    return strategy(world, logprobs)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _score(model: models.Model, temperature: float, params: types.Tree, rows: types.Rollout) -> types.Array:
+    """Return the log-probs ``[B, T]`` of the rows, 0 where the mask is 0."""
+    return scoring.score(model, params, rows, types.Needs(), temperature=temperature).logp * rows.mask
+
+
+def report(strategy: Floats, legal: Floats) -> dict[str, Any]:
+    """Return the record of a strategy: "nashconv" and "value", in chips; "legal", a mean; "strategy".
+
+    Args:
+      strategy: ``[12]``, as in ``value``.
+      legal: ``[12]``, the probability of a legal turn.
+    """
+    legals = float(np.mean(legal))
+    return {"nashconv": nashconv(strategy), "value": value(strategy), "legal": legals, "strategy": strategy.tolist()}
 
 
 def _context(world: TextWorld, functions: matches.Functions, card: int, history: History) -> list[int]:

@@ -54,6 +54,29 @@ def episodes(
     samples: int | None = None,
     sampler: sampling.SamplerConfig | None = None,
 ) -> types.Rollout:
+    """Sample episodes of the world; rows that the policy did not write have mask 0, see ``only``.
+
+    The arguments are those of ``seated``.
+    """
+    rows, ours = seated(
+        setup, players, order, step, position, index, split, key, samples=samples, sampler=sampler
+    )
+    return rows if all(name == "policy" for name in order) else only(rows, ours)
+
+
+def seated(
+    setup: phases.Setup,
+    players: dict[str, types.Tree],
+    order: tuple[str, ...],
+    step: Array,
+    position: Array,
+    index: Array,
+    split: Split,
+    key: types.Key,
+    *,
+    samples: int | None = None,
+    sampler: sampling.SamplerConfig | None = None,
+) -> tuple[types.Rollout, Array]:
     """Sample episodes of the world.
 
     Args:
@@ -69,7 +92,8 @@ def episodes(
       sampler: how tokens are drawn; None: the settings.
 
     Returns:
-      B = P * samples * ``setup.rows_of_episode`` rows, those of a problem adjacent.
+      B = P * samples * ``setup.rows_of_episode`` rows, those of a problem adjacent, and ``[B]`` bool, whether "policy"
+      is the player of the row.
     """
     world, sampler = setup.world, sampler or setup.settings.sampler
     assert world is not None
@@ -85,7 +109,7 @@ def episodes(
         book = chapters.write(setup.decoder, params, player, world, states, keys, sampler, setup.ends)
         rows = rows_lib.blank(setup, position, index, book.prompts.token, book.prompts.mask)
         rows = of_chapters(rows_lib.filled(rows, book.sample, version), book, world.max_turns, world.seats)
-        return rows if ours.all() else only(rows, jnp.asarray(ours[player])[rows.episode, rows.agent])
+        return rows, jnp.asarray(ours[player])[rows.episode, rows.agent]
     prompts = views(world, states, samples)
     each = position.size // prompts.token.shape[0]
     rows = rows_lib.blank(setup, position, index, ops.repeat(prompts.token, each), ops.repeat(prompts.mask, each))
@@ -101,8 +125,7 @@ def episodes(
         setup.ends,
         length=setup.task.completion_length,
     )
-    rows = conversed(setup, rows, out, talk, version)
-    return rows if ours.all() else only(rows, jnp.asarray(ours[player].reshape(-1)))
+    return conversed(setup, rows, out, talk, version), jnp.asarray(ours[player].reshape(-1))
 
 
 def conversed(
@@ -231,8 +254,12 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
 
 
 def only(rows: types.Rollout, ours: Array) -> types.Rollout:
-    """Return rows in which those that are not ``ours`` ``[B]`` bool have mask 0 and ``valid`` 0."""
-    return rows.replace(mask=rows.mask * ours[:, None], valid=ops.valid_rows(rows) * ours)
+    """Return rows in which those that are not ``ours`` ``[B]`` bool have mask 0 and ``valid`` 0.
+
+    extra["written"] ``[B, T]`` is the mask before: 1 on what a player wrote, whoever it was.
+    """
+    extra = {**rows.extra, "written": rows.mask}
+    return rows.replace(mask=rows.mask * ours[:, None], valid=ops.valid_rows(rows) * ours, extra=extra)
 
 
 def shown(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.console
+import rich.text
 
 from rljax.run import terminal
 from rljax.run.reports import html, runs
@@ -29,6 +30,8 @@ def lines(record: Mapping[str, Any], seats: bool = True) -> list[tuple[str, str]
         for seat, part in record["by_seat"].items():
             out.append((f"seat {seat}: success, %", interval(part["success"])))
             out.append((f"seat {seat}: reward", number(part["reward"])))
+    if exact := record.get("nashconv"):
+        out += [("NashConv, chips", number(exact["nashconv"])), ("legal turns, %", number(exact["legal"], ".1f", 100))]
     out += [(f"{name}, %", number(record[name], ".1f", 100)) for name in ("truncated", "invalid")]
     return [*out, ("episodes", str(record["episodes"]))]
 
@@ -55,6 +58,14 @@ def table_by_turns(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]
         share, ended, solved = (f"{100 * part[name]:.1f}" for name in ("share", "ended", "solved"))
         rows.append([k, str(part["episodes"]), share, interval(part["success"]), ended, solved])
     return columns, rows
+
+
+def line(row: Mapping[str, Any]) -> rich.text.Text:
+    """Return a row of an example as text: its prompt, then the turns, those of the world dim."""
+    parts = [terminal.text(f"  {row['prompt']}")]
+    for said in row["turns"]:
+        parts.append(terminal.text(said["text"], "dim" if said["by"] == "world" else "bold"))
+    return rich.text.Text.assemble(*parts)
 
 
 def table(evaluations: Sequence[Mapping[str, Any]], console: rich.console.Console | None = None) -> None:

@@ -98,6 +98,7 @@ def flat(evaluation: Mapping[str, Any]) -> tuple[int, str, dict[str, float]]:
     }
     values |= {f"world/part/{name}": value for name, value in world.get("parts", {}).items() if value is not None}
     values |= {"world/success": world["success"][0]} if world else {}
+    values |= {"world/nashconv": world["nashconv"]["nashconv"]} if "nashconv" in world else {}
     return evaluation["step"], evaluation.get("name", ""), values
 
 
