@@ -72,7 +72,7 @@ def test_a_new_sampler_field_is_one_line_and_one_where_it_is_read(tmp_path):
         "import sys, jax, numpy as np; sys.path.insert(0, '.')\n"
         "from rljax.config import files, resolve\n"
         "from rljax.run import programs\n"
-        f"sys.path.append({str(ROOT)!r})\n"
+        f"sys.path.insert(1, {str(ROOT)!r})\n"
         "from tests import tiny\n"
         "program = tiny.program(sampler__banned=7)\n"
         "step = program.steps[0]\n"
