@@ -226,15 +226,19 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
     """Check that algorithm, task and sizes of a phase are compatible."""
     prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
     drawn, chunks = prompts * source.oversample, chosen.verifier.chunks
-    if task.host and source.origin == "policy" and drawn % chunks:
+    if environments.scored_on_host(task) and source.origin == "policy" and drawn % chunks:
         raise ValueError(
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
-    longest = getattr(task.reward, "longest", 0.0) if environments.scored_on_host(task) else 0.0
+    what, longest = f"the reward function of {task.name!r} allows itself", 0.0
+    if worlds.on_host(task):
+        what, longest = f"a turn of {task.name!r} may take by its own limits", task.longest
+    elif environments.scored_on_host(task):
+        longest = getattr(task.reward, "longest", 0.0)
     if chosen.verifier.timeout <= longest:
         raise ValueError(
             f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {longest:g}, the"
-            f" seconds that the reward function of {task.name!r} allows itself."
+            f" seconds that {what}."
         )
     _inputs(algorithm, task, name)
     _world(chosen, algorithm, task, name)
@@ -290,6 +294,8 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
     if "policy" not in players or (alone and len(players) > 1):
         allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
         raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
+    if worlds.on_host(task) and chosen.sampler.compact:
+        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
     if not worlds.in_turns(task):
         return
     if source.demonstrated:

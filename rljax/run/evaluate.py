@@ -23,10 +23,10 @@ from absl import flags
 from rljax import environments, sampling, types
 from rljax.config import files
 from rljax.data import storage, tokenizers
-from rljax.environments.verifiers import pool
+from rljax.environments import worlds
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
-from rljax.run import checkpoints, host_rollouts, passk, programs, terminal
+from rljax.run import checkpoints, host_rollouts, host_worlds, passk, programs, terminal
 from rljax.run.reports import episodes
 from rljax.training import steps
 from rljax.transforms import ops
@@ -51,7 +51,7 @@ def evaluate(
     samples: int,
     ks: Sequence[int] = (),
     split: environments.Split = "heldout",
-    verifiers: pool.Verifiers | None = None,
+    verifiers: Any = None,
     examples: int = 4,
     phase: int = -1,
 ) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def evaluate(
       samples: completions per prompt.
       ks: the k of pass@k; if empty, powers of two up to ``samples``.
       split: the split of the prompts.
-      verifiers: the workers of a host task; None starts workers for this evaluation.
+      verifiers: the workers of a host task or host world (``host_worlds.workers``); None starts workers for this evaluation.
       examples: number of completions in the record.
       phase: index in ``program.phases`` of the phase whose task and sampler settings are used.
 
@@ -89,7 +89,7 @@ def evaluate(
         raise ValueError(f"k={max(ks)}: must be at most the number of samples, {samples}.")
     index = np.arange(prompts, dtype=np.int32)
     with contextlib.ExitStack() as stack:
-        workers = verifiers or stack.enter_context(host_rollouts.verifiers(compiled.setup))
+        workers = verifiers or stack.enter_context(host_worlds.workers(compiled.setup))
         judge = functools.partial(_judge, program, compiled, params, index, split, workers)
         sampled = judge(samples, dataclasses.replace(sampler, rescore="unfiltered"))
         greedy = judge(1, dataclasses.replace(sampler, temperature=0.0, rescore="unfiltered"))
@@ -128,7 +128,7 @@ def _judge(
     params: types.Tree,
     index: np.ndarray,
     split: environments.Split,
-    verifiers: pool.Verifiers | None,
+    verifiers: Any,
     samples: int,
     sampler: sampling.SamplerConfig,
 ) -> dict[str, Any]:
@@ -143,6 +143,11 @@ def _judge(
             batches.append(
                 _first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
             )
+            continue
+        if worlds.on_host(task):
+            key, none = jax.random.fold_in(program.key, _KEY), host_worlds.Journal(None, 0)
+            batch = part, part, split, key, samples, sampler, verifiers, none, 0, "an evaluation"
+            batches.append(_first_rows(compiled, host_worlds.played(program, compiled, params, *batch)))
             continue
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
@@ -262,7 +267,7 @@ def main(argv: Sequence[str]) -> None:
     f = flags.FLAGS
     program, params, step = load(messages.argument(argv, "the work directory of a run"), f.task, f.step, f.allow_code)
     number = program.number(step - 1)
-    with host_rollouts.verifiers(program.setups[number]) as workers:
+    with host_worlds.workers(program.setups[number]) as workers:
         record = evaluate(
             program,
             params,

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
+from rljax.environments import worlds
 from rljax.language import errors
-from rljax.training import phases, rollouts, updates, world_checks
+from rljax.training import phases, play, rollouts, updates, world_checks
 from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
 
@@ -79,12 +80,14 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     rows = rows_lib.unsampled(setup, position, prompts)
     if demonstrated:  # those of a host task are read outside of the program
         token = jnp.zeros(rows.mask.shape, jnp.int32)
+        if worlds.on_host(setup.task):
+            rows = play.host_turns(rows, token, rows.mask, setup.task.stop)
         return rows.replace(action=types.Action(token=token), on_policy=jnp.zeros_like(rows.reward))
     number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
     out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
     rows = rows_lib.filled(rows, out, whole)
-    if setup.world is not None:
-        return world_checks.rows(setup.world, rows)
+    if setup.world is not None or worlds.on_host(setup.task):
+        return world_checks.rows(setup.task, rows)
     if setup.algorithm.source.demonstrated:
         rows = rollouts.guided(setup, rows, zero, prompts, key)
     return rows_lib.judged(rows, _verdict(setup, rows))
@@ -114,7 +117,9 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
     rows, state = interpreter.transform(algorithm, rows, state, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
-    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=getattr(setup.task, "max_turns", 1) > 1)
+    metrics = updates.rollout_metrics(
+        rows, judged=source.origin == "policy", turns=getattr(setup.task, "max_turns", 1) > 1
+    )
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
