@@ -4,6 +4,7 @@
 import itertools
 import os
 import random
+import signal
 import sys
 import time
 
@@ -140,6 +141,8 @@ class Guess:
             time.sleep(1.2)
         if mood == "hang":
             time.sleep(60)
+        if os.environ.get("KILLED_AT") == str(Guess.calls):
+            os.kill(os.getpid(), signal.SIGKILL)  # the run itself, if it has no workers
         if mood == "broken" and self.turn == 1:
             raise RuntimeError("the guess is broken")
         self.turn += 1

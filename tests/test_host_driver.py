@@ -3,6 +3,11 @@
 import collections
 import functools
 import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +17,11 @@ import pytest
 from rljax import types
 from rljax.environments.verifiers import pool
 from rljax.environments.worlds.guess import Secret
-from rljax.run import host_rollouts, host_worlds, metrics, programs
+from rljax.run import host_rollouts, host_worlds, loop, metrics, programs
 from rljax.training import play
 from tests import talking, tiny
 
+ROOT = pathlib.Path(__file__).parent.parent
 TURNS, PROMPTS, SAMPLES = 4, 4, 2
 ROWS = PROMPTS * SAMPLES
 INDEX = np.arange(PROMPTS, dtype=np.int32)
@@ -81,7 +87,7 @@ def test_the_graph_and_the_host_form_of_a_world_agree_token_for_token(world):
 
 
 def recorded(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return metrics.StepLog(path).read()
 
 
 def test_a_journal_cut_anywhere_gives_the_same_rows(world, tmp_path, monkeypatch):
@@ -168,3 +174,44 @@ def test_rows_whose_world_fails_do_not_count(world, monkeypatch):
     monkeypatch.setenv("MOOD", " ".join(f"{i}=deaf" for i in INDEX))
     with pytest.raises(pool.VerifierError, match="the world crashed on 8 of 8 rows of a test"):
         world()
+
+
+# --- in the training loop -------------------------------------------------------------------------
+
+
+def training(**fields):
+    """Return the config of 2 + 2 steps: of demonstrations, and of episodes."""
+    task = WORLD.format([7, 1, 4, 4, 9, 0, 3, 5], TURNS, TURNS, 2 * PROMPTS)
+    c = tiny.config(task=task, **{"verifier__workers": 0, "mesh__data": 1, **SIZES, **fields})
+    c.phase.warm.batch = {"prompts": PROMPTS}
+    c.phase.warm.evaluate = c.phase.main.evaluate = ""
+    return c
+
+
+SCRIPT = "import sys, jax\nfrom rljax.run import loop\nfrom tests import test_host_driver as t\n"
+SCRIPT += "loop.train(t.training(), sys.argv[1], progress=False, devices=jax.devices()[:1])"
+
+
+@pytest.mark.full
+def test_a_run_that_is_killed_within_a_step_ends_as_if_nothing_had_been(tmp_path):
+    def train(folder):
+        talking.Guess.calls = 0
+        return loop.train(training(), folder, progress=False, devices=jax.devices()[:1])
+
+    whole = train(tmp_path / "whole")
+    lines = recorded(tmp_path / "whole" / "turns.jsonl")
+    count = sum(r["turn"] >= 0 for r in lines)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KILLED_AT": str(talking.Guess.calls - 5)}
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")], env=environment, capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = recorded(tmp_path / "run" / "turns.jsonl")
+    lost = len(lines) - len(left)  # without workers, the answers of a round are stored together
+    assert max(r["step"] for r in left) == 4 and left == lines[: len(left)] and 0 < lost <= 5 + ROWS
+    again = train(tmp_path / "run")
+    assert talking.Guess.calls <= TURNS * lost < count  # those of episodes that were half played
+    jax.tree.map(np.testing.assert_array_equal, whole.state, again.state)
+    for name in ("metrics", "rollouts"):
+        assert (tmp_path / "whole" / f"{name}.jsonl").read_bytes() == (tmp_path / "run" / f"{name}.jsonl").read_bytes()
+    assert [h["step"] for h in again.history] == [1, 2, 3, 4]

@@ -23,7 +23,6 @@ from absl import flags
 from rljax import environments, sampling, types
 from rljax.config import files
 from rljax.data import storage, tokenizers
-from rljax.environments import worlds
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, host_worlds, passk, programs, terminal
@@ -66,7 +65,8 @@ def evaluate(
       samples: completions per prompt.
       ks: the k of pass@k; if empty, powers of two up to ``samples``.
       split: the split of the prompts.
-      verifiers: the workers of a host task or host world (``host_worlds.workers``); None starts workers for this evaluation.
+      verifiers: the workers of a host task or host world, see ``host_worlds.workers``; None starts them for this
+        evaluation.
       examples: number of completions in the record.
       phase: index in ``program.phases`` of the phase whose task and sampler settings are used.
 
@@ -135,19 +135,12 @@ def _judge(
     """Return outcome, reward and length of all rows, [prompts * samples] each, and a function that decodes a row."""
     size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
     batches: list[tuple] = []
+    in_turns, how = getattr(task, "max_turns", 0) > 0, (samples, sampler, verifiers)
     for start in range(0, len(index), size):
         # the last part is padded to the same size, so that one program is compiled; the padding is removed below
         part = np.resize(index[start : start + size], size)
-        if compiled.setup.world is not None:
-            key = jax.random.fold_in(program.key, _KEY)
-            batches.append(
-                _first_rows(compiled, compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
-            )
-            continue
-        if worlds.on_host(task):
-            key, none = jax.random.fold_in(program.key, _KEY), host_worlds.Journal(None, 0)
-            batch = part, part, split, key, samples, sampler, verifiers, none, 0, "an evaluation"
-            batches.append(_first_rows(compiled, host_worlds.played(program, compiled, params, *batch)))
+        if in_turns:
+            batches.append(_first_rows(compiled, _played(program, compiled, params, part, split, *how)))
             continue
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
@@ -172,6 +165,25 @@ def _judge(
         "length": mask.sum(axis=1),
         "text": lambda row: program.tokenizer.decode(token[row, : length[row]].tolist()),
     }
+
+
+def _played(
+    program: programs.Program,
+    compiled: steps.Step,
+    params: types.Tree,
+    index: np.ndarray,
+    split: environments.Split,
+    samples: int,
+    sampler: sampling.SamplerConfig,
+    workers: Any,
+) -> types.Rollout:
+    """Play episodes of a world, the policy in every seat."""
+    key = jax.random.fold_in(program.key, _KEY)
+    if compiled.setup.world is not None:
+        return compiled.play(params, jnp.asarray(index), key, split, samples, sampler)
+    none = host_worlds.Journal(None, 0)
+    batch = index, index, split, key, samples, sampler, workers, none, 0, "an evaluation"
+    return host_worlds.played(program, compiled, params, *batch)
 
 
 def _first_rows(compiled: steps.Step, rows: types.Rollout) -> tuple[np.ndarray, ...]:

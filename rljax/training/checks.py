@@ -86,8 +86,9 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
     out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
     rows = rows_lib.filled(rows, out, whole)
-    if setup.world is not None or worlds.on_host(setup.task):
-        return world_checks.rows(setup.task, rows)
+    world = setup.world or (setup.task if worlds.on_host(setup.task) else None)
+    if world is not None:
+        return world_checks.rows(world, rows)
     if setup.algorithm.source.demonstrated:
         rows = rollouts.guided(setup, rows, zero, prompts, key)
     return rows_lib.judged(rows, _verdict(setup, rows))
