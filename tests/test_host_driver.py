@@ -14,12 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import types
+from rljax import environments, types
+from rljax.config import resolve
+from rljax.data import tokenizers
 from rljax.environments.verifiers import pool
 from rljax.environments.worlds.guess import Secret
+from rljax.environments.worlds.host import episodes
 from rljax.run import host_rollouts, host_worlds, loop, metrics, programs
 from rljax.training import play
-from tests import talking, tiny
+from tests import talking, test_host_tokens, tiny
+from tests import test_public_tokenizer as public
 
 ROOT = pathlib.Path(__file__).parent.parent
 TURNS, PROMPTS, SAMPLES = 4, 4, 2
@@ -215,3 +219,89 @@ def test_a_run_that_is_killed_within_a_step_ends_as_if_nothing_had_been(tmp_path
     for name in ("metrics", "rollouts"):
         assert (tmp_path / "whole" / f"{name}.jsonl").read_bytes() == (tmp_path / "run" / f"{name}.jsonl").read_bytes()
     assert [h["step"] for h in again.history] == [1, 2, 3, 4]
+
+
+def small(task, tokenizer=None, **fields):
+    """Return the config of two steps in a world whose turns are bytes, of which an untrained policy makes little."""
+    c = tiny.config(
+        phases=("main",), task=task, **{"mesh__data": 1, "batch__prompts": 2, "batch__samples": 2, **fields}
+    )
+    c.tokenizer.kind = "bytes"
+    c.verifier.workers = 1
+    c.phase.main.evaluate = ""
+    return c
+
+
+LENGTHS = "turns=2, turn_length=12, reply_length=48"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["python_tool", "search", "textarena"])
+def test_worlds_with_tools_train(name, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(
+        "".join(json.dumps({"question": f"Capital of Peru, {n}?", "answer": "Lima"}) + "\n" for n in range(9))
+    )
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "peru.md").write_text("The capital of Peru is Lima.")
+    texts = str(tmp_path / "texts")
+    task = {
+        "python_tool": f"python_tool(chat=False, unsafe=True, seconds=1.0, {LENGTHS})",
+        "search": f"search({texts!r}, {str(path)!r}, form='tags', chat=False, heldout=0.3, {LENGTHS})",
+        "textarena": f"textarena('GuessTheNumber-v0', size=9, heldout=3, chat=False, {LENGTHS})",
+    }[name]
+    if name != "python_tool":
+        pytest.importorskip({"search": "bm25s", "textarena": "textarena"}[name])
+    result = loop.train(
+        small(task, verifier__timeout=20.0), tmp_path / "run", progress=False, devices=jax.devices()[:1]
+    )
+    assert [h["step"] for h in result.history] == [1, 2]
+    assert all(h["valid_rows"] == 4 and h["skipped"] == 0 for h in result.history)
+    journal = metrics.StepLog(tmp_path / "run" / "turns.jsonl").read()
+    assert {r["turn"] for r in journal} >= {-1, 0}
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").open()]
+    if name == "textarena":  # each turn is answered
+        assert {r["turn"] for r in journal} == {-1, 0, 1} and any(t["by"] == "world" for t in rows[0]["turns"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"verifier__timeout": 3.0},
+            r"verifier.timeout=3.0 .*must be above 4, the seconds that a turn of 'python_tool'",
+        ),
+        ({"sampler__compact": 1}, r"sampler.compact=1 .*expected 0 in task 'python_tool'"),
+        ({"seam__source": "partial(4)"}, r"scored or played on the host"),
+        ({"world__players": ("policy", "snapshot")}, r"world.players=.*'policy' alone"),
+    ],
+)
+def test_settings_that_do_not_fit_a_host_world(fields, message):
+    with pytest.raises(ValueError, match=message):
+        resolve.phases(small(f"python_tool(chat=False, unsafe=True, {LENGTHS})", **fields))
+
+
+def test_chunks_do_not_matter_to_a_host_world():
+    resolve.phases(small(f"python_tool(chat=False, unsafe=True, {LENGTHS})", verifier__chunks=3))
+
+
+def test_turns_and_results_of_tools_are_written_by_the_chat_template(tmp_path):
+    """A row with a call is what the template writes for the whole conversation, and turns end at a stop token."""
+    kind = public.write(tmp_path / "files", "byte level", chat_template=test_host_tokens.TOOLS)
+    tokenizer = tokenizers.load(kind)
+    assert tokenizer is not None
+    task = environments.lookup("python_tool")(unsafe=True, turns=3, turn_length=64, reply_length=64).bind(tokenizer)
+    example = task.example(0, "train")
+    turns = [f'<tool_call>\n{{"name": "python", "arguments": {json.dumps(example["plan"][0][1])}}}\n</tool_call>', "no"]
+    with episodes.Episodes(task.make, workers=0) as opened:
+        begun = opened.begin({0: example})[0]
+        row = task.opening(begun)
+        said = list(begun.messages)
+        for number, text in enumerate(turns):
+            opened.submit(0, number, text)
+            told = opened.ready(0)[0, number]
+            row += tokenizer.encode(text + "<|to|>") + ([] if told.over else task.reply(told, stopped=True))
+            said += [{"role": "assistant", "content": text}, *told.messages]
+    assert told.over and said[-2]["role"] == "tool" and said[-2]["content"] == example["reference"]
+    whole = tokenizer.encode(tokenizer.chat(said, False, list(task.tools)))
+    assert row == whole[: len(row)] and len(whole) - len(row) <= 1  # a line ends after the stop token
