@@ -4,6 +4,7 @@
 import itertools
 import os
 import random
+import signal
 import sys
 import time
 
@@ -116,3 +117,52 @@ class Shifty:
         if text == "hang":
             time.sleep(60)
         return Observation("ok")
+
+
+class Guess:
+    """The world ``guess`` on the host: the same secrets, answers and rewards. ``MOOD`` makes it fail, by problem."""
+
+    parts = ("malformed",)
+    calls = 0  # in this process
+
+    def __init__(self, secrets, turns):
+        self.secrets, self.turns = secrets, turns
+
+    def reset(self, example):
+        self.example, self.turn, self.malformed = example, 0, 0
+        if self._mood("deaf"):
+            raise RuntimeError("deaf")
+        return "10?"
+
+    def step(self, text):
+        Guess.calls += 1
+        mood = self._mood()
+        if mood == "slow" and self.turn == 0:
+            time.sleep(1.2)
+        if mood == "hang":
+            time.sleep(60)
+        if os.environ.get("KILLED_AT") == str(Guess.calls):
+            os.kill(os.getpid(), signal.SIGKILL)  # the run itself, if it has no workers
+        if mood == "broken" and self.turn == 1:
+            raise RuntimeError("the guess is broken")
+        self.turn += 1
+        readable = len(text) <= 3 and text.isascii() and text.isdigit()
+        self.malformed += not readable
+        hit = readable and int(text) == self.secrets[self.example]
+        told = "?" if not readable else "-" if int(text) > self.secrets[self.example] else "+"
+        return Observation(
+            "++" if mood == "long" else told,
+            reward=float(hit),
+            done=hit,
+            truncated=not hit and self.turn == self.turns,
+            outcome="correct" if hit else "wrong" if readable else "unparseable",
+            parts={"malformed": self.malformed},
+        )
+
+    def _mood(self, name=""):
+        moods = dict(each.split("=") for each in os.environ.get("MOOD", "").split())
+        mood = moods.get(str(self.example), "")
+        return mood == name if name else mood
+
+    def expert(self):
+        return str(self.secrets[self.example])

@@ -1,6 +1,6 @@
 """Benchmarks on this machine, measured side by side: ``python -m rljax bench``. README.md has the commands and results.
 
-``__main__``  The command: the step and its parts, ``choices``, ``algebra``, ``gap``, ``tasks``, ``verifier``.
+``__main__``  The command: the step and its parts, and those below that it names.
 ``parts``     Each part of a step, with its FLOPs and bytes: ``compile_step``, ``split``, ``flops``.
 ``ceilings``  The machine's matrix-product rate and memory bandwidth: ``matmul``, ``bandwidth``.
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``.
@@ -8,6 +8,7 @@
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
 ``host``      A step with a slow host verifier: ``host``.
 ``tasks``     Verifications per second of the device tasks: ``tasks``, ``NAMES``.
+``worlds``    Conversations in the compiled program beside the same on the host: ``worlds``.
 ``peers``     Other libraries on the same work: ``compare``, ``run``.
 ``shapes``    The work: model shapes by name, and a task of random tokens: ``SHAPES``, ``Filler``, ``work``.
 

@@ -2,7 +2,8 @@
 
 ``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
 alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
-verifiers of device tasks, and ``verifier`` steps with a slow host verifier.
+verifiers of device tasks, ``verifier`` steps with a slow host verifier, and ``worlds`` conversations in the compiled
+program beside the same on the host.
 """
 
 import json
@@ -15,12 +16,12 @@ import jax
 from absl import flags
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, gap, host, parts, peers, shapes, tasks
+from rljax.bench import algebra, ceilings, choices, gap, host, parts, peers, shapes, tasks, worlds
 from rljax.config import files, schema
 from rljax.host import backends
 
 FLAGS = flags.FLAGS
-_NAMES = ("algebra", "choices", "gap", "tasks", "verifier")
+_NAMES = ("algebra", "choices", "gap", "tasks", "verifier", "worlds")
 
 
 def define_flags() -> None:
@@ -139,6 +140,8 @@ def main(argv: Sequence[str]) -> None:
     elif argv[1:] == ["verifier"]:
         cases = [(workers, chunks) for chunks in (1, 2, 4, 8) for workers in (4, 16) if f.prompts % chunks == 0]
         record, table = host.host(_config(), f.shape, f.new_tokens, f.steps, cases), host.table
+    elif argv[1:] == ["worlds"]:
+        record, table = worlds.worlds(_config(), f.shape, f.new_tokens, f.steps), worlds.table
     elif argv[1:] == ["tasks"]:
         record, table = tasks.tasks(f.steps), tasks.table
     elif argv[1:]:

@@ -226,15 +226,15 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
     """Check that algorithm, task and sizes of a phase are compatible."""
     prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
     drawn, chunks = prompts * source.oversample, chosen.verifier.chunks
-    if task.host and source.origin == "policy" and drawn % chunks:
+    if environments.scored_on_host(task) and source.origin == "policy" and drawn % chunks:
         raise ValueError(
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
-    longest = getattr(task.reward, "longest", 0.0) if environments.scored_on_host(task) else 0.0
+    what, longest = _longest(task)
     if chosen.verifier.timeout <= longest:
         raise ValueError(
             f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {longest:g}, the"
-            f" seconds that the reward function of {task.name!r} allows itself."
+            f" seconds that {what}."
         )
     _inputs(algorithm, task, name)
     _world(chosen, algorithm, task, name)
@@ -253,6 +253,15 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _check_rounding(chosen)
     _check_split(chosen, algorithm, name)
+
+
+def _longest(task: environments.Task) -> tuple[str, float]:
+    """Return the seconds that workers may need for a row or a turn by limits of the task itself, and what they are."""
+    if worlds.on_host(task):
+        return f"a turn of {task.name!r} may take by its own limits", task.longest
+    if environments.scored_on_host(task):
+        return f"the reward function of {task.name!r} allows itself", getattr(task.reward, "longest", 0.0)
+    return "", 0.0
 
 
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
@@ -277,7 +286,7 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
     if algorithm.source.segment and task.host:
         raise ValueError(
             f"{where}: {algorithm.source.spec} carries rows over inside the program, and task {task.name!r} is scored "
-            "on the host. Use another config.seam.source, or a task with a device verifier."
+            "or played on the host. Use another config.seam.source, or a task that runs on devices."
         )
     if algorithm.source.demonstrated and task.host:
         raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
@@ -290,6 +299,8 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
     if "policy" not in players or (alone and len(players) > 1):
         allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
         raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
+    if chosen.sampler.compact and task.host and getattr(task, "max_turns", 0):
+        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
     if not worlds.in_turns(task):
         return
     if source.demonstrated:

@@ -19,7 +19,9 @@ from rljax import data
 from rljax.data import storage
 from rljax.host import owners
 
-LOGS = tuple(f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "verdicts", "events"))
+LOGS = tuple(
+    f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "verdicts", "turns", "events")
+)
 _KEPT = (*LOGS, "wandb.id")  # local files of a remote directory that a resumed run reads
 _SECONDS = 60.0  # between two uploads of the thread
 

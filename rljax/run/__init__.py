@@ -5,6 +5,7 @@ Training
 ``programs``       A config made ready to run, with network, task, tokenizer, mesh and steps: ``build``, ``Program``.
 ``loop``           Phases of steps, with logs, evaluations and checkpoints: ``train``, ``Result``.
 ``host_rollouts``  Rollouts of tasks with verifiers on the host: chunks, worker processes, the journal of verdicts.
+``host_worlds``    Rollouts of host worlds: conversations in rounds, worker processes, the journal of answers.
 ``config``         The settings of evaluations, checkpoints and logs.
 
 Files of a run

@@ -23,10 +23,9 @@ from absl import flags
 from rljax import environments, sampling, types
 from rljax.config import files
 from rljax.data import storage, tokenizers
-from rljax.environments.verifiers import pool
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
-from rljax.run import checkpoints, host_rollouts, nashconv, passk, programs, terminal, trials
+from rljax.run import checkpoints, host_rollouts, host_worlds, nashconv, passk, programs, terminal, trials
 from rljax.run import episodes as statistics
 from rljax.run.reports import episodes
 from rljax.training import steps
@@ -51,7 +50,7 @@ def evaluate(
     samples: int,
     ks: Sequence[int] = (),
     split: environments.Split = "heldout",
-    verifiers: pool.Verifiers | None = None,
+    verifiers: Any = None,
     examples: int = 4,
     phase: int = -1,
 ) -> dict[str, Any]:
@@ -66,7 +65,8 @@ def evaluate(
       samples: completions per prompt.
       ks: the k of pass@k; if empty, powers of two up to ``samples``.
       split: the split of the prompts.
-      verifiers: the workers of a host task; None starts workers for this evaluation.
+      verifiers: the workers of a host task or host world, see ``host_worlds.workers``; None starts them for this
+        evaluation.
       examples: number of completions in the record.
       phase: index in ``program.phases`` of the phase whose task and sampler settings are used.
 
@@ -91,7 +91,7 @@ def evaluate(
         raise ValueError(f"k={max(ks)}: must be at most the number of samples, {samples}.")
     index = np.arange(prompts, dtype=np.int32)
     with contextlib.ExitStack() as stack:
-        workers = verifiers or stack.enter_context(host_rollouts.verifiers(compiled.setup))
+        workers = verifiers or stack.enter_context(host_worlds.workers(compiled.setup))
         judge = functools.partial(_judge, program, compiled, params, index, split, workers)
         sampled = judge(samples, dataclasses.replace(sampler, rescore="unfiltered"))
         greedy = judge(1, dataclasses.replace(sampler, temperature=0.0, rescore="unfiltered"))
@@ -135,7 +135,7 @@ def _judge(
     params: types.Tree,
     index: np.ndarray,
     split: environments.Split,
-    verifiers: pool.Verifiers | None,
+    verifiers: Any,
     samples: int,
     sampler: sampling.SamplerConfig,
 ) -> dict[str, Any]:
@@ -144,14 +144,13 @@ def _judge(
     Of a world, those of episodes; and as "world" the rows that ``episodes.statistics`` reads.
     """
     size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
+    # the last part is padded to the same size, so that one program is compiled; the padding is removed below
+    parts = [np.resize(index[start : start + size], size) for start in range(0, len(index), size)]
+    if getattr(task, "max_turns", 0) > 0:
+        played = [_played(program, compiled, params, part, split, samples, sampler, verifiers) for part in parts]
+        return _episodes(trials.collect(compiled.setup, played, len(index) * samples), program.tokenizer.decode)
     batches: list[tuple] = []
-    for start in range(0, len(index), size):
-        # the last part is padded to the same size, so that one program is compiled; the padding is removed below
-        part = np.resize(index[start : start + size], size)
-        if compiled.setup.world is not None:
-            key = jax.random.fold_in(program.key, _KEY)
-            batches.append(compiled.play(params, jnp.asarray(part), key, split, samples, sampler))
-            continue
+    for part in parts:
         rows = np.repeat(part, samples)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
         sample_number = np.tile(np.arange(samples, dtype=np.int32), size)
@@ -166,8 +165,6 @@ def _judge(
         else:
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
         batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
-    if compiled.setup.world is not None:
-        return _episodes(trials.collect(compiled.setup, batches, len(index) * samples), program.tokenizer.decode)
     outcome, reward, token, mask, length = (
         np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)
     )
@@ -190,6 +187,25 @@ def _episodes(played: trials.Trials, decode: Callable[[list[int]], str]) -> dict
     reward = np.where(np.asarray(played.rows.agent) == 0, played.reward(), 0.0).reshape(-1, played.each).sum(axis=1)
     counted = {"outcome": played.outcome(), "reward": reward, "length": played.length()}
     return {**counted, "text": text, "world": played.counted()}
+
+
+def _played(
+    program: programs.Program,
+    compiled: steps.Step,
+    params: types.Tree,
+    index: np.ndarray,
+    split: environments.Split,
+    samples: int,
+    sampler: sampling.SamplerConfig,
+    workers: Any,
+) -> types.Rollout:
+    """Play episodes of a world, the policy in every seat."""
+    key = jax.random.fold_in(program.key, _KEY)
+    if compiled.setup.world is not None:
+        return compiled.play(params, jnp.asarray(index), key, split, samples, sampler)
+    none = host_worlds.Journal(None, 0)
+    batch = index, index, split, key, samples, sampler, workers, none, 0, "an evaluation"
+    return host_worlds.played(program, compiled, params, *batch)
 
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
@@ -279,7 +295,7 @@ def main(argv: Sequence[str]) -> None:
     f = flags.FLAGS
     program, params, step = load(messages.argument(argv, "the work directory of a run"), f.task, f.step, f.allow_code)
     number = program.number(step - 1)
-    with host_rollouts.verifiers(program.setups[number]) as workers:
+    with host_worlds.workers(program.setups[number]) as workers:
         record = evaluate(
             program,
             params,

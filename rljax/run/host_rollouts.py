@@ -9,7 +9,7 @@ import contextlib
 import functools
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -233,28 +233,44 @@ def verdict(rows: Sequence[Rows], pending: Sequence[pool.Pending], where: str) -
     scored = [s for _, s in every]
     order = np.argsort(np.concatenate([place for place, _ in every]))
     outcome = np.concatenate([s.outcome for s in scored])[order]
-    crashed = int((outcome == types.Outcome.CRASHED).sum())
-    if crashed:
-        first = next(text for s in scored for row, text in s.errors if s.outcome[row] == types.Outcome.CRASHED)
-        message = f"config.task: the verifier crashed on {crashed} of {outcome.size} rows of {where}. First:"
-        if crashed == outcome.size:
-            error = pool.VerifierError(message)
-            error.add_note(first)
-            raise error
-        warnings.warn(f"{message}\n{first}", VerifierWarning, stacklevel=2)
-    if np.all(outcome == types.Outcome.TIMED_OUT):
-        message = (
-            f"config.verifier.timeout: the verifier timed out on all {outcome.size} rows of {where}; all are invalid."
-        )
-        warnings.warn(message, VerifierWarning, stacklevel=2)
-    if np.any(outcome == types.Outcome.UNJUDGED):
-        warnings.warn(UNJUDGED, VerifierWarning, stacklevel=1)  # one place, so that it is shown once
+    traces = (text for s in scored for row, text in s.errors if s.outcome[row] == types.Outcome.CRASHED)
+    warn(outcome, traces, where)
     names = sorted({name for s in scored for name in s.parts})
     return types.Verdict(
         reward=np.concatenate([s.reward for s in scored])[order],  # pyright: ignore[reportArgumentType]  NumPy for jax
         outcome=outcome,  # pyright: ignore[reportArgumentType]
         parts={n: np.concatenate([s.parts.get(n, np.zeros_like(s.reward)) for s in scored])[order] for n in names},  # pyright: ignore[reportArgumentType]
     )
+
+
+def warn(outcome: np.ndarray, traces: Iterable[str], where: str, judge: str = "verifier") -> None:
+    """Warn if the host crashed on some rows of a batch, timed out on all, or did not judge some.
+
+    Args:
+      outcome: ``[B]`` int, a ``types.Outcome`` each.
+      traces: the reasons of the crashes; the first is shown.
+      where: name of the batch, such as "step 3".
+      judge: what crashed.
+
+    Raises:
+      VerifierError: it crashed on every row; its note is the first reason.
+    """
+    crashed = int((outcome == types.Outcome.CRASHED).sum())
+    if crashed:
+        first = next(iter(traces))
+        message = f"config.task: the {judge} crashed on {crashed} of {outcome.size} rows of {where}. First:"
+        if crashed == outcome.size:
+            error = pool.VerifierError(message)
+            error.add_note(first)
+            raise error
+        warnings.warn(f"{message}\n{first}", VerifierWarning, stacklevel=3)
+    if np.all(outcome == types.Outcome.TIMED_OUT):
+        message = (
+            f"config.verifier.timeout: the {judge} timed out on all {outcome.size} rows of {where}; all are invalid."
+        )
+        warnings.warn(message, VerifierWarning, stacklevel=3)
+    if np.any(outcome == types.Outcome.UNJUDGED):
+        warnings.warn(UNJUDGED, VerifierWarning, stacklevel=1)  # one place, so that it is shown once
 
 
 def prompts(
@@ -306,7 +322,7 @@ def rollout(
     key, params, task = program.key, state.params["policy"], step.setup.task
     position, index = processes.fetch(step.next_prompts(state, key))
     if step.setup.algorithm.source.origin == "demonstrations":
-        return _demonstrated(program, step, int(state.step), position, index)
+        return demonstrated(program, step, int(state.step), position, index)
     parts = np.split(np.arange(index.size), chunks)
     rows = [
         step.sample(params, state.step, position[part], prompts(task, program.mesh, index[part], "train"), key)
@@ -337,10 +353,21 @@ def _judged(rows: Sequence[types.Rollout], scores: types.Verdict, mesh: jax.shar
     return sharding.constrain(rows_lib.judged(whole, scores), mesh)
 
 
-def _demonstrated(
+def demonstrated(
     program: programs.Program, step: steps.Step, number: int, position: np.ndarray, index: np.ndarray
 ) -> types.Rollout:
-    """Read demonstrations as rows; each host reads those of its devices."""
+    """Read demonstrations as rows; each host reads those of its devices.
+
+    Args:
+      program: the run.
+      step: the functions of the phase.
+      number: updates before this step.
+      position: ``[P]`` int32 position of each prompt in the run.
+      index: ``[P]`` int32 index of each prompt in the training split.
+
+    Returns:
+      P rows.
+    """
     read_prompts: Any = step.setup.task.prompts  # its arguments are NumPy arrays
 
     def read(rows: np.ndarray) -> types.Rollout:

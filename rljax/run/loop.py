@@ -12,9 +12,10 @@ import jax
 from rljax import types
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
+from rljax.environments import worlds
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes, profiles, workdirs
-from rljax.run import evaluate, events, forks, host_rollouts, identity, plots, programs, session
+from rljax.run import evaluate, events, forks, host_rollouts, host_worlds, identity, plots, programs, session
 from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
@@ -66,7 +67,7 @@ def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list
 
 
 def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):
-    """Run one update: one fused program, or rollout and update with the workers of a host task in between."""
+    """Run one update: one fused program, or a rollout with the workers of a host task or host world, and an update."""
     if step.fused is not None:
         with run.clock.spent("dispatch"):
             return step.fused(state, run.program.key)
@@ -74,7 +75,10 @@ def _advance(run: session.Session, step: steps.Step, state: types.TrainState, wo
     with run.clock.spent("update"):
         jax.block_until_ready(state.step)  # the rollout would wait for it and count the time
     with run.clock.spent("rollout"):
-        rows = host_rollouts.rollout(run.program, step, state, workers, run.journal, chunks)
+        if worlds.on_host(step.setup.task):
+            rows = host_worlds.rollout(run.program, step, state, workers, run.answers)
+        else:
+            rows = host_rollouts.rollout(run.program, step, state, workers, run.journal, chunks)
     run.clock.move(workers.waited - waited, "rollout", "verify")
     with run.clock.spent("dispatch"):
         return step.update(state, rows, run.program.key)
@@ -215,7 +219,7 @@ def _workers(program: programs.Program, stack: contextlib.ExitStack) -> list[Any
     for setup in program.setups:
         key = setup.settings.task, setup.settings.verifier
         if key not in shared:
-            shared[key] = stack.enter_context(host_rollouts.verifiers(setup))
+            shared[key] = stack.enter_context(host_worlds.workers(setup))
     return [shared[s.settings.task, s.settings.verifier] for s in program.setups]
 
 

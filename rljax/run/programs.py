@@ -94,7 +94,7 @@ class Program:
             task=task,
             networks={"policy": policy, **{m: self.model(m, phase) for m in modules}},
             decoder=models.build(policy.architecture, sharding.Layout(self.mesh, phase.settings.sampler.layout)),
-            ends=self.ends(phase.settings.sampler.stop),
+            ends=self.ends(tuple(dict.fromkeys((*phase.settings.sampler.stop, *getattr(task, "turn_end", ()))))),
             mesh=self.mesh,
             cursor=cursor,
             cursors=cursors,

@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import algorithms, types
+from rljax import algorithms, environments, types
 from rljax.config import files
 from rljax.data import storage
+from rljax.environments import worlds
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, events, forks, host_rollouts, metrics, programs, sinks, watch
+from rljax.run import checkpoints, events, forks, host_rollouts, host_worlds, metrics, programs, sinks, watch
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 
@@ -77,11 +78,14 @@ class Session(contextlib.AbstractContextManager):
             happened.open(written, self.step, program.settings.log.report)
         if directory is not None:
             processes.check_shared(directory.path / "config.json")
-        hosted = any(task.host for task in program.tasks)
+        hosted = any(environments.scored_on_host(task) for task in program.tasks)
         self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
         judges = [(p.settings.task, p.settings.verifier.threshold, p.settings.verifier.timeout) for p in program.phases]
         judge = hashlib.sha256(json.dumps([judges, code]).encode()).hexdigest()[:32]
         self.journal = host_rollouts.Journal(self.verdicts, self.step, judge)
+        in_turns = any(worlds.on_host(task) for task in program.tasks)
+        self.turns = metrics.StepLog(written.logs / "turns.jsonl") if written and in_turns else None
+        self.answers = host_worlds.Journal(self.turns, self.step, judge)
         self.watcher = watch.Watcher()
         for record in self.logger.history:  # what was reported before the run was resumed
             collections.deque(self.watcher.step(record["step"], record["phase"], record), maxlen=0)
@@ -217,8 +221,9 @@ class Session(contextlib.AbstractContextManager):
         """Store the logs durably, on the disk and remotely; return what ``metrics.Logger`` compares on resume."""
         if self.written is None:
             return {}
-        if self.verdicts is not None:
-            self.verdicts.sync()
+        for journal in (self.verdicts, self.turns):
+            if journal is not None:
+                journal.sync()
         sizes = self.logger.sync()
         self.written.upload()
         return sizes

@@ -48,7 +48,9 @@ class Trials:
     def reward(self) -> npt.NDArray[np.float64]:
         """Return ``[B]`` what each row is paid; those of a seat's rows add up to its total in the episode."""
         rows, own = self.rows, turns.written(self.rows)
-        paid = np.zeros(own.shape[0]) if rows.token_reward is None else (np.asarray(rows.token_reward) * own).sum(axis=1)
+        paid = (
+            np.zeros(own.shape[0]) if rows.token_reward is None else (np.asarray(rows.token_reward) * own).sum(axis=1)
+        )
         before = np.asarray(rows.reward, float)
         if self.chapters:  # all rows of a seat repeat what it was paid before it wrote
             number = np.arange(own.shape[0]) // self.each
@@ -101,8 +103,6 @@ def collect(setup: phases.Setup, batches: Sequence[types.Rollout], count: int) -
     Returns:
       The episodes.
     """
-    world = setup.world
-    assert world is not None
     each, fetched = setup.rows_of_episode, []
     for batch in batches:
         assert batch.action is not None
@@ -113,4 +113,4 @@ def collect(setup: phases.Setup, batches: Sequence[types.Rollout], count: int) -
         )
         fetched.append(processes.fetch(slim))
     rows = jax.tree.map(lambda *x: np.concatenate(x)[: count * each], *fetched)
-    return Trials(rows, each, world.rows == "chapters")
+    return Trials(rows, each, getattr(setup.task, "rows", "") == "chapters")

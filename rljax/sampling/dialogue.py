@@ -189,11 +189,16 @@ def _packed(token: Array, mask: Array) -> tuple[Array, Array]:
 
 def token_reward(sample: samples_lib.Sample, talk: Talk) -> Array:
     """Return ``[B, T]``, what each turn was paid, on the last token that the seat wrote in it."""
+    return on_last_tokens(sample, talk.paid)
+
+
+def on_last_tokens(sample: samples_lib.Sample, x: Array) -> Array:
+    """Return numbers of turns ``[B, M]`` on the last token ``[B, T]`` that the seat wrote in each."""
     assert sample.turn is not None
     following = jnp.pad(sample.turn[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
     own = jnp.pad(sample.mask[:, 1:], ((0, 0), (0, 1))) > 0
     last = (sample.mask > 0) & ~(own & (following == sample.turn))
-    return jnp.where(last, of_turns(sample, talk.paid), 0.0)
+    return jnp.where(last, of_turns(sample, x), 0.0)
 
 
 def of_turns(sample: samples_lib.Sample, x: Array) -> Array:

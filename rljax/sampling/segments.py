@@ -1,4 +1,4 @@
-"""Sampling in segments: completions continue where they were cut, and equal those of one uninterrupted call."""
+"""Sampling in segments: rows continue where they were cut, and equal those of one uninterrupted call."""
 
 import dataclasses
 from collections.abc import Callable
@@ -75,6 +75,75 @@ def resume(
         return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
 
     return continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)[0]
+
+
+def blank(rows: int, length: int, vocabulary: int, config: SamplerConfig, pad: int) -> samples_lib.Sample:
+    """Return conversations ``[rows, length]`` before their first turn; ``vocabulary`` is that of the logits."""
+    kept = vocabulary if processors_lib.keeps(config, processors_lib.build(config)) else None
+    return samples_lib.empty(rows, length, kept, pad, turns=True)
+
+
+def turn(
+    model: samples_lib.Policy,
+    params: types.Tree,
+    prompts: types.Prompts,
+    keys: types.Key,
+    sample: samples_lib.Sample,
+    told: Array,
+    size: Array,
+    ended: Array,
+    ready: Array,
+    config: SamplerConfig,
+    ends: stopping.Ends,
+    *,
+    turn_length: int,
+) -> samples_lib.Sample:
+    """Append replies to conversations, and in the ``ready`` rows the whole next turn.
+
+    A turn ends as in ``conversation.converse``: by ``ends``, after ``turn_length`` tokens, or with the row. Position t
+    of a row, replies counted, is drawn with ``fold_in(keys[b], t)``, and a row is only ever cut at the end of its turn.
+    So its tokens and numbers do not depend on which rows are continued together.
+
+    Args:
+      model: as in ``resume``, like ``params``, ``prompts`` and ``keys``.
+      params: the model's parameters.
+      prompts: P prompts ``[P, L]``.
+      keys: ``[B]`` typed keys.
+      sample: the conversations so far, ``[B, T]``.
+      told: ``[B, R]`` int32, replies, right-padded; they get mask 0.
+      size: ``[B]`` int32, their tokens.
+      ended: ``[B]`` int32, turns of the row that have ended: ``Sample.turn`` of what is written now.
+      ready: ``[B]`` bool; with its reply, such a row has fewer than T positions.
+      config: temperature and filters; ``compact`` does not apply.
+      ends: what ends a turn.
+      turn_length: the most tokens of a turn.
+
+    Returns:
+      The conversations; ``finish`` says nothing; ``steps`` and ``slots`` are added to those of ``sample``.
+    """
+    rows, length = sample.token.shape
+    shapes.check({"keys": keys, "size": size, "ended": ended, "ready": ready}, (rows,), "[B] of sample.token")
+    column, before = jnp.arange(length, dtype=jnp.int32)[None, :], sample.length
+    place = column - before[:, None]
+    inside = (place >= 0) & (place < size[:, None])
+    reply = jnp.take_along_axis(told, jnp.clip(place, 0, told.shape[1] - 1), axis=1)
+    finish = jnp.where(ready, int(types.Finish.UNFINISHED), int(types.Finish.LENGTH))
+    sample = dataclasses.replace(
+        sample, token=jnp.where(inside, reply, sample.token), length=before + size, finish=finish
+    )
+    state = None if ends.strings is None else ends.strings.start(rows)
+    done, processors = sample.length, processors_lib.build(config)
+
+    def draw(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
+        offset = done[decoding.row]
+        decoding = decode.emit(decoding, logits, ends=ends, processors=processors, offset=offset)
+        return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
+
+    segment, config = min(turn_length, length), dataclasses.replace(config, compact=0)
+    out, _ = continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)
+    written = (column >= before[:, None]) & (column < out.length[:, None])
+    number = jnp.where(written, ended[:, None], jnp.zeros_like(written) if out.turn is None else out.turn)
+    return dataclasses.replace(out, turn=number, steps=sample.steps + out.steps, slots=sample.slots + out.slots)
 
 
 def continued(

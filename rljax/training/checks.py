@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
+from rljax.environments import worlds
 from rljax.language import errors
-from rljax.training import phases, rollouts, updates, world_checks
+from rljax.training import phases, play, rollouts, updates, world_checks
 from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
 
@@ -79,12 +80,15 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     rows = rows_lib.unsampled(setup, position, prompts)
     if demonstrated:  # those of a host task are read outside of the program
         token = jnp.zeros(rows.mask.shape, jnp.int32)
+        if worlds.on_host(setup.task):
+            rows = play.host_turns(rows, token, rows.mask, setup.task.stop)
         return rows.replace(action=types.Action(token=token), on_policy=jnp.zeros_like(rows.reward))
     number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
     out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
     rows = rows_lib.filled(rows, out, whole)
-    if setup.world is not None:
-        return world_checks.rows(setup.world, rows)
+    world = setup.world or (setup.task if worlds.on_host(setup.task) else None)
+    if world is not None:
+        return world_checks.rows(world, rows)
     if setup.algorithm.source.demonstrated:
         rows = rollouts.guided(setup, rows, zero, prompts, key)
     return rows_lib.judged(rows, _verdict(setup, rows))

@@ -58,9 +58,7 @@ def episodes(
 
     The arguments are those of ``seated``.
     """
-    rows, ours = seated(
-        setup, players, order, step, position, index, split, key, samples=samples, sampler=sampler
-    )
+    rows, ours = seated(setup, players, order, step, position, index, split, key, samples=samples, sampler=sampler)
     return rows if all(name == "policy" for name in order) else only(rows, ours)
 
 
@@ -209,6 +207,51 @@ def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: dialogue.T
         agent=row % seats,
         finish=out.finish,
         extra={**rows.extra, **{name: dialogue.of_turns(out, x) for name, x in talk.extra.items()}},
+    )
+
+
+def of_host(rows: types.Rollout, out: sampling.Sample, told: dict[str, Array]) -> types.Rollout:
+    """Write conversations with a host world into blank rows, as ``of_conversations`` does.
+
+    Args:
+      rows: B rows with ``context``, ``group`` and ``index``, filled by the sampler.
+      out: their samples.
+      told: "paid" ``[B, M]``, by turn; "outcome", "valid", "finish" and "parts", ``[B]`` each.
+
+    Returns:
+      The rows; one is an episode. They do not have the slots of the decoder, which depend on the times of answers.
+    """
+    row = jnp.arange(rows.reward.size, dtype=jnp.int32)
+    return rows.replace(
+        turn=out.turn,
+        token_reward=dialogue.on_last_tokens(out, told["paid"]),
+        outcome=told["outcome"],
+        parts=told["parts"],
+        valid=told["valid"],
+        episode=row,
+        finish=told["finish"],
+        extra={},
+    )
+
+
+def host_turns(rows: types.Rollout, token: Array, mask: Array, stop: tuple[int, ...]) -> types.Rollout:
+    """Write the turns of a host world's demonstrations into blank rows.
+
+    Args:
+      rows: B rows.
+      token: ``[B, T]`` int32.
+      mask: ``[B, T]``, 1 on the tokens of turns.
+      stop: token ids of which one ends each turn.
+
+    Returns:
+      The rows with their positions in use, turns, and payments of 0.
+    """
+    ends = (mask > 0) & jnp.isin(token, jnp.asarray(stop, jnp.int32))
+    length = jnp.max(jnp.where(mask > 0, jnp.arange(1, mask.shape[1] + 1)[None, :], 0), axis=1)
+    return rows.replace(
+        action=types.Action(token=token, length=length.astype(jnp.int32)),
+        turn=jnp.cumsum(ends, axis=1, dtype=jnp.int32) - ends,
+        token_reward=jnp.zeros_like(mask),
     )
 
 

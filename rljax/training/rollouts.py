@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rljax import sampling, types
 from rljax.data import shuffle
+from rljax.environments import worlds
 from rljax.sampling import conversation, dialogue
 from rljax.training import phases, play
 from rljax.training import rows as rows_lib
@@ -155,9 +156,11 @@ def demonstrate(
     token, mask = setup.task.demonstrations(prompts.index, "train", key)
     rows = rows_lib.blank(setup, position, prompts.index, jnp.asarray(prompts.token), jnp.asarray(prompts.mask))
     mask = jnp.asarray(mask, jnp.float32)
+    if worlds.on_host(setup.task):
+        rows = play.host_turns(rows, jnp.asarray(token, jnp.int32), mask, setup.task.stop)
     return rows.replace(
         mask=mask,
-        action=types.Action(token=jnp.asarray(token, jnp.int32)),
+        action=types.Action(token=jnp.asarray(token, jnp.int32), length=rows.action and rows.action.length),
         reward=jnp.ones_like(rows.reward),  # demonstrations are assumed to be correct
         on_policy=jnp.zeros_like(rows.reward),
     )

@@ -7,11 +7,14 @@ can be replayed from a checkpoint.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 
 from rljax import environments, sampling, types
+from rljax.environments.worlds.host import task as host
+from rljax.sampling import segments
 from rljax.training import phases, play, rollouts, sharding, states, updates
 from rljax.training import rows as rows_lib
 
@@ -59,6 +62,45 @@ class Step:
             )
 
         return run
+
+    @functools.cached_property
+    def turn(self) -> Callable[..., sampling.Sample]:
+        """Compiled ``segments.turn`` of a host world; see ``turns`` for what it begins with."""
+        setup = self.setup
+
+        @functools.partial(jax.jit, static_argnames="config", donate_argnames="sample")
+        def run(params, prompts, keys, sample, told, size, ended, ready, config):
+            prompts = sharding.constrain(prompts, setup.mesh)
+            length = cast(host.HostWorld, setup.task).turn_length
+            rows = prompts, keys, sample, told, size, ended, ready
+            out = segments.turn(setup.decoder, params, *rows, config, setup.ends, turn_length=length)
+            return sharding.constrain(out, setup.mesh)
+
+        return run
+
+    @functools.cached_property
+    def turns(self) -> tuple[Callable[..., sampling.Sample], Callable[..., types.Rollout]]:
+        """Compiled functions for the conversations of a host world.
+
+        ``(rows, config) -> Sample`` before the first turn; and ``(position, index, prompts, sample, told, step) ->
+        Rollout`` after the last, see ``play.of_host``.
+        """
+        setup = self.setup
+
+        @functools.partial(jax.jit, static_argnames=("rows", "config"))
+        def begin(rows, config):
+            vocabulary = setup.decoder.architecture.vocabulary
+            length = setup.task.completion_length
+            return sharding.constrain(segments.blank(rows, length, vocabulary, config, setup.ends.pad), setup.mesh)
+
+        @jax.jit
+        def end(position, index, prompts, sample, told, step):
+            rows = rows_lib.blank(setup, position, index, prompts.token, prompts.mask)
+            version = jnp.broadcast_to(step, sample.mask.shape).astype(jnp.int32)
+            rows = play.of_host(rows_lib.filled(rows, sample, version), sample, told)
+            return sharding.constrain(rows, setup.mesh)
+
+        return begin, end
 
     @functools.cached_property
     def verify(self) -> Callable[..., types.Verdict]:

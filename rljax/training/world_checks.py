@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.environments import worlds
+from rljax.environments.worlds.host.task import HostWorld
 from rljax.language import errors
 from rljax.transforms import shapes
 
@@ -97,7 +98,7 @@ def _arrays(name: str, tree: Any) -> None:
         raise ValueError(f"{name} is empty: expected at least one array")
 
 
-def rows(world: worlds.World, blank: types.Rollout) -> types.Rollout:
+def rows(world: worlds.World | HostWorld, blank: types.Rollout) -> types.Rollout:
     """Return the rows of a world from blank ones, by their shapes."""
     number, whole = blank.mask, jnp.zeros(blank.mask.shape, jnp.int32)
     return blank.replace(

@@ -17,6 +17,7 @@ A class may also have:
 ``parts``              names of the numbers of ``Observation.parts``
 ``turn_end``           texts that end a turn besides the tokenizer's stop tokens, such as ``("</tool_call>",)``
 ``cut``                True: an answer longer than ``reply_length`` tokens is cut; else its episode does not count
+``seconds``            what a turn may take by limits of its own; ``config.verifier.timeout`` must be above it
 ``examples``           class attribute: number of problems, if there are no rows of a file
 ``expert(self)``       the text of the next turn of a demonstration, after ``reset`` and ``step``
 ``close(self)``        called when the episode is over

@@ -75,6 +75,16 @@ class HostWorld:
         return bool(self._optional("cut", False))
 
     @property
+    def longest(self) -> float:
+        """Seconds that a turn may take by the world's own limits, which a time limit must exceed; 0: it has none."""
+        return float(self._optional("seconds", 0.0))
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        """Token ids of the tokenizer that end a turn."""
+        return tuple(self._bound.tokenizer.stop)
+
+    @property
     def completion_length(self) -> int:
         """T, tokens of a row: turns and replies."""
         return self.length or self.max_turns * self.turn_length + (self.max_turns - 1) * self.reply_length

@@ -74,6 +74,7 @@ class ToolWorld:
             raise ValueError("reward: judges all completions of a prompt together; the answers of a world come alone")
         self._box = calls.Toolbox([f.begin() if isinstance(f, Stateful) else f for f in functions], form, longest, most)
         self._reward, self._weights = reward, checked(weights or {})
+        self.seconds = most * max(float(getattr(f, "seconds", 0.0)) for f in functions)
         self.parts = (*COUNTS, *reward.names)
         plain = plain or form == "tags"
         self.role = "user" if plain else "tool"
