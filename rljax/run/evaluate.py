@@ -144,7 +144,7 @@ def _judge(
     Of a world, those of episodes; and as "world" the rows that ``episodes.statistics`` reads.
     """
     size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
-    batches: list[tuple] = []
+    batches: list[Any] = []
     for start in range(0, len(index), size):
         # the last part is padded to the same size, so that one program is compiled; the padding is removed below
         part = np.resize(index[start : start + size], size)

@@ -58,9 +58,7 @@ def episodes(
 
     The arguments are those of ``seated``.
     """
-    rows, ours = seated(
-        setup, players, order, step, position, index, split, key, samples=samples, sampler=sampler
-    )
+    rows, ours = seated(setup, players, order, step, position, index, split, key, samples=samples, sampler=sampler)
     return rows if all(name == "policy" for name in order) else only(rows, ours)
 
 
