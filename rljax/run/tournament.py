@@ -107,6 +107,7 @@ def tournament(
     games: Callable[[types.Tree, types.Tree, npt.NDArray[np.int32], types.Key], Games],
     index: npt.NDArray[np.int32],
     key: types.Key,
+    resamples: int = 500,
 ) -> dict[str, Any]:
     """Let every pair of policies play.
 
@@ -115,6 +116,7 @@ def tournament(
       games: as ``player`` returns it.
       index: the problems.
       key: a typed key.
+      resamples: of the games, for the intervals of the ratings.
 
     Returns:
       "ratings", a list of "player", "elo", "low", "high" and "games", the highest first; and "pairs", a list of
@@ -134,7 +136,10 @@ def tournament(
         }
         means = {name: float(np.mean(x)) if x.size else None for name, x in means.items()}
         pairs.append({"players": [one, other], "games": int(result.score.size), **means})
-    return {"ratings": [dataclasses.asdict(rating) for rating in elo.ratings(played)], "pairs": pairs}
+    return {
+        "ratings": [dataclasses.asdict(rating) for rating in elo.ratings(played, resamples=resamples)],
+        "pairs": pairs,
+    }
 
 
 def table(record: Mapping[str, Any], console: rich.console.Console | None = None) -> None:
