@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
     "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
     "play": ("rljax.run.play", "Play a game or another world of several turns against a checkpoint, or watch it."),
+    "match": ("rljax.run.tournament", "Let checkpoints play a game of two seats against each other: Elo ratings."),
     "compare": ("rljax.run.reports.compare", "Compare runs: intervals over seeds, curves, differing settings."),
     "report": ("rljax.run.reports.report", "Write a page about a run, or serve it while the run goes (--live)."),
     "metrics": ("rljax.run.reports.show_metrics", "Show the metrics of a run by phase."),

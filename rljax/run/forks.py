@@ -20,6 +20,8 @@ from rljax.data import documents, storage
 from rljax.language import parse
 from rljax.run import checkpoints, programs
 
+_FIELD = "config.checkpoint.init"
+
 
 @dataclasses.dataclass(frozen=True)
 class Start:
@@ -39,17 +41,30 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
     """
     config = config.copy_and_resolve_references()
     text = config.checkpoint.init
-    run, selector = _split(text)
-    if not text or selector.isdigit():
+    if not text or _split(text)[1].isdigit():
         return config
-    steps = checkpoints.Checkpointer(storage.path(run) / "checkpoints").all_steps()
-    ends = _ends(_config(text))
-    if selector and selector not in ends:
-        raise ValueError(f"config.checkpoint.init={text!r}: no phase {selector!r}.{parse.nearest(selector, ends)}")
-    step = ends[selector] if selector else max(steps, default=0)
-    _check_step(text, step, steps)
-    config.checkpoint.init = f"{run}@{step}"
+    config.checkpoint.init = "{}@{}".format(*place(text))
     return config
+
+
+def place(text: str, field: str = _FIELD) -> tuple[str, int]:
+    """Return the run and the step of a checkpoint named RUN@STEP, RUN@PHASE or RUN.
+
+    Args:
+      text: the name.
+      field: who gave it, for messages.
+
+    Raises:
+      ValueError: it names no run, or a phase or step of which the run has no checkpoint.
+    """
+    run, selector = _split(text)
+    ends = _ends(_config(text, field))
+    steps = checkpoints.Checkpointer(storage.path(run) / "checkpoints").all_steps()
+    if selector and selector not in ends and not selector.isdigit():
+        raise ValueError(f"{field}={text!r}: no phase {selector!r}.{parse.nearest(selector, ends)}")
+    step = int(selector) if selector.isdigit() else ends[selector] if selector else max(steps, default=0)
+    _check_step(text, step, steps, field)
+    return run, step
 
 
 def tokenizer(config: schema.ConfigDict) -> bytes:
@@ -119,10 +134,10 @@ def _carried(program: programs.Program, count: int) -> types.TrainState:
     )
 
 
-def _check_step(text: str, step: int, steps: Sequence[int]) -> None:
+def _check_step(text: str, step: int, steps: Sequence[int], field: str = _FIELD) -> None:
     if step not in steps:
         shown = ", ".join(map(str, steps)) or "none"
-        raise ValueError(f"config.checkpoint.init={text!r}: no checkpoint of step {step}, only of steps {shown}.")
+        raise ValueError(f"{field}={text!r}: no checkpoint of step {step}, only of steps {shown}.")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -131,13 +146,13 @@ def _split(text: str) -> tuple[str, str]:
     return (run, selector) if at and "/" not in selector else (text, "")
 
 
-def _config(text: str) -> schema.ConfigDict:
+def _config(text: str, field: str = _FIELD) -> schema.ConfigDict:
     """Return the config of the run that ``text``, the value of ``checkpoint.init``, names."""
     path = storage.path(_split(text)[0]) / "config.json"
     try:
         return files.from_dict(documents.read(path), str(path))
     except FileNotFoundError:
-        raise ValueError(f"config.checkpoint.init={text!r}: not the work directory of a run (no {path}).") from None
+        raise ValueError(f"{field}={text!r}: not the work directory of a run (no {path}).") from None
 
 
 def _ends(config: schema.ConfigDict) -> dict[str, int]:

@@ -105,8 +105,8 @@ slot_utilisation [fraction] decoded positions that hold a token of a row
     near 0: rows end at very different lengths; set config.sampler.compact
 squared_log_ratio [nats^2] squared distance to the sampler's log-prob
     growing: updates are too large
-truncated [fraction] rows that reached the length limit
-    near 1: answers are cut off; raise completion_length
+truncated [fraction] rows that reached the length limit; in a world, whose episode ended by a budget of turns or tokens
+    near 1: answers are cut off; raise completion_length, or the turns of the world
 turns [none] turns of an episode of a world, those of all its players together, mean
     1: episodes end at once; at the most there may be: episodes are cut
 valid_rows [rows] rows that count
@@ -147,8 +147,20 @@ greedy [fraction] prompts answered correctly at temperature 0
     below pass_at_1: the most probable answer is worse
 unjudged [fraction] samples whose reward does not say whether they are correct
     above 0: they count as not correct; set verifier.threshold
-length [tokens] mean length of the completions, end-of-sequence included
+length [tokens] mean length of the completions, end-of-sequence included; in a world, what all seats write in an episode
     at the limit of the task: answers are truncated
+world/success [fraction] episodes of a world that end with a correct outcome of seat 0
+    equal to that of a scripted or random player: nothing is learned
+world/turns [none] turns of a valid episode, those of all seats together, mean
+    at the most there may be: episodes are cut
+world/truncated [fraction] valid episodes that a budget of turns or tokens has ended
+    near 1: the world never ends an episode
+world/invalid [fraction] episodes whose world failed; they count as no success
+    above 0: look at the world's code
+world/part/* [as named] a part of the verdict of seat 0 at the end of a valid episode, mean
+    see the world
+world/nashconv [chips] in Kuhn poker, what both players could gain by a best response to the policy's legal moves
+    far above 0: the policy can be exploited; 11/12 is that of uniform play
 """)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from scipy import special
@@ -16,6 +17,7 @@ from rljax.environments.worlds.text import TextWorld
 from rljax.models import scoring
 from rljax.run import matches
 from rljax.training import phases
+from rljax.transforms import ops
 
 Floats = npt.NDArray[np.float64]
 CARDS = "JQK"
@@ -112,11 +114,15 @@ def of_policy(setup: phases.Setup, params: types.Tree) -> tuple[Floats, Floats]:
     width = world.prompt_length + (world.completion_length if world.rows == "conversation" else 0)
 
     def logprobs(contexts: list[list[int]], written: list[list[int]]) -> npt.ArrayLike:
-        rows = len(contexts)
-        prompt = types.Context(*tokenizers.padded(contexts, width, setup.ends.pad, left=True))
-        token, mask = tokenizers.padded(written, world.turn_length, setup.ends.pad)
-        zero = np.zeros(rows, np.float32)
-        moves = types.Rollout(mask, zero, zero.astype(np.int32), context=prompt, action=types.Action(token))
+        prompt = types.Context(*map(jnp.asarray, tokenizers.padded(contexts, width, setup.ends.pad, left=True)))
+        token, mask = map(jnp.asarray, tokenizers.padded(written, world.turn_length, setup.ends.pad))
+        moves = types.Rollout(
+            mask=mask,
+            reward=jnp.zeros(len(written)),
+            group=jnp.zeros(len(written), jnp.int32),
+            context=prompt,
+            action=types.Action(token=token),
+        )
         logp = _score(model, setup.temperature, params, moves)
         return np.asarray(logp, np.float64).sum(axis=1)
 
@@ -126,7 +132,8 @@ def of_policy(setup: phases.Setup, params: types.Tree) -> tuple[Floats, Floats]:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _score(model: models.Model, temperature: float, params: types.Tree, rows: types.Rollout) -> types.Array:
     """Return the log-probs ``[B, T]`` of the rows, 0 where the mask is 0."""
-    return scoring.score(model, params, rows, types.Needs(), temperature=temperature).logp * rows.mask
+    logp = scoring.score(model, params, rows, types.Needs(), temperature=temperature).logp
+    return ops.given(logp, "the scores have no logp") * rows.mask
 
 
 def report(strategy: Floats, legal: Floats) -> dict[str, Any]:

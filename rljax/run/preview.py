@@ -77,6 +77,23 @@ def _parameters(program: programs.Program) -> list[str]:
     return [f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,}" for name, tree in modules.items()]
 
 
+def _unit(setup: programs.Setup) -> str:
+    """Return what the samples of a prompt are."""
+    each = setup.rows_of_episode
+    return "samples" if setup.world is None else f"episodes x {each} row{'s' * (each != 1)}"
+
+
+def _world(setup: programs.Setup) -> list[str]:
+    """Return a line on the world of a phase, if its task is one."""
+    world = setup.world
+    if world is None:
+        return []
+    seats, rows = world.seats, "a row for each turn" if world.rows == "chapters" else "a row for each seat"
+    players = ", ".join(setup.settings.world.players)
+    lengths = f"up to {world.max_turns} turns of {world.turn_length} tokens and replies of {world.reply_length}"
+    return [f"  world         {seats} seat{'s' * (seats != 1)}, {lengths}; {rows}; players: {players}"]
+
+
 def _phase(phase: programs.Phase, step: Any) -> list[str]:
     """Trace the programs of a phase and describe it."""
     setup, settings = step.setup, phase.settings
@@ -92,8 +109,9 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
         f"phase {phase.name}: steps {phase.first + 1} to {phase.last}, {phase.algorithm.spec}",
         f"  task          {settings.task}: {setup.task.size('train'):,} problems, and "
         f"{setup.task.size('heldout'):,} held out",
-        f"  a step        {setup.prompts} prompts x {setup.samples} samples = {setup.rows} rows of up to "
-        f"{setup.task.prompt_length} + {setup.task.completion_length} tokens",
+        f"  a step        {setup.prompts} prompts x {settings.batch.samples} {_unit(setup)} = {setup.rows} rows "
+        f"of up to {setup.task.prompt_length} + {setup.task.completion_length} tokens",
+        *_world(setup),
         *(f"  {line}" for line in programs.work(setup)),
         f"  evaluation    {evaluation if phase.start.evaluate else 'none at the end'}",
         f"  state         {sharding.size(sum(sizes.values()))} on each device ({memory}), without activations",

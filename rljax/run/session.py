@@ -244,7 +244,7 @@ def _describe(program: programs.Program) -> str:
     """Describe the phases, with all defaults."""
     return "\n\n".join(
         f"phase {s.phase.name}: steps {s.phase.first + 1} to {s.phase.last}, {s.settings.task}, "
-        f"{s.prompts} prompts x {s.samples} samples\n"
+        f"{s.prompts} prompts x {s.settings.batch.samples} samples\n"
         + "".join(f"{text}\n" for text in programs.remarks(step))
         + algorithms.describe(s.algorithm)
         for s, step in zip(program.setups, program.steps, strict=True)

@@ -34,27 +34,32 @@ class Trials:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Return ``[B]``, whether the row has taken place: chapters have rows for turns that have not."""
-        return turns.written(self.rows).any(axis=1) | (not self.chapters)
+        return np.logical_or(turns.written(self.rows).any(axis=1), not self.chapters)
+
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Return ``[E]``, whether the world has not failed."""
+        return np.any((np.asarray(self.rows.valid) > 0).reshape(-1, self.each), axis=1)
 
     def outcome(self) -> npt.NDArray[np.int_]:
         """Return ``[E]`` the outcome of seat 0, who writes the first turn; that of a failed world is CRASHED."""
         first = np.asarray(self.rows.outcome)[:: self.each]
-        return np.where(self._valid[:: self.each], first, int(types.Outcome.CRASHED))
+        return np.where(self.valid(), first, int(types.Outcome.CRASHED))
 
     def length(self) -> npt.NDArray[np.int_]:
         """Return ``[E]`` the tokens that the seats of an episode have written."""
-        return turns.written(self.rows).sum(axis=1).reshape(-1, self.each).sum(axis=1)
+        return np.sum(turns.written(self.rows).sum(axis=1).reshape(-1, self.each), axis=1)
 
     def reward(self) -> npt.NDArray[np.float64]:
         """Return ``[B]`` what each row is paid; those of a seat's rows add up to its total in the episode."""
         rows, own = self.rows, turns.written(self.rows)
+        seat = np.asarray(rows.agent)
         paid = (
             np.zeros(own.shape[0]) if rows.token_reward is None else (np.asarray(rows.token_reward) * own).sum(axis=1)
         )
         before = np.asarray(rows.reward, float)
         if self.chapters:  # all rows of a seat repeat what it was paid before it wrote
             number = np.arange(own.shape[0]) // self.each
-            key = np.where(self.present, number * (int(np.max(rows.agent)) + 1) + np.asarray(rows.agent), -1)
+            key = np.where(self.present, number * (int(seat.max()) + 1) + seat, -1)
             _, first = np.unique(key, return_index=True)
             before = np.where(np.isin(np.arange(key.size), first) & self.present, before, 0.0)
         return paid + before
@@ -67,7 +72,7 @@ class Trials:
         by_episode = last.reshape(-1, self.each).sum(axis=1)  # turns of all seats
         columns = (
             *(number, np.asarray(rows.group), np.asarray(rows.agent), np.asarray(rows.outcome), self.reward()),
-            *(by_episode[number], self._valid, np.asarray(rows.finish) == types.Finish.LENGTH),
+            *(by_episode[number], self.valid()[number], np.asarray(rows.finish) == types.Finish.LENGTH),
         )
         parts = {name: np.asarray(value)[present] for name, value in rows.parts.items()}
         return episodes.Rows(*(x[present] for x in columns), parts=parts)
@@ -83,13 +88,6 @@ class Trials:
             said = [{"by": m["by"], "text": m["text"]} for m in turns.described(rows, i, (), decode)["turns"]]
             out.append({"seat": int(rows.agent[i]), "prompt": decode(prompt), "turns": said})  # type: ignore[index]
         return out
-
-    @property
-    def _valid(self) -> npt.NDArray[np.bool_]:
-        """Return ``[B]``, whether the row's world has not failed, whoever has written the row."""
-        valid = np.asarray(self.rows.valid) > 0
-        whole = valid.reshape(-1, self.each).any(axis=1)
-        return np.repeat(whole, self.each)
 
 
 def collect(setup: phases.Setup, batches: Sequence[types.Rollout], count: int) -> Trials:

@@ -52,7 +52,9 @@ SYMPTOMS = (
         5,
         lambda m: m("truncated") >= 0.99,
         "nearly every completion reaches the length limit, so most answers are never written. Raise the task's "
-        "completion_length, check the stop tokens (config.sampler.stop, the chat template), or penalize length.",
+        "completion_length, check the stop tokens (config.sampler.stop, the chat template), or penalize length. In a "
+        "world, episodes end by their budget of turns or tokens (see turns and length), not by the world: allow more "
+        "turns, or begin with a phase on demonstrations.",
     ),
     Symptom(
         "entropy collapsed",

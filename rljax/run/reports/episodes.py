@@ -79,7 +79,8 @@ def table(evaluations: Sequence[Mapping[str, Any]], console: rich.console.Consol
     if not shown:
         return
     console = console or terminal.console()
-    values = [dict(lines(record["world"])) for record in shown]
+    texts = [lines(record["world"]) for record in shown]
+    values = [{k: v for k, v in text if not k.startswith("pass@")} for text in texts]  # those are in another table
     names = dict.fromkeys(name for value in values for name in value)
     columns = ["", *(f"{record['name']}\n(step {record['step']})" for record in shown)]
     rows = [[name, *(value.get(name, "") for value in values)] for name in names]

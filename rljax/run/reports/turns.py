@@ -4,7 +4,7 @@ A record of a world's row has, beside what ``records`` writes for every row,
 
     episode, seat   ids of ``Rollout.episode`` and ``Rollout.agent``, where the rows have them
     total           the row's reward and all its token rewards
-    valid           False where the world failed and the row does not count
+    valid           False where the world failed and the episode does not count
     turns           the messages in order, each with "by", "turn", "start" and "text", see ``described``
 
 and under "tokens" also the lists "mask", "turn" and, where the world pays tokens, "token_reward". Other lists have None
@@ -112,9 +112,19 @@ def described(rows: types.Rollout, i: int, names: Sequence[str], decode: Callabl
         if values is not None:
             record[name] = int(values[i])
     record["total"] = float(rows.reward[i]) + (0.0 if paid is None else float(paid.sum()))
-    if rows.valid is not None and not rows.valid[i]:
+    if rows.valid is not None and not rows.valid[_of_episode(rows, i)].any():
         record["valid"] = False
     return record
+
+
+def _of_episode(rows: types.Rollout, i: int) -> np.ndarray:
+    """Return the rows whose ``valid`` says whether the world of row i failed.
+
+    Where others play too, their rows have ``valid`` 0: then all rows of the episode.
+    """
+    if "written" not in rows.extra or rows.episode is None:
+        return np.array([i])
+    return np.flatnonzero(np.asarray(rows.episode) == rows.episode[i])
 
 
 # --- records that are read ----------------------------------------------------------------------------------------
@@ -136,6 +146,8 @@ def spans(record: Mapping[str, Any]) -> list[Span]:
     half = shown // 2
     starts = [message["start"] for message in record["turns"]]
     out = []
+    if not starts:  # a seat that has not read or written anything
+        return out
     for start, stop in zip(starts, [*starts[1:], shown + omitted], strict=True):
         first, last = (at if at <= half else max(half, at - omitted) for at in (start, stop))
         out.append(Span(first, last, half, stop - start - (last - first)))
