@@ -7,6 +7,7 @@ python -m rljax evaluate runs/first --samples 64
 import base64
 import contextlib
 import dataclasses
+import itertools
 import functools
 import json
 import re
@@ -165,8 +166,17 @@ def _judge(
         "outcome": outcome,
         "reward": reward,
         "length": mask.sum(axis=1),
-        "text": lambda row: program.tokenizer.decode(token[row, : length[row]].tolist()),
+        "text": lambda row: _text(program.tokenizer, token[row, : length[row]], mask[row, : length[row]]),
     }
+
+
+def _text(tokenizer: tokenizers.Tokenizer, token: np.ndarray, mask: np.ndarray) -> str:
+    """Decode a row; what a world replied is in brackets."""
+    texts = []
+    for written, places in itertools.groupby(range(len(token)), key=lambda place: bool(mask[place] > 0)):
+        text = tokenizer.decode(token[list(places)].tolist())
+        texts.append(text if written else f" [{text}] ")
+    return "".join(texts)
 
 
 def _first_rows(compiled: steps.Step, rows: types.Rollout) -> tuple[np.ndarray, ...]:
