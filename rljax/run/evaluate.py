@@ -7,8 +7,8 @@ python -m rljax evaluate runs/first --samples 64
 import base64
 import contextlib
 import dataclasses
-import itertools
 import functools
+import itertools
 import json
 import re
 from collections.abc import Sequence

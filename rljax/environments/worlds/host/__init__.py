@@ -11,7 +11,20 @@ then built again in another one, by ``reset`` and the turns so far; if the answe
 
 A class may also have:
 
-========================  ================================================================================================
+=====================  ==============================================================================================
+``tools``              functions with docstrings, or JSON schemas, which the chat template shows (``tools=``)
+``role``               the role of messages that ``Observation.text`` gives as a text: "user" (default), "tool", ...
+``parts``              names of the numbers of ``Observation.parts``
+``turn_end``           texts that end a turn besides the tokenizer's stop tokens, such as ``("</tool_call>",)``
+``cut``                True: an answer longer than ``reply_length`` tokens is cut; else its episode does not count
+``examples``           class attribute: number of problems, if there are no rows of a file
+``expert(self)``       the text of the next turn of a demonstration, after ``reset`` and ``step``
+``close(self)``        called when the episode is over
+=====================  ==============================================================================================
+
+``config.task = "world('my_module:MyWorld', rows='problems.jsonl')"`` names a class; see ``task.world``.
+
+===================  ===================================================================================================
 ``task.py``          ``world``, the constructor, and ``HostWorld``, the task: examples, prompts, demonstrations, tokens
 ``episodes.py``      ``Episodes``: the worker processes, with a time limit for each turn
 ``instances.py``     the pool's side of a worker: which episodes it has instances of, and what it is asked
@@ -25,7 +38,7 @@ A class may also have:
 ``interpreter.py``   a Python interpreter as a tool, in the sandbox of ``verifiers``
 ``passages.py``      search over a folder of texts as a tool, by BM25
 ``arena.py``         games of textarena
-===================  ================================================================================================
+===================  ===================================================================================================
 
 Worker processes import this package, so it does not import jax.
 """
