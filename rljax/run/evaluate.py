@@ -8,7 +8,6 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -166,17 +165,8 @@ def _judge(
         "outcome": outcome,
         "reward": reward,
         "length": mask.sum(axis=1),
-        "text": lambda row: _text(program.tokenizer, token[row, : length[row]], mask[row, : length[row]]),
+        "text": lambda row: program.tokenizer.decode(token[row, : length[row]].tolist()),
     }
-
-
-def _text(tokenizer: tokenizers.Tokenizer, token: np.ndarray, mask: np.ndarray) -> str:
-    """Decode a row; what a world replied is in brackets."""
-    texts = []
-    for written, places in itertools.groupby(range(len(token)), key=lambda place: bool(mask[place] > 0)):
-        text = tokenizer.decode(token[list(places)].tolist())
-        texts.append(text if written else f" [{text}] ")
-    return "".join(texts)
 
 
 def _first_rows(compiled: steps.Step, rows: types.Rollout) -> tuple[np.ndarray, ...]:

@@ -34,18 +34,17 @@ and the others at temperature 1.
 **Segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` until they end), possibly under
 newer parameters. With the same parameters the tokens are those of one ``generate``, wherever the rows are cut.
 
-===================  ==============================================================================
-``config.py``        the settings
-``samples.py``       the protocol ``Policy``, the record ``Sample``, the keys of rows
-``processors.py``    temperature and filters; drawing one token
-``decode.py``        ``generate`` and its loop; a batch that shrinks as rows end
-``segments.py``      ``resume``: rollouts in segments
-``dialogue.py``      episodes in progress, and a world's answer to a turn
+=================  ==============================================================================
+``config.py``      the settings
+``samples.py``     the protocol ``Policy``, the record ``Sample``, the keys of rows
+``processors.py``  temperature and filters; drawing one token
+``decode.py``      ``generate`` and its loop; a batch that shrinks as rows end
+``segments.py``    ``resume``: rollouts in segments
 ``conversation.py``  worlds that answer, a row for each conversation
-``chapters.py``      worlds that answer, a row for each turn
-``players.py``       who plays the seats of a world: several parameters in one decode loop
-``stopping.py``      stop strings
-===================  ==============================================================================
+``chapters.py``    worlds that answer, a row for each turn
+``players.py``     who plays the seats of a world
+``stopping.py``    stop strings
+=================  ==============================================================================
 """
 
 from rljax.sampling.config import SamplerConfig
