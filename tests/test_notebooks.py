@@ -101,3 +101,18 @@ def test_the_notebook_of_own_data_trains_on_its_file_and_reward(tmp_path):
     assert "reward" in run
     (table,) = [t for source, t in printed.items() if "evaluate.table" in source]
     assert "pass@1" in table and "base" in table and "result" in table
+
+
+@pytest.mark.full
+def test_the_notebook_of_worlds_plays_trains_and_shows_its_rows(tmp_path):
+    cells, _ = execute("worlds", tmp_path)
+    printed = {c.source: text(c) for c in cells}
+    (played,) = [t for source, t in printed.items() if "guess(numbers=16" in source]
+    assert played.endswith("paid 1; the episode is over\n")
+    (paid,) = [t for source, t in printed.items() if "import vending" in source]
+    assert paid.splitlines()[-1] == "2 -> '0', paid 1; the episode is over"
+    (rows,) = [t for source, t in printed.items() if "step.rollout(" in source]
+    masks = [line.split()[1] for line in rows.splitlines()[2:]]
+    assert {*masks} == {"0", "1"} and masks[0] == "1"
+    (dump,) = [t for source, t in printed.items() if "show_rollouts" in source]
+    assert "policy" in dump and "world" in dump

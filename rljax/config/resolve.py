@@ -177,7 +177,14 @@ def _phase(
         where = f"{field}.task" if "task" in changes else "config.task"
         tasks[chosen.task] = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
         if not hasattr(tasks[chosen.task], "host"):
-            raise ValueError(f"{where}={messages.shown(chosen.task)}: did not return a task.")
+            raise ValueError(
+                f"{where}={messages.shown(chosen.task)}: did not return a task"
+                + (
+                    "; rules of characters go into worlds.text.TextWorld."
+                    if hasattr(tasks[chosen.task], "alphabet")
+                    else "."
+                )
+            )
     task = tasks[chosen.task]
     _check_phase(chosen, algorithm, task, name)
 

@@ -1,7 +1,7 @@
 """Environments: tasks, which pose prompts, and verifiers, which judge completions.
 
-A task is a value. Before ``bind`` it has its problems, afterwards also their tokens. There are two protocols, which
-differ in where completions are judged:
+A task is a value. Before ``bind`` it has its problems, afterwards also their tokens. A task of several turns is a
+``worlds.World``. For tasks of one turn there are two protocols, which differ in where completions are judged:
 
 ===============  ==============================================================================================
 ``DeviceTask``   ``verify`` judges tokens inside the compiled program
@@ -22,6 +22,7 @@ path a function or class under ``@task``; modules are imported when needed.
 ``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
 ``characters.py``    text inside a compiled program, as rows of code points
 ``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
+``worlds/``          tasks of several turns: conversations, tools, games
 ``verifiers/``       reward functions for mathematics and programs, a sandbox; the workers that run reward functions
 ===================  ==========================================================================================
 

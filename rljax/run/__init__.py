@@ -28,12 +28,15 @@ Commands on runs
 ``episodes``       Statistics of episodes of a world: ``Rows``, ``statistics``.
 ``sample``         Completions of a prompt: ``complete``.
 ``play``           A person plays a seat of a world against a checkpoint: ``Policy``, ``Person``, ``run``.
-``episodes``       Episodes of a world on the host, one turn at a time: ``Episode``.
+``matches``        Episodes of a world on the host, one turn at a time: ``Episode``.
 ``elo``            Ratings of players from results of games: ``ratings``, ``fit``.
 ``nashconv``       Exact NashConv in Kuhn poker, and the strategy of a language policy: ``nashconv``, ``strategy``.
 ``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
 ``seeds``          One config with several seeds, and a table of the results.
 ``preview``        What a run would do, without devices: ``--check``.
 ``sharding``       How a config's train state is laid out over a mesh.
+``forks``          Runs that begin with the parameters of another run's checkpoint: ``checkpoint.init``.
+``identity``       What a run is: its config and code, compared when it is resumed.
+``session``        A run in progress: its checkpoints, logs and progress line.
 ``convert``        A policy as a public checkpoint, and the reverse.
 """

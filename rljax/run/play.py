@@ -194,12 +194,15 @@ def world(program: programs.Program, task: str, number: int, allow_code: Sequenc
     if task:
         with dotted.only([*allow_code, task.partition("(")[0]]):
             made = parse.one(task, parse.Registry("task", environments.TASKS), "--task")
-            found = made.bind(program.tokenizer)
     else:
-        found = program.tasks[number]
-    if not worlds.in_turns(found):
-        raise ValueError(f"--task={messages.shown(task or found.name)}: must be a world of several turns.")
-    return found
+        made = program.tasks[number]
+    if not worlds.in_turns(made):
+        kind = "is answered by worker processes" if worlds.on_host(made) else "has one turn"
+        raise ValueError(
+            f"--task={messages.shown(task or made.name)}: {kind}; must be a world that runs inside the compiled"
+            " program, such as guess()."
+        )
+    return made.bind(program.tokenizer) if task else made
 
 
 def define_flags() -> None:

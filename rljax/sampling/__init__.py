@@ -43,6 +43,7 @@ newer parameters. With the same parameters the tokens are those of one ``generat
 ``dialogue.py``    episodes in progress, and a world's answer to a turn
 ``conversation.py``  worlds that answer, a row for each conversation
 ``chapters.py``    worlds that answer, a row for each turn
+``players.py``     who plays the seats of a world
 ``stopping.py``    stop strings
 =================  ==============================================================================
 """

@@ -93,7 +93,7 @@ def _same(name: str, given: Any, expected: Any) -> None:
 
 
 def _arrays(name: str, tree: Any) -> None:
-    """Raise ValueError if a tree has weakly typed arrays, whose type may change, or none."""
+    """Raise ValueError if a tree has no array."""
     if not jax.tree.leaves(tree):
         raise ValueError(f"{name} is empty: expected at least one array")
 

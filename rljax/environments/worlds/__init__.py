@@ -23,18 +23,33 @@ problem, unless the world sets ``anew``; ``step``'s key folds in the key of the 
 **Seats.** A conversation has a row for each seat, which holds what this seat reads and writes; the seat waits while
 another one writes. Opponents that are part of the world have no seat.
 
-=================  ================================================================================
-``rules.py``       worlds of characters: the protocol ``Rules``, and ``Answer``
-``text.py``        ``TextWorld``: a world of tokens from rules of characters, with demonstrations
-``guess.py``       ``guess``, ``twenty_questions``: find a secret number by comparisons, or by questions
-``wordle.py``      ``wordle``: find a word by marks of its letters
-``calculator.py``  ``calculator``: long arithmetic by calls of a tool
-``maze.py``        ``maze``: walk to a goal in a grid with walls
-``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
-``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
-``games/``         board and card games of pgx
-``host/``          worlds that are Python classes on text, run in worker processes
-=================  ================================================================================
+``README.md`` shows how to write a world of each kind, and lists those that ship.
+
+=====================  ================================================================================
+``reply.py``           ``Reply``: what follows a turn
+``rules.py``           worlds of characters: the protocol ``Rules``, and ``Answer``
+``text.py``            ``TextWorld``: a world of tokens from rules of characters
+``tokens.py``          ``TokenWorld``: defaults of worlds of tokens, and their pieces of text
+``demonstrations.py``  episodes in which the world's expert writes every turn
+``supplies.py``        what the rows of a world hold, for the algorithms that read it
+``guess.py``           ``guess``, ``twenty_questions``: find a secret number by comparisons, or by questions
+``wordle.py``          ``wordle``: find a word by marks of its letters
+``calculator.py``      ``calculator``: long arithmetic by calls of a tool
+``maze.py``            ``maze``: walk to a goal in a grid with walls
+``retry.py``           ``retry``: a search that often finds nothing, and may be repeated
+``memory.py``          ``memory``: a document read in chunks, with a note as the only memory (chapters)
+``tagged.py``          ``tagged``: ``guess``, with a tag for the purpose of each turn
+``propose.py``         ``propose``: one seat writes problems, the other one solves them (chapters)
+``extract.py``         ``extract``: one seat writes a skill, the other one solves with it (chapters)
+``spy.py``             ``spy``: clues and votes against a player with another card (chapters)
+``single.py``          ``from_task``: a device task as a world of one turn
+``revise.py``          ``revise``: answer, with or without a judgement, then answer again
+``wrappers.py``        ``think_longer``, ``hint``: around any world
+``around.py``          ``Around``, the shortest wrapper; ``recorded``, ``format_parts``
+``mixture.py``         ``mixture``: two worlds in one run
+``games/``             board and card games of pgx
+``host/``              worlds that are Python classes on text, run in worker processes
+=====================  ================================================================================
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from rljax.data import tokenizers
 from rljax.environments import Split, characters
 from rljax.environments import worlds as contract
 from rljax.environments.worlds import demonstrations, rules
+from rljax.language import errors
 
 _CORPUS_ROWS = 256
 
@@ -124,39 +125,43 @@ class TextWorld:
         return self.rules.size(split)
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
-        """Return the state of problem ``index``."""
-        return self.rules.begin(index, split, key)
+        """Return the state of problem ``index``; numbers of Python and NumPy become arrays."""
+        return jax.tree.map(_array, self.rules.begin(index, split, key))
 
     def prompt(self, state: Any, seat: types.Array) -> tuple[types.Array, types.Array]:
         """Return what a seat reads first: token and mask ``[L]``."""
-        return self._tokens(self.rules.prompt(state, seat), self.prompt_length, pad="left")
+        return self._tokens(_points("prompt", self.rules.prompt(state, seat)), self.prompt_length, pad="left")
 
     def step(
         self, state: Any, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
     ) -> tuple[Any, contract.Reply]:
-        """Answer a turn. A reply of more than ``reply_length`` characters makes the episode invalid.
+        """Answer a turn.
 
-        A turn of a conversation that is cut before its end may not be what the seat meant: it is read as ``?``.
+        The episode becomes invalid by a reply of more than ``reply_length`` characters, by one with a character outside
+        the alphabet, and by a prompt of more than ``prompt_length`` characters. A turn of a conversation that is cut
+        before its end may not be what the seat meant: it is read as ``?``.
         """
         read = characters.read(self._bound, token[None], mask[None])
         text = read.code[0, : self.rules.turn_length]
         if self.rows == "conversation":
             unreadable = (jnp.arange(text.size) == 0) * characters.UNREADABLE
             text = jnp.where(read.ended[0], text, unreadable)
-        state, answer = self.rules.step(state, seat, text, key)
-        code = jnp.broadcast_to(jnp.atleast_2d(answer.text), (self.seats, jnp.shape(answer.text)[-1]))
+        fits = _fits(self.rules.prompt(state, seat), self.prompt_length)
+        state, answer = _answered(self.rules.step(state, seat, text, key))
+        code = _points("Answer.text", answer.text)
+        fits &= _fits(code, self.reply_length) & jnp.all((code == 0) | characters.among(code, self.rules.alphabet))
+        code = jnp.broadcast_to(jnp.atleast_2d(code), (self.seats, code.shape[-1]))
         told, mask = jax.vmap(lambda c: self._tokens(c, self.reply_length, pad="right"))(code)
-        fits = jnp.all(jnp.sum(code != 0, axis=1) <= self.reply_length)
         return state, contract.Reply(
             token=told,
             mask=mask,
-            reward=self._each(answer.reward, jnp.float32),
-            outcome=self._each(answer.outcome, jnp.int32),
+            reward=self._each("reward", answer.reward, jnp.float32),
+            outcome=self._each("outcome", answer.outcome, jnp.int32),
             valid=jnp.where(fits, jnp.asarray(answer.valid, jnp.float32), 0.0),
             done=jnp.asarray(answer.done, bool),
             truncated=jnp.asarray(answer.truncated, bool),
             next_seat=jnp.asarray(answer.next_seat, jnp.int32),
-            parts={name: self._each(x, jnp.float32) for name, x in answer.parts.items()},
+            parts={name: self._each(f"parts[{name!r}]", x, jnp.float32) for name, x in answer.parts.items()},
             extra={name: jnp.asarray(x, jnp.float32) for name, x in answer.extra.items()},
             domain=jnp.asarray(answer.domain, jnp.int32),
         )
@@ -189,7 +194,10 @@ class TextWorld:
         packed = characters.pack(code[None], length, pad=pad)[0]
         return jnp.asarray(self._ids)[packed], (packed != 0).astype(jnp.float32)
 
-    def _each(self, x: Any, dtype: Any) -> types.Array:
+    def _each(self, name: str, x: Any, dtype: Any) -> types.Array:
+        if isinstance(x, str) or jnp.shape(x) not in ((), (1,), (self.seats,)):
+            given = repr(x) if isinstance(x, str) else f"of shape {[*jnp.shape(x)]}"
+            raise ValueError(f"Answer.{name} is {given}: expected a number, or [{self.seats}], one for each seat")
         return jnp.broadcast_to(jnp.asarray(x, dtype), (self.seats,))
 
     @property
@@ -204,12 +212,51 @@ class TextWorld:
 
 
 def _written(world: TextWorld, index: jax.Array, what: str, split: Split = "train") -> jax.Array:
-    """Return the prompts of problems, or the first turns of their experts, as code points [P, K]."""
+    """Return the prompts of problems, or the first turns of their experts, as code points [P, K].
+
+    Raises:
+      CodeError: an exception inside the rules.
+      ValueError: a text is too long, or has characters outside the alphabet.
+    """
+    length = world.prompt_length if what == "prompt" else world.rules.turn_length
+    name = what if what == "prompt" else "expert"
 
     def one(i: jax.Array) -> jax.Array:
-        state = world.rules.begin(i, split, jax.random.key(0))
-        if what == "prompt":
-            return world.rules.prompt(state, jnp.int32(0))
-        return world.rules.expert(state, jnp.int32(0), jax.random.key(0))
+        with errors.inside(f"task {world.name!r}: begin"):
+            state = world.begin(i, split, jax.random.key(0))
+        with errors.inside(f"task {world.name!r}: {name}"):
+            if what == "prompt":
+                return _points("prompt", world.rules.prompt(state, jnp.int32(0)))
+            return _points("expert", world.rules.expert(state, jnp.int32(0), jax.random.key(0)))
 
-    return jax.vmap(one)(index)
+    code = jax.vmap(one)(index)
+    for text in set(characters.strings(code)):
+        if len(text) > length:
+            raise ValueError(f"task {world.name!r}: {name} writes {text!r}: expected at most {length} characters")
+        if strange := [c for c in text if c not in world.rules.alphabet]:
+            raise ValueError(f"task {world.name!r}: {name} writes {strange[0]!r}, which is not in the alphabet")
+    return code
+
+
+def _array(x: Any) -> types.Array:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x, jnp.result_type(x))
+
+
+def _points(name: str, code: Any) -> types.Array:
+    """Return a text of rules; ValueError if it is none."""
+    if not hasattr(code, "dtype") or not jnp.issubdtype(code.dtype, jnp.integer) or code.ndim not in (1, 2):
+        given = f"{code.dtype}{[*code.shape]}" if hasattr(code, "dtype") else repr(code)
+        raise ValueError(f"{name} is {given}: expected code points, int32 [K], as rules.line('12:') returns")
+    return code
+
+
+def _fits(code: types.Array, length: int) -> types.Array:
+    """Return whether texts ``[..., K]`` have at most ``length`` characters: a bool scalar."""
+    return jnp.ones((), bool) if code.shape[-1] <= length else jnp.all(jnp.sum(code != 0, axis=-1) <= length)
+
+
+def _answered(returned: Any) -> tuple[Any, rules.Answer]:
+    """Return what ``Rules.step`` returned; ValueError if it is not a state and an answer."""
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], rules.Answer)):
+        raise ValueError(f"step returns {type(returned).__name__}: expected (state, rules.Answer)")
+    return returned

@@ -25,12 +25,21 @@ A class may also have:
 
 ``config.task = "world('my_module:MyWorld', rows='problems.jsonl')"`` names a class; see ``task.world``.
 
-================  ===================================================================================================
-``task.py``       ``world``, the constructor, and ``HostWorld``, the task: examples, prompts, demonstrations, tokens
-``episodes.py``   ``Episodes``: the worker processes, with a time limit for each turn
-``worker.py``     the code inside a worker process
-``records.py``    what a world says, checked: ``Begun``, ``Told``
-================  ===================================================================================================
+===================  ===================================================================================================
+``task.py``          ``world``, the constructor, and ``HostWorld``, the task: examples, prompts, demonstrations, tokens
+``episodes.py``      ``Episodes``: the worker processes, with a time limit for each turn
+``instances.py``     the pool's side of a worker: which episodes it has instances of, and what it is asked
+``worker.py``        the code inside a worker process
+``records.py``       what a world says, checked: ``Begun``, ``Told``
+``constructors.py``  the worlds that ship: ``tools``, ``python_tool``, ``search``, ``textarena``
+``tools.py``         ``ToolWorld``: a question, calls of tools, an answer
+``calls.py``         the decorator ``tool``; calls that a model writes, in three forms
+``signatures.py``    functions as JSON schemas, and arguments checked against them
+``assisted.py``      questions of files, or made here, with the calls that demonstrations make
+``interpreter.py``   a Python interpreter as a tool, in the sandbox of ``verifiers``
+``passages.py``      search over a folder of texts as a tool, by BM25
+``arena.py``         games of textarena
+===================  ===================================================================================================
 
 Worker processes import this package, so it does not import jax.
 """
