@@ -272,7 +272,7 @@ def test_worlds_with_tools_train(name, tmp_path):
             r"verifier.timeout=3.0 .*must be above 4, the seconds that a turn of 'python_tool'",
         ),
         ({"sampler__compact": 1}, r"sampler.compact=1 .*expected 0 in task 'python_tool'"),
-        ({"seam__source": "partial(4)"}, r"scored or played on the host"),
+        ({"seam__source": "partial(4)"}, r"'python_tool' is scored on the host, or played there"),
         ({"world__players": ("policy", "snapshot")}, r"world.players=.*'policy' alone"),
     ],
 )

@@ -293,7 +293,7 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
     if algorithm.source.segment and task.host:
         raise ValueError(
             f"{where}: {algorithm.source.spec} carries rows over inside the program, and task {task.name!r} is scored "
-            "or played on the host. Use another config.seam.source, or a task that runs on devices."
+            "on the host, or played there. Use another config.seam.source, or a task that runs on devices."
         )
     if algorithm.source.demonstrated and task.host:
         raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
