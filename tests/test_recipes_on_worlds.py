@@ -112,7 +112,7 @@ def test_a_trajectory_counts_once_in_its_group(seed):
     centred, alone = np.zeros(r.mask.shape), np.zeros(r.mask.shape)
     for key, places in tokens.items():
         others = [x for k, x in total.items() if of_group[k] == of_group[key]]
-        rest = [x for k, x in total.items() if of_group[k] == of_group[key] and k != key]
+        rest = [x for k, x in total.items() if of_group[k] == of_group[key] and k != key and k[1] == key[1]]
         for n, p in enumerate(places):
             ahead = sum(paid[q] for q in places[n:])
             centred[p], alone[p] = ahead - np.mean(others), ahead - (np.mean(rest) if rest else total[key])
@@ -391,6 +391,37 @@ def test_parts_of_the_format_say_how_turns_end(wrong):
     last = int(np.sum(~over)) - 1
     parts = {name: float(x[last, 0]) for name, x in reply.parts.items()}
     assert parts["closing"] == 1 and parts["unclosed"] == 0 and parts["flow"] == (last > 0)
+
+
+def test_pieces_split_no_episode():
+    def split(call, **learner):
+        fields = {f"learner__{name}": n for name, n in learner.items()}
+        return resolve.phases(tiny.config(call, phases=("main",), task="game('kuhn_poker')", **fields))
+
+    assert split("spiral()", minibatches=8, microbatches=8)  # a row for each seat of 8 * 4 episodes
+    with pytest.raises(ValueError, match=r"minibatches=64 .*4 samples, since the 2 rows of an episode stay together"):
+        split("spiral()", minibatches=64)
+    with pytest.raises(ValueError, match=r"4 samples \* 2 rows of an episode without splitting a group\."):
+        split("dpo()", microbatches=16)
+
+
+def test_a_proposer_is_paid_by_how_hard_its_problem_is_and_the_solver_as_before():
+    outcome, parts = np.array([1, 1, 1, 2, 0]), {"solver_success": np.array([0.5, 0.5, 0.5, 0.0, 0.0], np.float32)}
+    episode, agent = np.array([0, 0, 0, 1, 2]), np.array([0, 1, 1, 0, 0])
+    paid = np.array([[0, 0], [0, 1], [0, 0], [0, 0], [0, 0]])
+    r = rows(np.ones((5, 2)), paid, episode=episode, agent=agent, outcome=outcome, parts=parts)
+    total = trajectories.total(run(r, reward.learnability()))
+    np.testing.assert_allclose(total, [0.5, 1, 1, -1, -0.5])  # both attempts are of one trajectory, paid 1
+
+
+def test_another_seat_is_no_baseline_of_its_own_episode():
+    """In a game of two players the other seat's reward is the row's own with the other sign."""
+    won = np.array([1, -1, 1, -1, -1, 1, 1, -1])  # of four episodes, seat 0 and seat 1
+    r = rows(np.ones((8, 1)), won[:, None], episode=np.arange(8) // 2, agent=np.arange(8) % 2)
+    out = np.asarray(run(r, advantage.leave_one_out()).advantage)[:, 0]
+    # seat 0 wins three of four: the mean of the others is 1/3 where it won, 1 where it lost
+    np.testing.assert_allclose(out[::2], np.array([2, 2, -6, 2]) / 3, rtol=1e-6)
+    np.testing.assert_allclose(out[1::2], -out[::2], rtol=1e-6)
 
 
 # --- one step of each --------------------------------------------------------------------------
