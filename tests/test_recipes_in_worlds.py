@@ -10,6 +10,8 @@ import pytest
 
 from rljax import algorithms, environments, types
 from rljax.algorithms import inputs, interpreter
+from rljax.language import errors
+from rljax.training import checks as phase_checks
 from rljax.training import play
 from rljax.training import rows as rows_lib
 from tests import tiny
@@ -29,11 +31,12 @@ ROWS = {}  # of each world, from the first recipe that plays it
 def driven(step, state, key, world):
     """Return rows that the policy wrote in a world, 2 problems of 2 episodes, from the compiled driver.
 
-    An untrained proposer writes no problem, so no solver has a turn: there the expert writes instead of the policy.
+    An untrained proposer writes no problem, so that no solver has a turn, and an untrained player's first move is
+    illegal, so that its opponent has none: there the expert writes instead of the policy.
     """
     if world not in ROWS:
         rows = ran(step.rollout, state, key)
-        if inputs.ON_WORLDS["absolute_zero"] == world:
+        if world in (inputs.ON_WORLDS["absolute_zero"], inputs.ON_WORLDS["mars"]):
             blank = functools.partial(rows_lib.blank, step.setup)
             shown = ran(jax.jit(lambda i, key: play.shown(step.setup.world, blank, i, i, key)), jnp.arange(4) // 2, key)
             names = ("mask", "action", "context", "turn", "valid", "agent")
@@ -112,9 +115,10 @@ class Paid:
         return verdict.replace(token_reward=jnp.full(mask.shape, 0.5), domain=jnp.asarray(index % 2, jnp.int32))
 
 
+@environments.task
 def paid():
     """Return the task, for configs."""
-    return Paid(environments.TASKS["arithmetic"](operands=2, digits=1, working=False))
+    return Paid(environments.lookup("arithmetic")(operands=2, digits=1, working=False))
 
 
 def test_a_verdict_may_pay_tokens_and_tell_domains():
@@ -127,6 +131,17 @@ def test_a_verdict_may_pay_tokens_and_tell_domains():
     np.testing.assert_array_equal(judged.domain, [0, 1, 2])
     plain = rows_lib.judged(blank, verdict.replace(token_reward=None, domain=None))
     assert plain.token_reward is None and not np.any(plain.domain)
+
+
+def test_a_verdict_holds_what_its_task_supplies():
+    class Unpaid(Paid):
+        def verify(self, *arguments):
+            return self.task.verify(*arguments)
+
+    setup = tiny.program().setups[0]
+    phase_checks.check(dataclasses.replace(setup, task=Paid(setup.task)))
+    with pytest.raises(errors.CodeError, match=r"Verdict.token_reward is None: .* Task.supplies has 'token_reward'"):
+        phase_checks.check(dataclasses.replace(setup, task=Unpaid(setup.task)))
 
 
 @pytest.mark.full
