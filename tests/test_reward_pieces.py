@@ -127,7 +127,8 @@ def test_outcomes_and_parts():
     close(got(reward.mix_part("format", 0.75), [1, 1, 0], **part), [1, 0.75, 0.125])
     close(got(reward.exponential_distance("format", 2.0), [9, 9, 9], **part), np.exp([-2.0, 0, -1]))
     solver = {"outcome": outcome, "parts": {"solver_success": [0, 0.25, 0.5]}}
-    close(got(reward.learnability(), [9, 9, 9], **solver), [-0.5, 0.75, -1])
+    close(got(reward.learnability(), [9, 9, 9], **solver, agent=[0, 0, 0]), [-0.5, 0.75, -1])
+    close(got(reward.learnability(), [9, 8, 7], **solver, agent=[0, 1, 1]), [-0.5, 8, 7])  # solvers keep theirs
 
 
 def test_decoupled_scores_each_part_by_itself():

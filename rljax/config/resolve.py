@@ -259,7 +259,7 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
             f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): must be above 0 in training."
         )
     _check_rounding(chosen)
-    _check_split(chosen, algorithm, name)
+    _check_split(chosen, algorithm, task, name)
 
 
 def _longest(task: environments.Task) -> tuple[str, float]:
@@ -318,11 +318,20 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
 
 
-def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -> None:
-    """Check that rows divide into minibatches and micro-batches without splitting what must stay whole."""
+_WHOLE = {"row": "a row", "episode": "an episode", "group": "a group"}
+
+
+def _check_split(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
+    """Check that rows divide into minibatches and micro-batches without splitting what must stay whole.
+
+    The pieces that run on a minibatch count the rows of an episode together, so no minibatch splits an episode.
+    """
     prompts, samples, learner = chosen.batch.prompts, chosen.batch.samples, chosen.learner
+    each = supplies.rows_of_episode(task)
+    units = {"row": 1, "episode": each, "group": samples * each}
+    rows = f"{prompts} prompts * {samples} samples" + (f" * {each} rows of an episode" if each > 1 else "")
     for o in algorithm.objectives:
-        unit = 1 if interpreter.objective_needs(o).whole == "row" else samples
+        whole = interpreter.objective_needs(o).whole
         minibatches = o.minibatches or learner.minibatches
         pieces = minibatches * learner.microbatches
         if interpreter.needs(algorithm).siblings and prompts % minibatches:
@@ -330,10 +339,15 @@ def _check_split(chosen: schema.Config, algorithm: types.Algorithm, name: str) -
                 f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
             )
         _check_lanes(chosen, algorithm, o, name)
-        if (prompts * samples) % (pieces * unit):
+        if (prompts * samples) % minibatches and each > 1:
+            raise ValueError(
+                f"config.learner.minibatches={minibatches} (phase {name!r}): must divide {prompts} prompts * {samples} "
+                f"samples, since the {each} rows of an episode stay together."
+            )
+        if (prompts * samples * each) % (pieces * units[whole]):
             raise ValueError(
                 f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
-                f"{prompts} prompts * {samples} samples" + (" without splitting a group." if unit > 1 else ".")
+                f"{rows}" + (f" without splitting {_WHOLE[whole]}." if units[whole] > 1 else ".")
             )
 
 

@@ -62,6 +62,15 @@ def _verdict(setup: phases.Setup, rows: types.Rollout) -> types.Verdict:
         shapes.array("Verdict.outcome", verdict.outcome, (("B",),), rows.mask, int)
         for name, x in verdict.parts.items():
             shapes.array(f"Verdict.parts[{name!r}]", x, (("B",),), rows.mask)
+        if verdict.token_reward is not None:
+            shapes.array("Verdict.token_reward", verdict.token_reward, (("B", "T"),), rows.mask)
+        if verdict.domain is not None:
+            shapes.array("Verdict.domain", verdict.domain, (("B",),), rows.mask, int)
+        for name, x in (("token_reward", verdict.token_reward), ("domains", verdict.domain)):
+            if x is None and name in getattr(task, "supplies", ()):
+                raise ValueError(
+                    f"Verdict.{name.rstrip('s')} is None: expected an array, as Task.supplies has {name!r}"
+                )
         if {*verdict.parts} != {*task.parts}:
             raise ValueError(f"Verdict.parts has {sorted(verdict.parts)}: expected {sorted(task.parts)}, as Task.parts")
     return verdict

@@ -10,6 +10,7 @@ import optax
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
 from rljax.environments import worlds
+from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
 from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
 
@@ -129,8 +130,7 @@ class Setup(Generic[S]):
     @property
     def rows_of_episode(self) -> int:
         """Rows of one episode: a conversation for each seat, or a chapter for each turn."""
-        world = self.world
-        return 1 if world is None else world.max_turns if world.rows == "chapters" else world.seats
+        return supplies.rows_of_episode(self.task)
 
     @property
     def samples(self) -> int:

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from rljax import sampling, types
+from rljax import environments, sampling, types
 from rljax.data import shuffle
 from rljax.environments import worlds
 from rljax.sampling import conversation, dialogue
@@ -224,4 +224,8 @@ def example(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
         return rows_lib.blank(setup, index, index, prompts.token, prompts.mask)
     if setup.world is not None:
         return play.played(setup, state, index, index, key)
-    return sample(setup, state.params["policy"], state.step, index, prompts, key)
+    rows = sample(setup, state.params["policy"], state.step, index, prompts, key)
+    if not environments.scored_on_device(setup.task) or rows.action is None:
+        return rows
+    verdict = jax.eval_shape(lambda r: setup.verify(r.index, "train", r.action.token, r.mask), rows)
+    return rows if verdict.token_reward is None else rows.replace(token_reward=jnp.zeros_like(rows.mask))

@@ -86,11 +86,15 @@ def sampled(rows: types.Rollout) -> sampling.Sample:
 
 
 def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
-    """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid."""
+    """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid and are paid nothing."""
     broken = (verdict.outcome == types.Outcome.CRASHED) | (verdict.outcome == types.Outcome.TIMED_OUT)
+    if verdict.token_reward is not None:
+        paid = jnp.where((rollout.mask > 0) & ~broken[:, None], verdict.token_reward, 0.0)
+        rollout = rollout.replace(token_reward=paid)
     return rollout.replace(
         reward=jnp.where(broken, 0.0, verdict.reward),
         outcome=verdict.outcome,
         parts=verdict.parts,
+        domain=rollout.domain if verdict.domain is None else verdict.domain,
         valid=jnp.ones_like(verdict.reward) * ~broken,
     )

@@ -24,6 +24,15 @@ def ids(rollout: types.Rollout) -> Array:
     return rollout.episode if rollout.agent is None else ops.dense(rollout.episode, rollout.agent)
 
 
+def peers(rollout: types.Rollout) -> Array:
+    """Return [B] int32, equal on the rows of a group that one agent wrote.
+
+    A baseline that must not depend on the row itself reads these alone: the reward of another agent of the same episode
+    depends on it, and in a game of two players it is the row's own with the other sign.
+    """
+    return rollout.group if rollout.agent is None else ops.dense(rollout.group, rollout.agent)
+
+
 def summed(rollout: types.Rollout, x: Array) -> Array:
     """Return the sum of ``x`` [B] over the valid rows of each trajectory, at every row of it."""
     if rollout.episode is None:

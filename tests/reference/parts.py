@@ -58,10 +58,10 @@ def zscore(d, epsilon=1e-6, ddof=1):
 
 
 def leave_one_out(d):
-    """Return {i: reward minus the mean of the group's other rows}; 0 for a group of one."""
+    """Return {i: reward minus the mean of the group's other rows by the same agent}; 0 without others."""
     out = {}
     for i, _ in rows(d):
-        others = [d["reward"][j] for j in group(d, i) if j != i]
+        others = [d["reward"][j] for j in group(d, i) if j != i and d["agent"][j] == d["agent"][i]]
         out[i] = d["reward"][i] - np.mean(others) if others else 0.0
     return out
 

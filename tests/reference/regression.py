@@ -51,7 +51,7 @@ def pmd_partition(d, tau=0.01):
     """``pmd_mean`` with A = r_i - tau log mean_{j != i} exp(r_j / tau). OpenKimi."""
     a = {}
     for i, _ in parts.rows(d):
-        others = [d["reward"][j] for j in parts.group(d, i) if j != i]
+        others = [d["reward"][j] for j in parts.group(d, i) if j != i and d["agent"][j] == d["agent"][i]]
         top = max(others, default=0.0)  # taken out of the exponent, so that a small tau does not overflow
         total = sum(math.exp((r - top) / tau) for r in others)
         a[i] = d["reward"][i] - top - tau * math.log(total / len(others)) if others else 0.0

@@ -261,11 +261,13 @@ def gui_g1(d, alpha=0.25, beta=0.125, length=64.0):
 
 
 def absolute_zero(d, low=0.2, high=0.2):
-    """Token mean; 1 - s where s > 0 else -0.5, -1 malformed, whitened over the tokens of each (domain, agent)."""
+    """Token mean; agent 0 gets 1 - s where s > 0 else -0.5, -1 malformed; whitened over tokens of a (domain, agent)."""
     rewards = {}
     for i, _ in parts.rows(d):
         s = d["parts"]["solver_success"][i]
         rewards[i] = -1.0 if d["outcome"][i] == 2 else (1 - s if s > 0 else -0.5)
+        if d["agent"][i] > 0:
+            rewards[i] = d["reward"][i]
     by_key = {}
     for (i, t), a in parts.spread_out(d, rewards).items():
         by_key.setdefault((d["domain"][i], d["agent"][i]), {})[i, t] = a

@@ -1,6 +1,6 @@
 """What the rows of a world hold beyond those of a task of one turn, for the algorithms that read it."""
 
-from rljax.environments import Task
+from rljax.environments import Task, worlds
 
 
 def supplies(task: Task) -> frozenset[str]:
@@ -20,6 +20,13 @@ def supplies(task: Task) -> frozenset[str]:
     if getattr(task, "domains", 1) > 1:
         names.add("domains")
     return frozenset({*names, *getattr(task, "extra", ())})
+
+
+def rows_of_episode(task: Task) -> int:
+    """Return the rows of one episode: a conversation for each seat, or a chapter for each turn; 1 for other tasks."""
+    if not worlds.in_turns(task):
+        return 1
+    return task.max_turns if task.rows == "chapters" else task.seats
 
 
 def shared(task: Task) -> bool:

@@ -14,11 +14,14 @@ def _against(r: types.Rollout, baseline):
 
 @define.advantage(needs=normalise.SIBLINGS)
 def leave_one_out(r):
-    """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740)."""
-    reward, valid, once = trajectories.total(r), ops.valid_rows(r), trajectories.once(r)
-    others = ops.segment_total(once, r.group) - valid
+    """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740).
+
+    Other rows are those of the same agent in other episodes (``trajectories.peers``).
+    """
+    reward, valid, once, peers = trajectories.total(r), ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
+    others = ops.segment_total(once, peers) - valid
     own = jnp.where(valid > 0, reward, 0.0)
-    mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), r.group) - own) / jnp.maximum(others, 1.0)
+    mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), peers) - own) / jnp.maximum(others, 1.0)
     return _against(r, jnp.where(others > 0, mean, reward))
 
 
@@ -65,14 +68,14 @@ def log_partition_baseline(r, tau: types.Positive = 0.01):
 
     Source: OpenKimi, PMD-partition. tau to infinity is ``leave_one_out``, tau to 0 subtracts the best other row.
     """
-    reward, valid, once = trajectories.total(r), ops.valid_rows(r), trajectories.once(r)
-    best, second, leads = ops.segment_top(reward, r.group, once)
+    reward, valid, once, peers = trajectories.total(r), ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
+    best, second, leads = ops.segment_top(reward, peers, once)
     leads = trajectories.summed(r, leads)
-    others = ops.segment_total(once, r.group) - valid
+    others = ops.segment_total(once, peers) - valid
 
     def beside(top):  # ``top`` is the largest of the other rows, so their sum is at least 1
         power = jnp.where(valid > 0, jnp.exp(jnp.minimum(reward - top, 0.0) / tau), 0.0)
-        total = jnp.maximum(ops.segment_total(jnp.where(once > 0, power, 0.0), r.group) - power, 1.0)
+        total = jnp.maximum(ops.segment_total(jnp.where(once > 0, power, 0.0), peers) - power, 1.0)
         return top + tau * (jnp.log(total) - jnp.log(jnp.maximum(others, 1.0)))
 
     return _against(r, jnp.where(others > 0, jnp.where(leads > 0, beside(second), beside(best)), reward))

@@ -244,13 +244,20 @@ def student_likelihood(r, solution: Pair = (1.0, 0.01), thought: Pair = (3.0, 0.
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
 
 
-@define.reward(needs=define.reads("solver_success"))
+@define.reward(needs=define.reads("solver_success") | types.Needs(agents=True))
 def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.0):
-    """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335)."""
+    """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335).
+
+    Agent 0 is the proposer; other agents keep what they were paid.
+
+    Args:
+      unsolved: the reward of a problem that the solver never solves.
+      malformed: the reward of a problem out of form, whose outcome is UNPARSEABLE.
+    """
     success = ops.part(r, "solver_success")
     paid = jnp.where(success > 0, 1 - success, unsolved)
     paid = jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
-    return trajectories.replaced(r, paid.astype(r.reward.dtype))
+    return pay_instead(r, field(r, "agent") == 0, paid.astype(r.reward.dtype))
 
 
 def _voting(a) -> types.Needs:
