@@ -389,7 +389,7 @@ Count = Annotated[int, Range(1, 1e9)]
 
 Segment = Literal["batch", "group", "episode", "agent", "domain", "turn", "tag"]
 Segments = Segment | tuple[Segment, ...]  # rows, or tokens, with equal ids of all of these belong together
-Unit = Literal["rollout", "row", "episode", "token"]  # what a statistic counts once, see advantage.center_by
+Unit = Literal["trajectory", "row", "episode", "token"]  # what a statistic counts once, see advantage.center_by
 Anchor = Literal["proximal", "behaviour", "reference", "one"]  # denominator of a ratio; "one" is probability 1
 Estimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]  # of a KL from sampled tokens, see ops.kl_estimate
 Predicate = Literal[

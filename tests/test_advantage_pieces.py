@@ -130,7 +130,7 @@ def test_the_two_functions_and_what_they_count():
     reward, on_policy = np.array([4, 0, 2, 0, 9]), [1.0, 1, 1, 0, 1]
     r = ones(reward, [0, 0, 0, 0, 1], episode=[7, 7, 8, 9, 5], agent=[0, 0, 1, 1, 0], on_policy=on_policy)
     close(row(r, adv.center_by(per="row")), [2.5, -1.5, 0.5, -1.5, 0])
-    for per in ("rollout", "episode"):
+    for per in ("trajectory", "episode"):
         close(row(r, adv.center_by(per=per))[:4], reward[:4] - 4 / 3)  # rollouts of 2, 2 and 0
         close(row(r, adv.scale_by(epsilon=0.0, per=per))[:4], reward[:4] / np.std([2, 2, 0], ddof=1))
     close(row(r, adv.center_by(("group", "agent"))), [2, -2, 1, -1, 0])

@@ -375,8 +375,8 @@ def test_pieces_of_no_seam_and_the_order_of_a_recipe_survive_an_edit():
 
 
 def test_pieces_nest_reductions_schedules_branches_and_chains():
-    spec = "kl(estimator='k3', coefficient=cosine(start=0.1, end=0.0, steps=5), reduce=mean_over_rows(empty='skip'), "
-    spec += "against='reference', correction=None, only=None)"
+    spec = "kl(estimator='k3', coefficient=cosine(start=0.1, end=0.0, steps=5), "
+    spec += "reduce=mean_over_rows(empty='skip', per='trajectory'), against='reference', correction=None, only=None)"
     assert loss_of(seam__penalty="kl(coefficient=cosine(0.1, 0.0, 5), reduce=mean_over_rows())")[-1] == spec
     spec = "where('wrong', chain(entropy(coefficient=0.1, reduce=None, only=None), " + spec + "), " + spec + ")"
     assert loss_of(seam__penalty=spec)[-1] == spec

@@ -52,7 +52,7 @@ def mean_over_tokens_by(r, mask, predicate: types.Predicate):
 
 
 @define.reduce
-def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Literal["rollout", "row"] = "rollout"):
+def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Literal["trajectory", "row"] = "trajectory"):
     """Average over rows of token means: m_t / (|y_i| n) (GRPO, arXiv 2402.03300, eq. 3).
 
     n counts the rows with a trained token ("skip": OpenRLHF, Tunix) or all valid ones ("count": TRL, verl). Short
@@ -60,7 +60,7 @@ def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Liter
 
     Args:
       empty: whether rows without a trained token count.
-      per: "rollout": an agent's rows of an episode share the weight of one, so that episodes of many rows do not weigh
+      per: "trajectory": an agent's rows of an episode share the weight of one, so that episodes of many rows do not weigh
         more; "row": each row has it.
     """
     counted, tokens = _trained(mask) if empty == "skip" else ops.valid_rows(r), jnp.sum(mask, axis=1, keepdims=True)

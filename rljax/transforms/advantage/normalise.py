@@ -56,7 +56,7 @@ def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
 def _moments(
     r: types.Rollout,
     key: types.Segments = "group",
-    per: types.Unit = "rollout",
+    per: types.Unit = "trajectory",
     only: types.Predicate | None = None,
     ddof: int = 0,
 ):
@@ -69,7 +69,7 @@ def _moments(
         x, weight = ops.row_reward(r)[:, None], jnp.where(jnp.any(chosen, axis=1, keepdims=True), valid, 0.0)
     if per == "episode":
         ops.given(r.episode, "advantage: the rollout has no episode ids")
-    if per in ("episode", "rollout") and r.episode is not None:
+    if per in ("episode", "trajectory") and r.episode is not None:
         unit = ops.dense(ids, trajectories.ids(r))[:, None]
         x = ops.segment_mean(trajectories.total(r)[:, None], unit, weight)
         weight = ops.segment_first(unit, weight)
@@ -84,10 +84,10 @@ def _moments(
 
 
 @define.advantage(needs=lambda a: keyed(a["key"], a["per"]))
-def center_by(r, key: types.Segments = "group", per: types.Unit = "rollout", only: types.Predicate | None = None):
+def center_by(r, key: types.Segments = "group", per: types.Unit = "trajectory", only: types.Predicate | None = None):
     """Subtract the mean of what shares ``key``: A - mean.
 
-    The mean is over total rewards. ``per`` "rollout" counts each agent of an episode once, however many rows it has;
+    The mean is over total rewards. ``per`` "trajectory" counts each agent of an episode once, however many rows it has;
     "episode" does too, and is refused where every episode has one row; "row" counts every row by itself. "token" is the
     mean over the advantage so far of trained tokens. Only what satisfies the predicate ``only`` enters the mean, which
     is then subtracted everywhere.
@@ -106,7 +106,7 @@ def scale_by(
     key: types.Segments = "group",
     epsilon: types.NonNegative = 1e-6,
     ddof: int = 1,
-    per: types.Unit = "rollout",
+    per: types.Unit = "trajectory",
     only: types.Predicate | None = None,
 ):
     """Divide by the standard deviation of what shares ``key``: A / (std + epsilon), A where std is 0.
