@@ -223,9 +223,9 @@ def test_pieces_that_need_a_whole_group_are_not_split():
     with pytest.raises(
         ValueError, match=r"= 16 \(phase 'main'\): must divide 8 prompts \* 4 .*without splitting a group"
     ):
-        resolve._check_split(resolve.check(config), algorithm, "main")
+        resolve._check_split(resolve.check(config), algorithm, resolve.phases(tiny.config())[0].task, "main")
     config.learner.microbatches = 8
-    resolve._check_split(resolve.check(config), algorithm, "main")
+    resolve._check_split(resolve.check(config), algorithm, resolve.phases(tiny.config())[0].task, "main")
 
 
 def test_rows_that_do_not_divide_over_the_mesh_are_refused():

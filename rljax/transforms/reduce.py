@@ -60,8 +60,8 @@ def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Liter
 
     Args:
       empty: whether rows without a trained token count.
-      per: "trajectory": an agent's rows of an episode share the weight of one, so that episodes of many rows do not weigh
-        more; "row": each row has it.
+      per: "trajectory": an agent's rows of an episode share the weight of one, so that episodes of many rows do not
+        weigh more; "row": each row has it.
     """
     counted, tokens = _trained(mask) if empty == "skip" else ops.valid_rows(r), jnp.sum(mask, axis=1, keepdims=True)
     if per == "row" or r.episode is None:
