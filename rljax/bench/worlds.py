@@ -99,8 +99,13 @@ def worlds(config: schema.ConfigDict, shape: str, new_tokens: int, rounds: int, 
     length = max(2, new_tokens // TURNS)
     devices = jax.devices()[:1]
     inside = programs.build(config, devices=devices, task=text.TextWorld(Inside(length - 1)))
-    lengths = {"max_turns": TURNS, "turn_length": length, "reply_length": 1, "prompt_length": len(_PROMPT)}
-    outer = host_task.host_world(Outside, examples=2 * _PROBLEMS, heldout=0.5, **lengths)
+    lengths: dict[str, Any] = {
+        "max_turns": TURNS,
+        "turn_length": length,
+        "reply_length": 1,
+        "prompt_length": len(_PROMPT),
+    }
+    outer: Any = host_task.host_world(Outside, examples=2 * _PROBLEMS, heldout=0.5, **lengths)
     outside = programs.build(config, inside.tokenizer, devices, outer)
     one, two = inside.steps[0], outside.steps[0]
     started = {"inside": one.begin(None, inside.key, None), "outside": two.begin(None, outside.key, None)}
@@ -156,7 +161,7 @@ def _steps(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[
 def _idle(rows: types.Rollout) -> float:
     """Return the share of decoded positions that are no token of a row: replies are decoded too."""
     assert rows.action is not None
-    return float(1 - np.sum(rows.action.length) / np.sum(rows.extra["slots"]))
+    return float(1 - np.sum(np.asarray(rows.action.length)) / np.sum(np.asarray(rows.extra["slots"])))
 
 
 def table(record: dict[str, Any]) -> str:
