@@ -10,7 +10,7 @@ import pytest
 
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
-from rljax.bench import algebra, ceilings, gap, host, parts, peers, shapes
+from rljax.bench import algebra, ceilings, gap, host, parts, peers, shapes, worlds
 from rljax.config import schema
 from tests import tiny
 
@@ -109,6 +109,14 @@ def test_peers_receive_the_shapes_and_return_json(tmp_path):
 
 def test_ceilings_are_rates():
     assert ceilings.bandwidth(repeats=1, mib=1) > 0
+
+
+@pytest.mark.full
+def test_the_bench_of_worlds_plays_the_same_tokens_in_both_forms():
+    record = worlds.worlds(tiny.config(batch__prompts=2, batch__samples=2), "tiny", 12, 1, workers=0)
+    assert (record["rows"], record["equal"], record["turn_length"]) == (4, 1.0, 3)
+    assert all(0 <= form["idle"] < 1 and form["step_s"] > 0 for form in record["forms"].values())
+    assert worlds.table(record).count("\n") == 3
 
 
 @pytest.mark.full

@@ -161,7 +161,7 @@ def _steps(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[
 def _idle(rows: types.Rollout) -> float:
     """Return the share of decoded positions that are no token of a row: replies are decoded too."""
     assert rows.action is not None
-    return float(1 - np.asarray(rows.action.length).sum() / np.asarray(rows.extra["slots"]).sum())
+    return float(1 - np.sum(np.asarray(rows.action.length)) / np.sum(np.asarray(rows.extra["slots"])))
 
 
 def table(record: dict[str, Any]) -> str:
