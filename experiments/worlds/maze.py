@@ -11,7 +11,7 @@ from experiments.worlds import seeds
 TASKS = {"3": "maze(side=3, turns=4, walls=0.3)", "4": "maze(side=4, turns=2, moves=3, walls=0.3)"}  # by side
 FULL = {  # by side
     "3": seeds.Size(seeds=3, clone=16, steps=200, prompts=256),
-    "4": seeds.Size(seeds=3, clone=16, steps=120, prompts=256),
+    "4": seeds.Size(seeds=3, clone=64, steps=80, prompts=256),
 }
 CLONED, ALONE, BOTH = "cloning", "RL", "cloning + RL"
 

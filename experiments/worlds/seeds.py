@@ -28,10 +28,11 @@ class Size:
     clone: int  # steps on demonstrations
     steps: int  # of each arm
     prompts: int  # of an evaluation
+    layers: int = 2
     width: int = 64
 
 
-QUICK = Size(seeds=2, clone=1, steps=2, prompts=4, width=16)
+QUICK = Size(seeds=2, clone=1, steps=2, prompts=4, layers=1, width=16)
 
 
 def config(size: Size, task: str, arms: Mapping[str, str], learning_rate: float, samples: int = 8):
@@ -39,7 +40,7 @@ def config(size: Size, task: str, arms: Mapping[str, str], learning_rate: float,
     c = rljax.default_config()
     c.task = task
     heads, hidden = 2, 3 * size.width
-    c.model.update({"layers": 2, "width": size.width, "heads": heads, "kv_heads": heads, "hidden": hidden})
+    c.model.update({"layers": size.layers, "width": size.width, "heads": heads, "kv_heads": heads, "hidden": hidden})
     c.model.remat = "none"
     c.mesh.data = 1
     c.batch.update({"prompts": 16 if size.seeds > 2 else 4, "samples": samples})
