@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 import rljax
+from experiments.worlds import curves
 from rljax import algorithms
 from rljax.config import files, resolve
+from rljax.run import sweep
 from tests import batch
 
 PIECES = "experiments.example_pieces.pieces"
@@ -63,3 +65,30 @@ def test_wrong_tokens_are_pushed_by_their_probability_to_the_power():
     wrong = np.where(d["reward"][:, None] == 0, plain, 0)
     assert np.any(wrong > 0) and np.any(factor < 0.9)  # there is something to taper
     np.testing.assert_allclose(gradient, factor * plain, rtol=1e-5, atol=1e-8)
+
+
+# --- studies that are configs ---------------------------------------------------------------------
+
+WORLDS = ["configs/calculator.py", "experiments/worlds/retry.py", "experiments/worlds/revise.py"]
+
+
+@pytest.mark.parametrize("path", WORLDS[1:])
+def test_the_arms_of_a_study_resolve_and_its_quick_mode_is_short(path):
+    config, quick = files.load(path), files.load(path, "quick")
+    assert len(sweep.expand(sweep.load(path), config)) == 6
+    assert sum(quick.phase[name].steps for name in quick.phases) <= 10
+    with pytest.raises(ValueError, match="the only variant is 'quick'"):
+        files.load(path, "quik")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", WORLDS)
+def test_the_quick_mode_of_a_study_runs(path, tmp_path):
+    config = files.load(path, "quick")
+    config.log.report = False
+    done = rljax.train(config, tmp_path)
+    assert [e["name"] for e in done.evaluations][-1] in ("result", "main")
+    groups = curves.read(str(tmp_path), [])
+    curves.draw(groups, ["quick"], ["accuracy"], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 0
+    assert any(line.startswith("main: accuracy, end") for line in curves.table(groups, ["quick"], ["accuracy"]))

@@ -186,11 +186,25 @@ def test_experts_of_revise_correct_their_mistakes():
     assert seen == {"right", "wrong"}
 
 
+def test_second_answers_of_revise_err_where_they_are_not_mended():
+    index, errors = jnp.arange(64, dtype=jnp.int32), {}
+    for mended in (0.0, 0.5):
+        world = make(f"revise({SUMS}, mended={mended})")
+        rows = jax.jit(lambda key, w=world: demonstrations.conversations(w, index, "train", key))(jax.random.key(0))
+        token, mask, turn = (np.asarray(x[:, 0]) for x in (rows.token, rows.mask, rows.turn))
+        answers = [[read(world, token[i], mask[i] * (turn[i] == k)) for i in range(64)] for k in (0, 1)]
+        errors[mended] = [[text != answer(world, i) for i, text in enumerate(texts)] for texts in answers]
+    first, second = errors[0.0]
+    assert any(first) and any(second) and first != second  # mistakes of its own
+    assert errors[0.5][0] == first and 0 < sum(errors[0.5][1]) < sum(second)
+
+
 def test_bad_arguments_of_revise_are_named():
     for text, message in (
         ("revise(3)", "config.task: revise(task=3): task must be a Task."),
         (f"revise({SUMS}, mode='judge')", "mode must be one of 'unjudged', 'judged', 'critique'"),
         (f"revise({SUMS}, instruction='')", "instruction: '' is empty"),
+        (f"revise({SUMS}, mended=1.5)", "mended"),
         (f"revise(revise({SUMS}))", "revise: task 'revise' has several turns; give a task of one turn"),
         ("revise(arithmetics())", "unknown name 'arithmetics'. Did you mean 'arithmetic'?"),
     ):

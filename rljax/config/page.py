@@ -24,6 +24,7 @@ changed. Its header states the command, the hardware, the time and the score.
 | --- | --- |
 | [quickstart.py](quickstart.py) | two-digit addition, from random weights, in minutes on a CPU |
 | [countdown.py](countdown.py) | reach a target number with an arithmetic expression |
+| [calculator.py](calculator.py) | arithmetic of several steps that the policy learns to do by calling a tool |
 | [gsm8k.py](gsm8k.py) | GSM8K from random weights; answers verified by worker processes |
 | [own_data.py](own_data.py) | your own rows and your own reward |
 | [pretrained.py](pretrained.py) | a published checkpoint on GSM8K or MATH |

@@ -14,6 +14,7 @@ from rljax.data import tokenizers
 from rljax.environments import Split
 from rljax.environments import worlds as contract
 from rljax.environments.worlds import single, tokens
+from rljax.language import settings
 
 Array = types.Array
 Mode = Literal["unjudged", "judged", "critique"]
@@ -41,6 +42,7 @@ class Revise(tokens.TokenWorld):
     instruction: str = "check:"
     request: str = "judge:"
     critique_length: int = 8
+    mended: float = 1.0
     rows: contract.Rows = "conversation"
     tokenizer: tokenizers.Tokenizer | None = None
 
@@ -166,11 +168,12 @@ class Revise(tokens.TokenWorld):
         return after, reply
 
     def expert(self, state: Attempts, seat: Array, key: types.Key) -> tuple[Array, Array]:
-        """Write the task's demonstration first, mistakes included, a true critique, and last a right answer."""
+        """Write the task's demonstration first, mistakes included, a true critique, and last mostly a right answer."""
         index, split = state.problem.index[None], state.problem.split
         first = self.task.demonstrations(index, split, key)
         last = single.faultless(self.task).demonstrations(index, split, key)
-        turn = jax.tree.map(lambda a, b: jnp.where(state.turn == 0, a[0], b[0]), first, last)
+        errs = (state.turn == 0) | ~jax.random.bernoulli(jax.random.fold_in(key, 0), self.mended)
+        turn = jax.tree.map(lambda a, b: jnp.where(errs, a[0], b[0]), first, last)
         turn = tokens.join([turn], self.turn_length, self._bound.pad)
         if self.mode != "critique":
             return turn
@@ -233,6 +236,7 @@ def revise(
     instruction: str = "check:",
     request: str = "judge:",
     critique_length: types.Count = 8,
+    mended: settings.Share = 1.0,
     rows: contract.Rows = "conversation",
 ) -> Revise:
     """Answer a problem of a task, then answer it again; both answers are judged by the task's verifier.
@@ -249,7 +253,8 @@ def revise(
       ``instruction`` is told. The part ``verdict`` is 1 where the critique is true. In chapters the critic is seat 1,
       it is paid the reward of the second answer, and ``verdict`` is 0 in the rows of seat 0.
 
-    The expert's first answer has the mistakes of the task's demonstrations (``slip``, ``noise``), the second has none.
+    The expert's first answer has the mistakes of the task's demonstrations (``slip``, ``noise``). The second has none
+    with probability ``mended``, else mistakes of its own.
 
     Args:
       task: a device task.
@@ -257,6 +262,7 @@ def revise(
       instruction: asks for the second answer.
       request: asks for the critique.
       critique_length: the most tokens of a critique, its end included.
+      mended: share of the demonstrations whose second answer has no mistakes.
       rows: "chapters": each turn is a row, whose prompt is the conversation so far.
 
     Returns:
@@ -271,4 +277,4 @@ def revise(
     needed = tokens.width(RIGHT) + 1
     if critique_length < needed:
         raise ValueError(f"critique_length: {critique_length} tokens are too few; {RIGHT!r} and its end need {needed}")
-    return Revise(single.device(task, "revise"), mode, instruction, request, critique_length, rows)
+    return Revise(single.device(task, "revise"), mode, instruction, request, critique_length, mended, rows)

@@ -1,0 +1,134 @@
+"""Arms and seeds of a study in one process, so that each phase is compiled once for all seeds."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib import figure
+
+import rljax
+from rljax import types
+from rljax.host import backends
+from rljax.run import plots, programs
+from rljax.run.reports import intervals
+from rljax.training import steps
+
+Curve = list[tuple[int, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How much a study runs."""
+
+    seeds: int
+    clone: int  # steps on demonstrations
+    steps: int  # of each arm
+    prompts: int  # of an evaluation
+    layers: int = 2
+    width: int = 64
+
+
+QUICK = Size(seeds=2, clone=1, steps=2, prompts=4, layers=1, width=16)
+
+
+def config(size: Size, task: str, arms: Mapping[str, str], learning_rate: float, samples: int = 8):
+    """Return a config whose phases are ``clone``, on demonstrations, and one of each arm, by the name of the arm."""
+    c = rljax.default_config()
+    c.task = task
+    heads, hidden = 2, 3 * size.width
+    c.model.update({"layers": size.layers, "width": size.width, "heads": heads, "kv_heads": heads, "hidden": hidden})
+    c.model.remat = "none"
+    c.mesh.data = 1
+    c.batch.update({"prompts": 16 if size.seeds > 2 else 4, "samples": samples})
+    c.phases = ("clone", *arms)
+    adam = "adamw(learning_rate={}, weight_decay=0.0)"
+    clone = {"algorithm": "sft()", "steps": size.clone, "batch": {"prompts": 64 if size.seeds > 2 else 4}}
+    c.phase.clone = rljax.phase(**clone, optimizer=adam.format(5e-3), warmup=min(10, size.clone))
+    for name, algorithm in arms.items():
+        optimizer = adam.format(learning_rate)
+        c.phase[name] = rljax.phase(algorithm=algorithm, steps=size.steps, optimizer=optimizer, warmup=5)
+    return c
+
+
+def build(c) -> dict[str, steps.Step]:
+    """Return the step of each phase of a config, by name, on one device."""
+    backends.start()
+    program = programs.build(c, devices=jax.devices()[:1])
+    return dict(zip(c.phases, program.steps, strict=True))
+
+
+def key(seed: int) -> types.Key:
+    """Return the root key of a run."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def begin(step: steps.Step, previous: types.TrainState | None, seed: int) -> types.TrainState:
+    """Return the state at the start of a phase; ``previous`` stays usable, though updates donate their state."""
+    return step.begin(jax.tree.map(jnp.copy, previous), key(seed), None)
+
+
+def train(
+    step: steps.Step,
+    state: types.TrainState,
+    seed: int,
+    count: int,
+    measure: Callable[[types.TrainState], float] | None = None,
+    every: int = 1,
+) -> tuple[types.TrainState, Curve]:
+    """Take ``count`` steps; return the state and what ``measure`` gives before, every so many steps, and at the end."""
+    curve = [] if measure is None else [(0, measure(state))]
+    for number in range(1, count + 1):
+        assert step.fused is not None
+        state, _ = step.fused(state, key(seed))
+        if measure is not None and (number % every == 0 or number == count):
+            curve.append((number, measure(state)))
+    return state, curve
+
+
+def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 4) -> float:
+    """Return the share of episodes of held-out problems that end well, at temperature 1; one seat, one row each."""
+    index = jnp.arange(prompts, dtype=jnp.int32)
+    rows = step.play(params, index, key(1_000_003), "heldout", samples, step.setup.settings.sampler)
+    return float(np.mean(np.asarray(rows.outcome) == types.Outcome.CORRECT))
+
+
+def percent(values: Sequence[float]) -> str:
+    """Return the mean over seeds in percent with Student's 95 % interval."""
+    return _text(intervals.mean(values, unit=True))
+
+
+def gap(first: Sequence[float], second: Sequence[float]) -> str:
+    """Return the mean of ``second`` minus ``first``, paired by seed, in percentage points with its 95 % interval."""
+    return _text(intervals.difference(dict(enumerate(first)), dict(enumerate(second))))
+
+
+def _text(x: intervals.Estimate) -> str:
+    mean, low, high = (100 * v for v in (x.mean, x.low, x.high))
+    return f"{mean:.1f}" if np.isnan(low) else f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path) -> None:
+    """Draw the curves of arms, in percent: a thin line for each seed, a thick one for their mean."""
+    canvas = figure.Figure(figsize=(6, 3.6), layout="constrained")
+    ax = canvas.subplots()
+    for color, (name, seeds) in zip(plots.COLORS, curves.items(), strict=False):
+        x = [step for step, _ in seeds[0]]
+        values = np.array([[100 * v for _, v in curve] for curve in seeds])
+        ax.plot(x, values.T, color=color, linewidth=0.8, alpha=0.4)
+        ax.plot(x, values.mean(axis=0), color=color, linewidth=2.2, label=name)
+    plots.decorate(ax, title, "step of RL", "%")
+    ax.legend(frameon=False, fontsize=9)
+    canvas.savefig(path, dpi=100)
+
+
+def arguments(doc: str | None) -> argparse.Namespace:
+    """Return the arguments of a study: ``quick``, ``out`` and ``only``."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="run every part, too short to learn")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder of the figure")
+    parser.add_argument("--only", nargs="*", help="parts of a study that has several")
+    return parser.parse_args()
