@@ -91,6 +91,8 @@ def main() -> None:
     given = parser.parse_args()
     groups = read(given.folder, given.by.split(",") if given.by else [])
     labels = given.labels.split(",") if given.labels else [arm.name for arm in groups]
+    for arm, label in zip(groups, labels, strict=True):
+        print(f"{label}: {arm.name}, seeds {', '.join(map(str, arm.runs))}")
     draw(groups, labels, given.metric.split(","), given.out)
     print("\n".join(table(groups, labels, given.metric.split(","))))
 
