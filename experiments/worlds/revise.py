@@ -18,12 +18,15 @@ GRPO = {
     for phase in ("first", "main")
     for field, value in (("algorithm", "grpo(kl=0.0)"), ("seam.reward", LAST))
 }
-SCORE = {"phase.first.algorithm": "score_initial()", "phase.main.algorithm": "score()"}
+SCORE = [
+    {"phase.first.algorithm": "score_initial()", "phase.main.algorithm": f"score(alpha={alpha})"}
+    for alpha in (10.0, 1.0)
+]
 
 
 def get_sweep():
-    """Return the runs of the study: GRPO and SCoRe, three seeds each."""
-    return sweep.product([GRPO, SCORE], sweep.grid({"seed": range(3)}))
+    """Return the runs of the study: GRPO, and SCoRe with two bonuses, three seeds each."""
+    return sweep.product([GRPO, *SCORE], sweep.grid({"seed": range(3)}))
 
 
 def get_config(arg: str = ""):
