@@ -1,12 +1,12 @@
 r"""Does SCoRe make the second answer better than the first? On the world ``revise``, against GRPO.
 
     python -m rljax sweep experiments/worlds/revise.py --config experiments/worlds/revise.py --workdir runs/revise | sh
-    python experiments/worlds/curves.py runs/revise --by phase.main.algorithm --labels GRPO,SCoRe \
+    python experiments/worlds/curves.py runs/revise --by phase.main.algorithm --labels GRPO,"SCoRe 10","SCoRe 1" \
         --metric reward/first,reward/second,"reward/second - reward/first" --out experiments/worlds/revise.png
 
 The policy answers a sum, is told "check:" and answers it again. In the demonstrations both answers have mistakes, drawn
 apart, so that neither is better. SCoRe trains in two stages of equal length (``first``, ``main``); GRPO is paid
-the second answer in both.
+the second answer in both. The second arm of SCoRe has the bonus alpha = 1 in place of 10.
 """
 
 import rljax
