@@ -2,8 +2,9 @@
 
 Command:   python -m rljax --config configs/calculator.py
 Hardware:  two CPU cores, no accelerator; 1.5 GiB.
-Time:      TIME
-Score:     SCORE
+Time:      2 min 24 s of processor time, 7 min 45 s of wall time, on cores shared with ten other processes.
+Score:     seed 0, 256 held-out questions x 16: pass@1 20 % to 93 %, greedy 0 % to 95 %; calls of the tool per answer
+           0.4 to 1.95, where 2 are needed (experiments/worlds).
 
 A question is ``37*82+15=``. The policy may call the calculator, ``37*82``, is told ``3034``, calls it again with
 ``3034+15``, and answers ``=3049``. One demonstration in four does that; the others answer at once by a random number.
@@ -37,7 +38,8 @@ def get_config(arg: str = ""):
     )
     config.evaluation.update({"final_prompts": 256, "final_samples": 16})
     if arg == "quick":
-        config.phase.warm.steps = 4
+        config.model.layers = 1
+        config.phase.warm.update({"steps": 4, "evaluate": ""})
         config.phase.main.steps = 3
         config.evaluation.update({"final_prompts": 16, "final_samples": 4})
     elif arg:

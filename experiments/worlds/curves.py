@@ -55,12 +55,13 @@ def draw(groups: Sequence[arms.Arm], labels: Sequence[str], metrics: Sequence[st
 
 
 def values(run: runs.Run, metrics: Sequence[str]) -> dict[str, float]:
-    """Return pass@1 of each evaluation, and metrics at the first step and over the last ones of each later phase."""
+    """Return pass@1 of each evaluation, and metrics of each phase: at its first step, over all, over the last tenth."""
     found = {f"{record['name']}: held-out pass@1": record["pass_at_k"]["1"][0] for record in run.evaluations}
     for phase, records in runs.by_phase(history(run, metrics)).items():
         for name in metrics:
             if name in records[0]:
                 found[f"{phase}: {name}, first step"] = records[0][name]
+                found[f"{phase}: {name}, mean"] = float(np.mean([record[name] for record in records]))
                 found[f"{phase}: {name}, end"] = runs.tail(records, name)
     return found
 
@@ -68,11 +69,12 @@ def values(run: runs.Run, metrics: Sequence[str]) -> dict[str, float]:
 def table(groups: Sequence[arms.Arm], labels: Sequence[str], metrics: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the table: mean [95 % interval over seeds] of each arm, and its difference from the first."""
     measured = [{seed: values(run, metrics) for seed, run in arm.runs.items()} for arm in groups]
-    for name in next(iter(measured[0].values())):
+    every = [found for arm in measured for found in arm.values()]
+    for name in (name for name in every[0] if all(name in found for found in every)):
         columns = [{seed: found[name] for seed, found in arm.items()} for arm in measured]
         cells = [f"{label} {_text(intervals.mean([*c.values()]))}" for label, c in zip(labels, columns, strict=True)]
         cells += [f"difference {_text(intervals.difference(columns[0], c))}" for c in columns[1:]]
-        yield f"{name:<36}" + "   ".join(cells)
+        yield f"{name:<52}" + "   ".join(cells)
 
 
 def _text(estimate: intervals.Estimate) -> str:
@@ -91,6 +93,8 @@ def main() -> None:
     given = parser.parse_args()
     groups = read(given.folder, given.by.split(",") if given.by else [])
     labels = given.labels.split(",") if given.labels else [arm.name for arm in groups]
+    for arm, label in zip(groups, labels, strict=True):
+        print(f"{label}: {arm.name}, seeds {', '.join(map(str, arm.runs))}")
     draw(groups, labels, given.metric.split(","), given.out)
     print("\n".join(table(groups, labels, given.metric.split(","))))
 

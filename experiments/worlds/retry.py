@@ -44,7 +44,8 @@ def get_config(arg: str = ""):
     config.evaluation.update({"final_prompts": 256, "final_samples": 8})
     config.log.update({"report": False, "sinks": "none", "rollouts": 0})
     if arg == "quick":
-        config.phase.warm.steps = 2
+        config.model.layers = 1
+        config.phase.warm.update({"steps": 2, "evaluate": ""})
         config.phase.main.steps = 2
         config.evaluation.update({"final_prompts": 8, "final_samples": 2})
     elif arg:

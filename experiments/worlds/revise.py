@@ -1,12 +1,12 @@
 r"""Does SCoRe make the second answer better than the first? On the world ``revise``, against GRPO.
 
     python -m rljax sweep experiments/worlds/revise.py --config experiments/worlds/revise.py --workdir runs/revise | sh
-    python experiments/worlds/curves.py runs/revise --by phase.main.algorithm --labels GRPO,SCoRe \
+    python experiments/worlds/curves.py runs/revise --by phase.main.algorithm --labels GRPO,"SCoRe 10","SCoRe 1" \
         --metric reward/first,reward/second,"reward/second - reward/first" --out experiments/worlds/revise.png
 
 The policy answers a sum, is told "check:" and answers it again. In the demonstrations both answers have mistakes, drawn
 apart, so that neither is better. SCoRe trains in two stages of equal length (``first``, ``main``); GRPO is paid
-the second answer in both.
+the second answer in both. The second arm of SCoRe has the bonus alpha = 1 in place of 10.
 """
 
 import rljax
@@ -18,12 +18,15 @@ GRPO = {
     for phase in ("first", "main")
     for field, value in (("algorithm", "grpo(kl=0.0)"), ("seam.reward", LAST))
 }
-SCORE = {"phase.first.algorithm": "score_initial()", "phase.main.algorithm": "score()"}
+SCORE = [
+    {"phase.first.algorithm": "score_initial()", "phase.main.algorithm": f"score(alpha={alpha})"}
+    for alpha in (10.0, 1.0)
+]
 
 
 def get_sweep():
-    """Return the runs of the study: GRPO and SCoRe, three seeds each."""
-    return sweep.product([GRPO, SCORE], sweep.grid({"seed": range(3)}))
+    """Return the runs of the study: GRPO, and SCoRe with two bonuses, three seeds each."""
+    return sweep.product([GRPO, *SCORE], sweep.grid({"seed": range(3)}))
 
 
 def get_config(arg: str = ""):
@@ -53,7 +56,10 @@ def get_config(arg: str = ""):
     config.evaluation.update({"final_prompts": 256, "final_samples": 8})
     config.log.update({"report": False, "sinks": "none", "rollouts": 0})
     if arg == "quick":
-        config.phase.warm.steps = config.phase.first.steps = config.phase.main.steps = 2
+        config.model.layers = 1
+        config.phase.warm.update({"steps": 2, "evaluate": ""})
+        config.phase.first.update({"steps": 2, "evaluate": ""})
+        config.phase.main.steps = 2
         config.evaluation.update({"final_prompts": 8, "final_samples": 2})
     elif arg:
         raise ValueError(f"revise:{arg}: the only variant is 'quick'.")
