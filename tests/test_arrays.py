@@ -178,6 +178,7 @@ def what_pieces_read(algorithm, rows, scores):
         yield jaxprs.reads(lambda *, f=apply, r=record, **a: changed(f(r.replace(**a))), **arrays)
 
 
+@pytest.mark.default_tier("clipped")
 @pytest.mark.parametrize("family", algorithms.FAMILIES)
 def test_the_proximal_policy_is_the_sampler_only_where_no_piece_compares_them(family):
     names = [n for n, f in algorithms.TABLE.items() if f.__module__ == f"rljax.algorithms.{family}"]
@@ -273,7 +274,9 @@ def test_the_reward_may_be_left_out_beside_an_advantage():
 def test_rows_of_a_group_are_those_with_equal_ids(group):
     r = rljax.rollout_from_arrays(mask=MASK, reward=REWARD, group=group, episode=group)
     assert r.group.dtype == r.episode.dtype == jnp.int32
-    np.testing.assert_array_equal(rljax.advantages("grpo()", r), rljax.advantages("grpo()", rollout()))
+    np.testing.assert_array_equal(
+        rljax.advantages("grpo()", r.replace(episode=None)), rljax.advantages("grpo()", rollout())
+    )
 
 
 def test_whole_ids_keep_their_value_and_traced_ones_are_int32():

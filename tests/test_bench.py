@@ -29,6 +29,7 @@ def test_functions_are_timed_interleaved():
     assert order == ["b", "a", "a", "b", "b", "a"] and [len(t) for t in times.values()] == [3, 3]
 
 
+@pytest.mark.full
 def test_the_algebra_bench_reports_both_chains():
     record = algebra.algebra(tiny.config(), 2, ("grpo(kl=0.0)", "dr_grpo()"))
     assert [c["pieces"] for c in record["chains"]] == [6, 5]

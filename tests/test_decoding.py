@@ -165,6 +165,7 @@ def replayed(sample: sampling.Sample, compact: int, prompts: int, samples: int):
     assert (sample.steps, sample.slots) == (steps, slots)
 
 
+@pytest.mark.full
 def test_compaction_saves_the_slots_of_rows_that_ended():
     slots = [int(drawn(build(**ONE_LAYER), block=b, compact=c).slots) for b, c in ((0, 0), (3, 1), (2, 2), (0, 5))]
     assert slots == sorted(slots, reverse=True) and slots[-1] < slots[0]

@@ -21,7 +21,7 @@ from rljax.environments.questions import task as questions
 from rljax.environments.verifiers import pool, process, rewards, worker
 from rljax.language import dotted, errors, parse
 from rljax.run import evaluate, host_rollouts
-from rljax.transforms import ops
+from rljax.transforms import trajectories
 from tests import test_public_tokenizer as public
 
 ROWS = [
@@ -466,7 +466,7 @@ def test_pieces_split_unjudged_rows_by_the_sign_of_their_reward():
     zero, values = jnp.zeros(4), jnp.asarray([0.3, -0.3, 0.0, 0.3])
     outcome = jnp.asarray([*[types.Outcome.UNJUDGED] * 3, types.Outcome.WRONG], jnp.int32)
     rows = types.Rollout(mask=jnp.ones((4, 1)), reward=values, group=zero.astype(jnp.int32), outcome=outcome)
-    np.testing.assert_array_equal(ops.correct(rows), np.array([True, False, False, False]))
+    np.testing.assert_array_equal(trajectories.correct(rows), np.array([True, False, False, False]))
 
 
 # --- reasoning-gym -------------------------------------------------------------------------------

@@ -163,6 +163,7 @@ def test_the_vocabulary_is_that_of_all_phases():
     assert [t.name for t in program.tasks] == ["arithmetic", "countdown"]
 
 
+@pytest.mark.full
 def test_each_task_keeps_its_cursor_and_an_evaluation_names_its_task():
     result = loop.train(curriculum(mesh__data=1), workdir=None, progress=False, devices=jax.devices()[:1])
     assert result.state.cursor.tolist() == [2 * 16 + 2 * 8, 2 * 8]  # warm-up and main, other
@@ -186,6 +187,7 @@ def carried(**fields):
     return second, jax.device_get(state), jax.device_get(second.begin(state, program.key))
 
 
+@pytest.mark.full
 def test_equal_task_lengths_and_source_carry_rows_in_flight():
     step, before, after = carried()
     jax.tree.map(np.testing.assert_array_equal, after.pool, before.pool)

@@ -239,7 +239,7 @@ def test_a_string_that_is_a_special_token_is_one():
     program, special = tiny.program(sampler__stop=("1",)), vocabulary()
     assert program.setups[0].ends.strings is not None and program.setups[0].ends.stop == (program.tokenizer.eos,)
     changed = dataclasses.replace(program, tokenizer=special)
-    assert changed._ends(("<end>", "1")).stop == (special.eos,)
+    assert changed.ends(("<end>", "1")).stop == (special.eos,)
     assert changed._special(("<end>", "1")) == {"<end>": special.eos}
     with pytest.raises(ValueError, match=r"config\.sampler\.stop=\('a', ''\): no text may be empty"):
         tiny.program(sampler__stop=("a", ""))

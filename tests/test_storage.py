@@ -280,6 +280,7 @@ def write(directory, steps, **options):
             saver.save(step, make(step), {"step": step})
 
 
+@pytest.mark.full
 def test_a_checkpoint_survives_failures_of_every_request_of_its_life(store, quick):
     directory = f"{BUCKET}/survives"
     write(directory, [1])

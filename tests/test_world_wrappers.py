@@ -361,6 +361,7 @@ def test_the_extractor_is_paid_the_mean_of_the_attempts_that_read_its_skill():
             assert [int(r.next_seat) for r in replies] == [1, 1, 1] and bool(replies[-1].done)
 
 
+@pytest.mark.full
 def test_votes_are_counted_against_the_spy_and_against_civilians():
     world = make("spy(civilians=2, digits=3)")
     clues = ["a1", "b2", "d1"]  # a card has no fourth digit
@@ -383,6 +384,7 @@ def test_votes_are_counted_against_the_spy_and_against_civilians():
         assert bool(last.done) and not any(np.any(r.reward) for r in replies)
 
 
+@pytest.mark.full
 def test_experts_of_roles_play_well():
     index = jnp.arange(24, dtype=jnp.int32)
     for text in ("propose(attempts=2)", f"extract({SUMS}, length=4)", "spy(civilians=2, digits=3)"):

@@ -177,8 +177,5 @@ def verifree(d):
     """-A logp(thought) - R logp(answer), R = exp(sum raw(answer)), A = R leave-one-out. 2505.21493."""
     answer = d["extra"]["reference_answer"]
     r = {i: math.exp(sum(d["raw"][i, t] for t in ts if answer[i, t] > 0)) for i, ts in parts.rows(d)}
-    a = {}
-    for i in r:
-        others = [r[j] for j in parts.group(d, i) if j != i]
-        a[i] = r[i] - sum(others) / len(others) if others else 0.0
+    a = parts.leave_one_out({**d, "reward": r})
     return parts.row_sum_mean(d, lambda i, t: -(r[i] if answer[i, t] > 0 else a[i]) * d["logp"][i, t])
