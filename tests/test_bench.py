@@ -92,6 +92,7 @@ def test_a_long_tail_has_a_quarter_of_the_length():
     assert work.metrics["slot_utilisation"] < 0.6
 
 
+@pytest.mark.full
 def test_peers_receive_the_shapes_and_return_json(tmp_path):
     script = tmp_path / "peer.py"
     script.write_text("import json, sys; print(json.dumps({'step_s_median': 2.0, 'peer': ' '.join(sys.argv[1:])}))")

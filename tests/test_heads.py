@@ -41,6 +41,7 @@ def test_one_reading_gives_what_two_models_give():
     assert np.abs(value).max() > 0.1
 
 
+@pytest.mark.full
 def test_the_loss_on_one_trunk_is_the_sum_and_trains_both_heads():
     program = made(True)
     step = program.steps[0]

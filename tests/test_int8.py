@@ -48,6 +48,7 @@ def test_every_output_is_rounded_by_half_a_step_at_most():
         assert np.all(error <= 0.5001 * ready[name].scale) and error.max() > 0
 
 
+@pytest.mark.full
 def test_the_sampler_reports_the_policy_it_sampled():
     step, state, rows = run()
     params, setup = state.params["policy"], step.setup

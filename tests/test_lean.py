@@ -263,6 +263,7 @@ def trained(offload):
     return step, before, state
 
 
+@pytest.mark.full
 def test_bfloat16_parameters_train_with_float32_moments():
     _, before, state = trained(False)
     assert {str(x.dtype) for x in jax.tree.leaves(state.params)} == {"bfloat16"}

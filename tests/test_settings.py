@@ -195,6 +195,7 @@ def test_equal_task_lengths_and_source_carry_rows_in_flight():
     assert step.notes == () and not np.all(before.pool["free"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fields",
     [{"phase__main__seam__source": "partial(segment=3, oversample=2)"}, {"phase__main__task": OTHER}],

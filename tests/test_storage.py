@@ -126,6 +126,7 @@ def test_paths_keep_their_slashes_and_files_are_found(store, tmp_path):
             storage.read(file.parent / "b")
 
 
+@pytest.mark.full
 def test_every_kind_of_failure_is_tried_again_reading_and_writing(store):
     content = bytes(range(256)) * 400
     store.plan(*(flaky.Fault(kind, f"POST.*many/{kind}") for kind in KINDS))
@@ -245,6 +246,7 @@ def test_a_move_or_removal_that_stops_anywhere_leaves_no_half_of_a_folder(store)
     assert skip == len(whole) and content(store, f"gone/{skip}/7") == set()
 
 
+@pytest.mark.full
 def test_move_and_removal_survive_failures(store):
     put("passing/7", ["a", "b"])
     store.plan(

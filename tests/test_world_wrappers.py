@@ -169,6 +169,7 @@ def test_a_critique_is_judged_by_the_first_answer_and_paid_by_the_second():
     assert not np.any(reply.parts["verdict"])  # a critique without an end has no verdict
 
 
+@pytest.mark.full
 def test_experts_of_revise_correct_their_mistakes():
     world = make(f"revise({SUMS}, mode='critique')")
     index = jnp.arange(32, dtype=jnp.int32)

@@ -15,37 +15,21 @@ shape of the batch may change the last bit of a logit, and a token if that bit d
 
 **Record**, float32, per emitted token, 0 after the end:
 
-==================  ==========================================================================
-``behaviour_logp``  log-probability under the distribution drawn from: tempered, filtered, renormalized
-``raw_logp``        log-probability under the tempered distribution, unfiltered
-``entropy``         nats, of the tempered distribution, unfiltered
-``square_prob``     sum of its squared probabilities
-``kept``            on request, packed bits of the support drawn from, so that the trainer renormalizes
-                    over the same tokens under newer parameters (``rljax.models.scoring``)
-==================  ==========================================================================
+=**Worlds.** A row may be a conversation: when it ends a turn, its world answers inside the loop, and the reply is read as
+forced tokens, whose ``mask`` and values are 0 (``conversation``). Or each turn is a row of its own (``chapters``).
 
-Without a filter the two log-probabilities are equal and ``kept`` is None. Greedy decoding reports ``behaviour_logp`` 0
-and the others at temperature 1.
-
-**End.** ``mask`` is 1 on every emitted token, including the stop token or the token that completes a stop string
-(``stopping``). ``finish`` is ``types.Finish.STOP`` in a row that stopped, ``types.Finish.LENGTH`` in one cut at
-``length``.
-
-**Segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` until they end), possibly under
-newer parameters. With the same parameters the tokens are those of one ``generate``, wherever the rows are cut.
-
-=================  ==============================================================================
-``config.py``      the settings
-``samples.py``     the protocol ``Policy``, the record ``Sample``, the keys of rows
-``processors.py``  temperature and filters; drawing one token
-``decode.py``      ``generate`` and its loop; a batch that shrinks as rows end
-``segments.py``    ``resume``: rollouts in segments
-``dialogue.py``    episodes in progress, and a world's answer to a turn
-``conversation.py``  worlds that answer, a row for each conversation
-``chapters.py``    worlds that answer, a row for each turn
-``players.py``     who plays the seats of a world
-``stopping.py``    stop strings
-=================  ==============================================================================
+====================  ==============================================================================
+``config.py``         the settings
+``samples.py``        the protocol ``Policy``, the record ``Sample``, the keys of rows
+``processors.py``     temperature and filters; drawing one token
+``decode.py``         ``generate`` and its loop; a batch that shrinks as rows end
+``segments.py``       ``resume``: rollouts in segments
+``dialogue.py``       episodes in progress, and a world's answer to a turn
+``conversation.py``   worlds that answer, a row for each conversation
+``chapters.py``       worlds that answer, a row for each turn
+``players.py``        who plays the seats of a world
+``stopping.py``       stop strings
+====================  ==============================================================================
 """
 
 from rljax.sampling.config import SamplerConfig
