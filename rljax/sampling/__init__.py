@@ -15,8 +15,27 @@ shape of the batch may change the last bit of a logit, and a token if that bit d
 
 **Record**, float32, per emitted token, 0 after the end:
 
-=**Worlds.** A row may be a conversation: when it ends a turn, its world answers inside the loop, and the reply is read as
-forced tokens, whose ``mask`` and values are 0 (``conversation``). Or each turn is a row of its own (``chapters``).
+==================  ==========================================================================
+``behaviour_logp``  log-probability under the distribution drawn from: tempered, filtered, renormalized
+``raw_logp``        log-probability under the tempered distribution, unfiltered
+``entropy``         nats, of the tempered distribution, unfiltered
+``square_prob``     sum of its squared probabilities
+``kept``            on request, packed bits of the support drawn from, so that the trainer renormalizes
+                    over the same tokens under newer parameters (``rljax.models.scoring``)
+==================  ==========================================================================
+
+Without a filter the two log-probabilities are equal and ``kept`` is None. Greedy decoding reports ``behaviour_logp`` 0
+and the others at temperature 1.
+
+**End.** ``mask`` is 1 on every emitted token, including the stop token or the token that completes a stop string
+(``stopping``). ``finish`` is ``types.Finish.STOP`` in a row that stopped, ``types.Finish.LENGTH`` in one cut at
+``length``.
+
+**Segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` until they end), possibly under
+newer parameters. With the same parameters the tokens are those of one ``generate``, wherever the rows are cut.
+
+**Worlds.** A row may be a conversation: when it ends a turn, its world answers inside the loop, and the reply is read
+as forced tokens, whose ``mask`` and values are 0 (``conversation``). Or each turn is a row of its own (``chapters``).
 
 ====================  ==============================================================================
 ``config.py``         the settings
