@@ -109,7 +109,7 @@ def adapted(name, rollout):
     if name in PAID | UNPAID:
         rollout = rollout.replace(token_reward=rollout.reward[:, None] * ops.last_token(rollout.mask) * (name in PAID))
     if name == "vision_zero":
-        rollout = rollout.replace(agent=jnp.arange(N) % 2)
+        rollout = rollout.replace(agent=jnp.arange(N) % 2, episode=jnp.arange(N) // 2)
     if name == "score_initial":
         rollout = rollout.replace(turn=jnp.minimum(jnp.arange(3), 1)[None] + 0 * rollout.turn)
     return rollout

@@ -35,7 +35,9 @@ OWN = with_(D, on_policy=np.ones(B))
 MIXED = with_(D, reward=np.where(np.arange(B) == 9, 1, D["reward"]))
 PLAIN = with_(SAME, episode=np.arange(B), turn=np.zeros((B, T), int), agent=np.zeros(B, int), finish=np.ones(B, int))
 SHORT = with_(D, mask=D["mask"] * (np.arange(T) == 0))
-FOURS = with_(D, group=np.arange(B) // 4, valid=np.ones(B), mask=np.ones((B, T)))
+FOURS = with_(
+    D, group=np.arange(B) // 4, valid=np.ones(B), mask=np.ones((B, T)), agent=np.zeros(B, int), episode=np.arange(B)
+)
 PAID = with_(PLAIN, token_reward=np.zeros((B, T)))
 MEAN = np.array([D["reward"][(D["group"] == g) & (D["valid"] > 0)].mean() for g in D["group"]])
 FORMAT = D["parts"]["format"]
@@ -176,7 +178,7 @@ def test_a_policy_that_is_its_reference_is_indifferent_between_two_answers():
 def test_signs_of_reward_and_of_advantage_differ_where_a_right_row_is_below_its_group():
     up = schedule.linear(1.0, 3.0, 2)
     d = with_(D, reward=[3.0, 1, 0, 2, 0, 0, 0, 0, 0, -4, -1, 1])  # right: 0 1 3 11; above their mean: 0 3 10 11
-    d = with_(d, valid=np.ones(B), mask=np.ones((B, T)))
+    d = with_(d, valid=np.ones(B), mask=np.ones((B, T)), agent=np.zeros(B, int), episode=np.arange(B))
     both = [
         compose(
             advantage=CENTRED,

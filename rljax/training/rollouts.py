@@ -190,7 +190,9 @@ def guided(
     certain = jnp.zeros_like(rollout.mask)
     demonstrations = rollout.replace(
         mask=jnp.asarray(mask, jnp.float32),
-        action=types.Action(jnp.asarray(token, jnp.int32), kept),
+        action=types.Action(
+            jnp.asarray(token, jnp.int32), kept, jnp.sum(jnp.asarray(mask) > 0, axis=1, dtype=jnp.int32)
+        ),
         behaviour_logp=certain,
         raw_logp=certain,
         entropy=certain,

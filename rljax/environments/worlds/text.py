@@ -138,15 +138,16 @@ class TextWorld:
         """Answer a turn.
 
         The episode becomes invalid by a reply of more than ``reply_length`` characters, by one with a character outside
-        the alphabet, and by a prompt of more than ``prompt_length`` characters. A turn of a conversation that is cut
-        before its end may not be what the seat meant: it is read as ``?``.
+        the alphabet, and in chapters by a prompt of more than ``prompt_length`` characters. A turn of a conversation
+        that is cut before its end may not be what the seat meant: it is read as ``?``.
         """
         read = characters.read(self._bound, token[None], mask[None])
         text = read.code[0, : self.rules.turn_length]
         if self.rows == "conversation":
             unreadable = (jnp.arange(text.size) == 0) * characters.UNREADABLE
             text = jnp.where(read.ended[0], text, unreadable)
-        fits = _fits(self.rules.prompt(state, seat), self.prompt_length)
+        # a prompt of a conversation is read at its beginning only
+        fits = self.rows == "conversation" or _fits(self.rules.prompt(state, seat), self.prompt_length)
         state, answer = _answered(self.rules.step(state, seat, text, key))
         code = _points("Answer.text", answer.text)
         fits &= _fits(code, self.reply_length) & jnp.all((code == 0) | characters.among(code, self.rules.alphabet))
