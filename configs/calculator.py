@@ -2,9 +2,9 @@
 
 Command:   python -m rljax --config configs/calculator.py
 Hardware:  two CPU cores, no accelerator; 1.5 GiB.
-Time:      about 3 min on cores shared with one other process, 8 min on cores shared with ten.
-Score:     256 held-out questions x 16, means of seeds 0 and 1: pass@1 19 % to 93 %, greedy 0 % to
-           95 %; calls of the tool per answer 0.4 to 1.95, where 2 are needed (experiments/worlds).
+Time:      about 2 min alone, 8 min on cores shared with ten processes.
+Score:     256 held-out questions x 16, means of seeds 0 to 2: pass@1 18 % to 92 %, greedy 0 % to
+           93 %; calls of the tool per answer 0.4 to 1.94, where 2 are needed (experiments/worlds).
 
 A question is ``37*82+15=``. The policy may call the calculator, ``37*82``, is told ``3034``, calls it again with
 ``3034+15``, and answers ``=3049``. One demonstration in four does that; the others answer at once by a random number.
