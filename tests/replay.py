@@ -37,7 +37,7 @@ def compiled(world, samples, **options):
     setup = setup_of(world, samples, **options)
 
     def run(params, index, step, key):
-        return play.episodes(setup, {"policy": params}, ("policy",), step, index, index, "train", key)
+        return play.seated(setup, {"policy": params}, ("policy",), step, index, index, "train", key)[0]
 
     return jax.jit(run)
 

@@ -74,9 +74,9 @@ def test_the_graph_and_the_host_form_of_a_world_agree_token_for_token(world):
     graph, host, params = both()
     step = graph.steps[0]
     inside = jax.jit(
-        lambda params: play.episodes(
+        lambda params: play.seated(
             step.setup, {"policy": params}, ("policy",), jnp.int32(0), INDEX + 100, INDEX, "train", graph.key
-        )
+        )[0]
     )(params)
     inside, outside = jax.device_get(inside), world()
     assert host.tasks[0].completion_length == graph.tasks[0].completion_length

@@ -231,11 +231,16 @@ def opening(task: Task) -> tuple[Mapping[str, str], ...] | None:
     return getattr(task, "chat", None)
 
 
+def is_world(task: Task) -> bool:
+    """Return whether the task is a world, inside the program or on the host (``environments.worlds``)."""
+    return hasattr(task, "max_turns")
+
+
 def scored_on_device(task: Task) -> TypeGuard[DeviceTask]:
     """Return whether the task is a ``DeviceTask``; a world (``environments.worlds``) is not."""
-    return not task.host and not getattr(task, "max_turns", 0)
+    return not task.host and not is_world(task)
 
 
 def scored_on_host(task: Task) -> TypeGuard[HostTask]:
     """Return whether the task is a ``HostTask``; a world (``environments.worlds``) is not."""
-    return task.host and not getattr(task, "max_turns", 0)
+    return task.host and not is_world(task)

@@ -20,7 +20,7 @@ import contextvars
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rljax.language import messages, reached, sources
 
@@ -118,21 +118,12 @@ def reward(path: str) -> Callable:
     Raises:
       NotMarked: there is no such function. A module whose source lacks it has not been imported.
     """
-    module, _, name = path.partition(":")
-    shown = messages.shown(path)
-    _permit(f"{module}.{name}")
-    try:
-        defined = sources.defined(sources.tree(module))
-    except ValueError as error:
-        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    valid = [n for n, d in defined.items() if _is_reward(d) and not n.startswith("_")]
-    if name not in defined:
-        raise Unknown(f"module {module!r} has no function {messages.shown(name)}.", name, valid)
-    function = _import(module, name, shown) if name in valid else None
+    function = _unmarked(path, _is_reward, "function")
     if not callable(function):
+        name = path.partition(":")[2]
         raise NotMarked(
-            f"{shown} is not a reward function: its first parameter must be named completion, or completions for one "
-            f"that judges all completions of a prompt together: def {name}(completion, reference)."
+            f"{messages.shown(path)} is not a reward function: its first parameter must be named completion, or "
+            f"completions for one that judges all completions of a prompt together: def {name}(completion, reference)."
         )
     return function
 
@@ -150,6 +141,18 @@ def world(path: str) -> Callable:
     Raises:
       NotMarked: there is no such class. A module whose source lacks it has not been imported.
     """
+    made = _unmarked(path, _is_world, "class")
+    if not isinstance(made, type):
+        message = "is not a host world: a class with the methods reset(example) and step(text)."
+        raise NotMarked(f"{messages.shown(path)} {message}")
+    return made
+
+
+def _unmarked(path: str, fits: Callable[[ast.FunctionDef | ast.ClassDef], bool], kind: str) -> Any:
+    """Return what is at MODULE:NAME; None if its definition, which is read without importing the module, does not fit.
+
+    ``kind`` is what NAME should be, for messages.
+    """
     module, _, name = path.partition(":")
     shown = messages.shown(path)
     _permit(f"{module}.{name}")
@@ -157,13 +160,10 @@ def world(path: str) -> Callable:
         defined = sources.defined(sources.tree(module))
     except ValueError as error:
         raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    valid = [n for n, d in defined.items() if _is_world(d) and not n.startswith("_")]
+    valid = [n for n, d in defined.items() if fits(d) and not n.startswith("_")]
     if name not in defined:
-        raise Unknown(f"module {module!r} has no class {messages.shown(name)}.", name, valid)
-    found = _import(module, name, shown) if name in valid else None
-    if not isinstance(found, type):
-        raise NotMarked(f"{shown} is not a host world: a class with the methods reset(example) and step(text).")
-    return found
+        raise Unknown(f"module {module!r} has no {kind} {messages.shown(name)}.", name, valid)
+    return _import(module, name, shown) if name in valid else None
 
 
 def _is_world(definition: ast.FunctionDef | ast.ClassDef) -> bool:

@@ -146,7 +146,7 @@ def _judge(
     size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
     # the last part is padded to the same size, so that one program is compiled; the padding is removed below
     parts = [np.resize(index[start : start + size], size) for start in range(0, len(index), size)]
-    if getattr(task, "max_turns", 0) > 0:
+    if environments.is_world(task):
         played = [_played(program, compiled, params, part, split, samples, sampler, verifiers) for part in parts]
         return _episodes(trials.collect(compiled.setup, played, len(index) * samples), program.tokenizer.decode)
     batches: list[tuple] = []

@@ -1,7 +1,6 @@
 """Chapters: every turn of an episode is a row of its own, whose prompt is rebuilt from the world's state."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -73,7 +72,9 @@ def write(
             decode.generate(model, p, prompts, row_keys, config, ends, live=live & (writer == i), **fixed)
             for i, p in enumerate(params)
         ]
-        sample = functools.reduce(functools.partial(_merged, writer=writer), enumerate(samples[1:], 1), samples[0])
+        sample = samples[0]
+        for i, other in enumerate(samples[1:], 1):
+            sample = _merged(sample, other, writer == i)
         written = dataclasses.replace(talk, written=sample.token, count=sample.length)
         return dialogue.answer(world, ends, written, rows, live), (prompts, sample, talk.seat, live)
 
@@ -87,12 +88,11 @@ def write(
     return Book(prompts, sample, seat, present, talk)
 
 
-def _merged(sample: samples_lib.Sample, numbered: tuple[int, samples_lib.Sample], writer: Array) -> samples_lib.Sample:
-    """Take the rows of player i from its sample."""
-    number, other = numbered
+def _merged(sample: samples_lib.Sample, other: samples_lib.Sample, rows: Array) -> samples_lib.Sample:
+    """Return ``sample`` with the ``rows`` [E] bool of another one."""
 
     def pick(one: Array, two: Array) -> Array:
-        return jnp.where((writer == number).reshape((-1,) + (1,) * (one.ndim - 1)), two, one)
+        return jnp.where(rows.reshape((-1,) + (1,) * (one.ndim - 1)), two, one)
 
     merged = samples_lib.mapped(pick, sample, other)
     return dataclasses.replace(merged, steps=sample.steps + other.steps, slots=sample.slots + other.slots)

@@ -67,14 +67,22 @@ def resume(
     segment = min(segment, length)
     sample = renewed(sample, fresh, ends.pad)
     state = None if ends.strings is None else ends.strings.read(sample.token, sample.length)
-    done, processors = sample.length, processors_lib.build(config)
+    draw = _drawing(sample.length, length, config, ends)
+    return continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)[0]
+
+
+def _drawing(
+    done: Array, length: int, config: SamplerConfig, ends: stopping.Ends
+) -> Callable[[decode.DecodeState, Array], decode.DecodeState]:
+    """Return the ``draw`` of rows that had ``done`` [B] positions, and end when they have ``length``."""
+    processors = processors_lib.build(config)
 
     def draw(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
         offset = done[decoding.row]
         decoding = decode.emit(decoding, logits, ends=ends, processors=processors, offset=offset)
         return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
 
-    return continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)[0]
+    return draw
 
 
 def blank(rows: int, length: int, vocabulary: int, config: SamplerConfig, pad: int) -> samples_lib.Sample:
@@ -132,13 +140,7 @@ def turn(
         sample, token=jnp.where(inside, reply, sample.token), length=before + size, finish=finish
     )
     state = None if ends.strings is None else ends.strings.start(rows)
-    done, processors = sample.length, processors_lib.build(config)
-
-    def draw(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
-        offset = done[decoding.row]
-        decoding = decode.emit(decoding, logits, ends=ends, processors=processors, offset=offset)
-        return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
-
+    draw = _drawing(sample.length, length, config, ends)
     segment, config = min(turn_length, length), dataclasses.replace(config, compact=0)
     out, _ = continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)
     written = (column >= before[:, None]) & (column < out.length[:, None])
@@ -188,18 +190,21 @@ def continued(
     last = prompts.token.shape[1] - 1 + done
     logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)
-    vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
-    empty = samples_lib.empty(rows, segment, vocabulary, pad, turns=sample.turn is not None)
+    empty = _empty(sample, segment, pad)
     start = decode.DecodeState(empty, cache, jnp.zeros_like(row), live, keys, row, state)
     part, state = decode.run(model, weights, start, logits, draw, segment, decode.stages(rows, 1, config.compact))
     return _joined(sample, part, live, done), state
 
 
+def _empty(sample: samples_lib.Sample, length: int, pad: int) -> samples_lib.Sample:
+    """Return a sample without any token, of ``length`` positions, with the fields of ``sample``."""
+    vocabulary = None if sample.kept is None else 32 * sample.kept.shape[2]
+    return samples_lib.empty(sample.token.shape[0], length, vocabulary, pad, turns=sample.turn is not None)
+
+
 def renewed(sample: samples_lib.Sample, fresh: Array, pad: int) -> samples_lib.Sample:
     """Return the sample with the ``fresh`` [B] rows emptied; ``pad`` is the token id of padding."""
-    (rows, length), kept = sample.token.shape, sample.kept
-    vocabulary = None if kept is None else 32 * kept.shape[2]
-    empty = samples_lib.empty(rows, length, vocabulary, pad, turns=sample.turn is not None)
+    empty = _empty(sample, sample.token.shape[1], pad)
     empty = dataclasses.replace(empty, finish=jnp.full_like(empty.finish, int(types.Finish.UNFINISHED)))
 
     def pick(old: Array, new: Array) -> Array:

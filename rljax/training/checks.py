@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
 from rljax.environments import worlds
+from rljax.environments.worlds import supplies
 from rljax.language import errors
 from rljax.training import phases, play, rollouts, updates, world_checks
 from rljax.training import rows as rows_lib
@@ -127,7 +128,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
     rows, state = interpreter.transform(algorithm, rows, state, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
-    turns = getattr(setup.task, "max_turns", 1) > 1
+    turns = "turns" in supplies.supplies(setup.task)
     metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=turns)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):

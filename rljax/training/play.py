@@ -38,27 +38,8 @@ def played(
     players = {"policy": state.params["policy"]}
     if setup.snapshot:
         players["snapshot"] = adapters.joined(state.snapshot, state.params["policy"])
-    return episodes(setup, players, setup.settings.world.players, state.step, position, index, "train", key)
-
-
-def episodes(
-    setup: phases.Setup,
-    players: dict[str, types.Tree],
-    order: tuple[str, ...],
-    step: Array,
-    position: Array,
-    index: Array,
-    split: Split,
-    key: types.Key,
-    *,
-    samples: int | None = None,
-    sampler: sampling.SamplerConfig | None = None,
-) -> types.Rollout:
-    """Sample episodes of the world; rows that the policy did not write have mask 0, see ``only``.
-
-    The arguments are those of ``seated``.
-    """
-    rows, ours = seated(setup, players, order, step, position, index, split, key, samples=samples, sampler=sampler)
+    order = setup.settings.world.players
+    rows, ours = seated(setup, players, order, state.step, position, index, "train", key)
     return rows if all(name == "policy" for name in order) else only(rows, ours)
 
 

@@ -184,15 +184,14 @@ def guided(
     key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.DEMONSTRATIONS), step)
     index = ops.repeat(jnp.asarray(prompts.index), setup.samples)
     token, mask = setup.task.demonstrations(index, "train", key)
+    mask = jnp.asarray(mask, jnp.float32)
     sample = jnp.arange(rollout.reward.shape[0]) % setup.samples
     replace = sample >= setup.samples - setup.algorithm.source.demonstrated
     kept = None if rollout.action is None or rollout.action.kept is None else jnp.uint32(sampling.EVERY_TOKEN)
     certain = jnp.zeros_like(rollout.mask)
     demonstrations = rollout.replace(
-        mask=jnp.asarray(mask, jnp.float32),
-        action=types.Action(
-            jnp.asarray(token, jnp.int32), kept, jnp.sum(jnp.asarray(mask) > 0, axis=1, dtype=jnp.int32)
-        ),
+        mask=mask,
+        action=types.Action(jnp.asarray(token, jnp.int32), kept, jnp.sum(mask > 0, axis=1, dtype=jnp.int32)),
         behaviour_logp=certain,
         raw_logp=certain,
         entropy=certain,

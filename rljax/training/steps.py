@@ -57,9 +57,9 @@ class Step:
         def run(params, index, key, split, samples, config):
             zero = jnp.zeros((), jnp.int32)
             players = {"policy": params}
-            return play.episodes(
+            return play.seated(
                 setup, players, ("policy",), zero, index, index, split, key, samples=samples, sampler=config
-            )
+            )[0]
 
         return run
 

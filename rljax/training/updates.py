@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.algorithms import interpreter
+from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
 from rljax.training import optimizers, phases, sharding
 from rljax.transforms import ops, trajectories
@@ -328,7 +329,7 @@ def update(
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
-    turns = getattr(setup.task, "max_turns", 1) > 1
+    turns = "turns" in supplies.supplies(setup.task)
     metrics |= rollout_metrics(rollout, judged=source.origin == "policy", turns=turns)
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)

@@ -143,6 +143,21 @@ class _Item:
         self.put([worker.failure(outcome, reason)] * len(self.rows))
 
 
+def await_start(started: "queue.SimpleQueue[Exception | None]", count: int, owner: str) -> None:
+    """Wait until ``count`` workers of ``owner`` have put None into a queue.
+
+    Raises:
+      VerifierError: a worker could not be started.
+      Exception: any other error that a worker has put there.
+    """
+    for _ in range(count):
+        error = started.get()
+        if isinstance(error, process.WorkerError):
+            raise VerifierError(f"no worker of the {owner} could be started: {error}") from error
+        if error is not None:
+            raise error
+
+
 class Verifiers:
     """Score completions with a Python reward function in worker processes; a context manager.
 
@@ -232,12 +247,7 @@ class Verifiers:
                 thread = threading.Thread(target=self._serve, args=(each,), name="rljax-verifier", daemon=True)
                 thread.start()
                 self._threads.append(thread)
-            for _ in self._processes:
-                error = self._started.get()
-                if isinstance(error, process.WorkerError):
-                    raise VerifierError(f"no worker of the verifier could be started: {error}") from error
-                if error is not None:
-                    raise error
+            await_start(self._started, len(self._processes), "verifier")
         except BaseException:
             self._stop()
             raise

@@ -57,7 +57,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from rljax.environments import Split, Task
+from rljax.environments import Split, Task, is_world
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
     from rljax import types
@@ -139,12 +139,12 @@ class World(Task, Protocol):
 
 def in_turns(task: Task) -> TypeGuard[World]:
     """Return whether a task is a ``World``, which runs inside the compiled program."""
-    return hasattr(task, "max_turns") and not task.host
+    return is_world(task) and not task.host
 
 
 def on_host(task: Task) -> TypeGuard[HostWorld]:
     """Return whether a task is a ``HostWorld``, whose turns are answered by worker processes."""
-    return hasattr(task, "max_turns") and task.host
+    return is_world(task) and task.host
 
 
 def __getattr__(name: str) -> Any:

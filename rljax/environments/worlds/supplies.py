@@ -1,6 +1,6 @@
 """What the rows of a world hold beyond those of a task of one turn, for the algorithms that read it."""
 
-from rljax.environments import Task, worlds
+from rljax.environments import Task, is_world, worlds
 
 
 def supplies(task: Task) -> frozenset[str]:
@@ -11,11 +11,12 @@ def supplies(task: Task) -> frozenset[str]:
     ``World.extra``. A task of one turn supplies "token_reward" or "domains" if its attribute ``supplies`` says so.
     """
     names = {*getattr(task, "supplies", ())}
-    if getattr(task, "max_turns", 1) > 1:
+    several = getattr(task, "max_turns", 1) > 1
+    if several:
         names |= {"token_reward", "turns"}
     if getattr(task, "seats", 1) > 1:
         names |= {"agents", "episodes"}
-    if getattr(task, "rows", "") == "chapters" and getattr(task, "max_turns", 1) > 1:
+    if several and getattr(task, "rows", "") == "chapters":
         names.add("episodes")
     if getattr(task, "domains", 1) > 1:
         names.add("domains")
@@ -31,4 +32,4 @@ def rows_of_episode(task: Task) -> int:
 
 def shared(task: Task) -> bool:
     """Return whether the samples of a prompt face the same problem, so that they can be compared."""
-    return not (getattr(task, "max_turns", 0) > 0 and getattr(task, "anew", False))
+    return not (is_world(task) and getattr(task, "anew", False))

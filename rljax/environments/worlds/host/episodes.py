@@ -90,12 +90,7 @@ class Episodes:
                 thread = threading.Thread(target=self._serve, args=(each, started), name="rljax-world", daemon=True)
                 thread.start()
                 self._threads.append(thread)
-            for _ in self._workers:
-                error = started.get()
-                if isinstance(error, process.WorkerError):
-                    raise pool.VerifierError(f"no worker of the world could be started: {error}") from error
-                if error is not None:
-                    raise error
+            pool.await_start(started, len(self._workers), "world")
         except BaseException:
             self._stop()
             raise
