@@ -20,6 +20,8 @@ from typing import Annotated, Any, Literal
 import flax.struct
 import jax
 
+from rljax import ranges
+
 Array = jax.Array
 Key = jax.Array
 Tree = Any
@@ -145,6 +147,23 @@ class Prompts(flax.struct.PyTreeNode):
     index: Array  # [P] int32, index in the task's split
 
 
+class Choice(flax.struct.PyTreeNode):
+    """The prompts of a step. The rows of a prompt are adjacent."""
+
+    index: Array  # [P] int32, in the training split
+    samples: Array | None = None  # [P] int32, rows of each, B in all; 0: an unused place. None: equal numbers
+
+
+class Edit(flax.struct.PyTreeNode):
+    """The prompts of a second pass."""
+
+    row: Array  # [n] int32, the row of the first pass that each comes from
+    used: Array  # [n] bool
+    token: Array  # [n, L'] int32, left-padded
+    mask: Array  # [n, L'] float32
+    head: Action | None = None  # the tokens that each completion begins with
+
+
 class Verdict(flax.struct.PyTreeNode):
     """A verifier's answer for each row."""
 
@@ -169,8 +188,6 @@ class TrainState(flax.struct.PyTreeNode):
     skipped_total: Array  # int32
     snapshot: Tree | None = None  # the trained part of an earlier policy's parameters, a player of a world's seats
 
-
-# --- what a piece needs ------------------------------------------------------------------------
 
 Whole = Literal["row", "episode", "group"]
 _WHOLE: dict[Whole, int] = {"row": 0, "episode": 1, "group": 2}  # each contains the one before
@@ -212,9 +229,6 @@ class Needs:
             if f.name != "whole"
         }
         return Needs(**union, whole=max(self.whole, other.whole, key=_WHOLE.__getitem__))
-
-
-# --- the kinds of transform --------------------------------------------------------------------
 
 
 def _no_state() -> State:
@@ -286,34 +300,49 @@ class Controller:
     spec: str = ""
 
 
-# --- the algorithm -----------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class Problems:
+    """The training prompts of a task, as a source sees them."""
+
+    size: int
+    domains: int
+    domain: Callable[[Array], Array]  # index [n] -> domain [n] int32, traceable
+    encode: Callable[[str], list[int]]
+    shuffled: Callable[[Array], Array]  # a permutation of the indices, the same in the whole run
+
+
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """A second pass: edited prompts, sampled after the first pass has been scored; see ``transforms.source``."""
+
+    edit: Callable[..., Edit]  # (pool, problems, rollout, solutions, count, key)
+    merge: Callable[[Rollout, Rollout, Edit], Rollout]  # (first pass, second pass [count * samples], edit)
+    share: float = 1.0  # count is this share of the step's prompts, or of its rows
+    by: Literal["prompt", "row"] = "prompt"
+    samples: int = 0  # rows of each; 0: as many as in the first pass
+    longer: Callable[[int, int], int] = lambda prompt, completion: 0  # L, T -> the most tokens added to a prompt
+    plain: bool = False  # the rows are trained under the prompt of the first pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where rows come from. ``select`` runs on the scored batch, before the rollout transforms.
+    """Where rows come from: one piece, or a chain of them. ``transforms.source`` says what each function does."""
 
-    ``origin``: the policy samples, or the task demonstrates. ``demonstrated``: of each prompt's samples,
-    how many are the task's demonstrations instead. ``oversample``: prompts drawn for each prompt kept.
-    ``segment``: the most tokens that a step adds to a row; 0: rows are sampled whole. Where it is given, the pool is
-    {"rows": the rows in flight, "free": [B] bool, those whose place goes to a prompt newly drawn}.
-    ``supplies``: what its rows hold beyond the defaults, by the names of ``Needs`` ("turns", "agents", "episodes",
-    "domains", "token_reward") and of ``Rollout.extra``.
-    ``init(rollout) -> pool`` sees one batch's shapes; ``select(rollout, pool, count, key) -> (rollout,
-    pool)`` returns ``count`` rows.
-    """
-
-    origin: Literal["policy", "demonstrations"] = "policy"
-    demonstrated: int = 0
+    origin: Literal["policy", "demonstrations", "stored"] = "policy"
+    demonstrated: int = 0  # of each prompt's samples, how many are the task's demonstrations instead
     off_policy: bool = False  # some rows were not sampled by the policy
-    supplies: frozenset[str] = frozenset()
-    oversample: int = 1
-    segment: int = 0
-    init: Callable[[Rollout], Tree] = lambda rollout: ()
-    select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rollout, pool, count, key: (
-        rollout,
-        pool,
-    )
+    supplies: frozenset[str] = frozenset()  # names of ``Needs`` such as "turns", and of ``Rollout.extra``
+    oversample: int = 1  # prompts drawn for each prompt kept
+    segment: int = 0  # the most tokens that a step adds to a row; 0: rows are sampled whole
+    uneven: bool = False  # ``choose`` gives unequal samples
+    solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
+    init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()
+    choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None
+    head: Callable[[Tree, Problems, Action, Key], Action] | None = None
+    again: Again | None = None
+    select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rows, pool, count, key: (rows, pool)
+    observe: Callable[[Tree, Metrics], Tree] = _unchanged
+    in_flight: Callable[[Tree], Tree] = lambda pool: pool  # {"rows", "free"} of a source with segments
     seam: str = ""
     spec: str = ""
 
@@ -343,37 +372,8 @@ class Algorithm:
     spec: str = ""
 
 
-# --- ranges a config may give; checked by the parser, never in the mathematics, where numbers may be traced ---
-
-
-LARGEST = 3.4028234663852886e38  # the largest finite float32
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """Closed interval of an argument's valid values; ``open_low`` leaves out the lower end.
-
-    By default the ends are those of the finite float32 numbers. NaN is in no interval; infinity only if it is an end.
-    """
-
-    low: float = -LARGEST
-    high: float = LARGEST
-    open_low: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.open_low else self.low <= value) and value <= self.high
-
-    def __str__(self) -> str:
-        low = "(-inf" if self.low == -LARGEST else f"{'(' if self.open_low else '['}{_written(self.low)}"
-        return f"{low}, {'inf)' if self.high == LARGEST else f'{_written(self.high)}]'}"
-
-
-def _written(end: float) -> str:
-    """Return a number in the shortest notation that is exact: 1e9, 4294967295."""
-    text = f"{end:g}".replace("e+0", "e").replace("e+", "e")
-    return text if float(text) == end else f"{end}"
-
-
+# Ranges are checked by the parser, never in the mathematics, where numbers may be traced.
+Range = ranges.Range
 # A number of a piece may be a Python number, a traced scalar or a Controller: Any to a type checker, while
 # the parser admits numbers within the range, and Controllers.
 Number = Annotated[Any, Range()]

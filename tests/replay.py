@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import sampling, types
-from rljax.training import play
+from rljax.training import play, rows
 from tests import test_sampling as samplers
 from tests import tiny, worlds
 
@@ -37,7 +37,7 @@ def compiled(world, samples, **options):
     setup = setup_of(world, samples, **options)
 
     def run(params, index, step, key):
-        return play.seated(setup, {"policy": params}, ("policy",), step, index, index, "train", key)[0]
+        return play.seated(setup, {"policy": params}, ("policy",), step, rows.each_once(index), "train", key)[0]
 
     return jax.jit(run)
 

@@ -17,7 +17,8 @@ FILES = sorted((ROOT / "rljax").rglob("*.py"))
 # the floors below, nothing from those above, and from its own floor only what stands beside it here.
 FLOORS = {
     "mathematics": {
-        "types": (),
+        "ranges": (),
+        "types": ("ranges",),
         "language": ("types",),
         "transforms": ("language", "types"),
         "algorithms": ("language", "transforms", "types"),

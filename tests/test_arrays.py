@@ -178,7 +178,7 @@ def what_pieces_read(algorithm, rows, scores):
         yield jaxprs.reads(lambda *, f=apply, r=record, **a: changed(f(r.replace(**a))), **arrays)
 
 
-@pytest.mark.default_tier("clipped")
+@pytest.mark.full
 @pytest.mark.parametrize("family", algorithms.FAMILIES)
 def test_the_proximal_policy_is_the_sampler_only_where_no_piece_compares_them(family):
     names = [n for n, f in algorithms.TABLE.items() if f.__module__ == f"rljax.algorithms.{family}"]

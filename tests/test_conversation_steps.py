@@ -73,10 +73,9 @@ def test_eight_devices_are_one(call):
 def test_a_pool_of_segments_holds_the_conversations_of_a_plain_rollout():
     program, step, state = started("two_turns()", seam__source="partial(segment=3, oversample=2)")
     frozen, plain, compared = jax.device_get(state.params), {}, 0
-    sample = jax.jit(functools.partial(play.seated, step.setup), static_argnums=(1, 5))
+    sample = jax.jit(functools.partial(play.seated, step.setup), static_argnums=(1, 4))
     for number in range(7):
-        position, index = step.next_prompts(state, program.key)
-        now = frozen, ("policy",), state.step, position, index, "train", program.key
+        now = frozen, ("policy",), state.step, step.next_prompts(state, program.key), "train", program.key
         drawn, before = jax.device_get(sample(*now)[0]), int(state.cursor[0])
         state, metrics = step.fused(state.replace(params=jax.device_put(frozen, step.sharding.params)), program.key)
         for p in range(before, int(state.cursor[0])):

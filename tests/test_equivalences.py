@@ -145,7 +145,7 @@ def both_sides(first):
     return run({key: batch.records(d) for key, d in unique.items()})
 
 
-@pytest.mark.default_tier(12)
+@pytest.mark.full
 @pytest.mark.parametrize("i", range(len(EQUAL)), ids=[e[0] for e in EQUAL])
 def test_recipes_that_are_one(i):
     left, right = both_sides(i // 12 * 12)[i % 12]

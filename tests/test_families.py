@@ -66,7 +66,7 @@ def test_logits_are_those_of_transformers(name, folder):
     assert np.abs(found[:, -4:] - np.asarray(STORED[name]["logits"])).max() < 1e-4
 
 
-@pytest.mark.default_tier("qwen3-moe")
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen3-moe", "mistral"])
 def test_decoding_reads_what_the_whole_row_does(name, folder):
     """Prompts of two lengths, each read once for two rows, then tokens one by one past the window."""

@@ -21,7 +21,7 @@ from rljax.environments.verifiers import pool
 from rljax.environments.worlds.guess import Secret
 from rljax.environments.worlds.host import episodes
 from rljax.run import host_rollouts, host_worlds, loop, metrics, programs
-from rljax.training import play
+from rljax.training import play, rows
 from tests import talking, test_host_tokens, tiny
 from tests import test_public_tokenizer as public
 
@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 TURNS, PROMPTS, SAMPLES = 4, 4, 2
 ROWS = PROMPTS * SAMPLES
 INDEX = np.arange(PROMPTS, dtype=np.int32)
+DRAWN = rows.Drawn(INDEX + 100, INDEX, np.zeros_like(INDEX))
 SIZES = {"batch__prompts": PROMPTS, "batch__samples": SAMPLES}
 WORLD = "world('tests.talking:Guess', {{'secrets': {}, 'turns': {}}}, max_turns={}, turn_length=4, reply_length=1, "
 WORLD += "prompt_length=5, examples={})"
@@ -57,7 +58,7 @@ def world():
         setup = host.setups[0]
         settings = tiny.changed(setup, verifier={"workers": workers, "timeout": timeout})
         journal = journal or host_worlds.Journal(None, 0)
-        batch = INDEX + 100, INDEX, "train", host.key, SAMPLES, setup.settings.sampler
+        batch = DRAWN, "train", host.key, SAMPLES, setup.settings.sampler
         with host_worlds.workers(settings) as opened:
             rows = host_worlds.played(host, host.steps[0], params, *batch, opened, journal, step, "a test")
             return jax.device_get(rows)
@@ -75,7 +76,7 @@ def test_the_graph_and_the_host_form_of_a_world_agree_token_for_token(world):
     step = graph.steps[0]
     inside = jax.jit(
         lambda params: play.seated(
-            step.setup, {"policy": params}, ("policy",), jnp.int32(0), INDEX + 100, INDEX, "train", graph.key
+            step.setup, {"policy": params}, ("policy",), jnp.int32(0), DRAWN, "train", graph.key
         )[0]
     )(params)
     inside, outside = jax.device_get(inside), world()

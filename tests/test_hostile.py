@@ -353,6 +353,7 @@ def refusals(cases):
     return count
 
 
+@pytest.mark.full
 def test_fuzzed_strings_are_refused_in_one_line():
     assert refusals(fuzz.strings(seed=0, count=150)) > 100
 

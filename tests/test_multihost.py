@@ -212,6 +212,7 @@ def test_a_checkpoint_of_two_processes_is_read_by_one_and_by_four_on_another_mes
 # --- a run --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_process_0_writes_and_prints_and_both_judge(folder, whole):
     workdir, output = whole
     assert "pass@4" in output[0] and "written to" in output[0]

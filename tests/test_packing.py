@@ -306,7 +306,7 @@ def updated(**changes):
     return jax.tree.map(lambda a, b: a - b, after.params, state.params), metrics
 
 
-@pytest.mark.default_tier("2-2")
+@pytest.mark.full
 @pytest.mark.parametrize(("lanes", "microbatches"), [(1, 2), (2, 1), (2, 2), (4, 1)])
 def test_an_update_of_packed_rows_is_the_update(lanes, microbatches):
     moved, metrics = updated(share_prompt=True, lanes=lanes, microbatches=microbatches, vocabulary=8)

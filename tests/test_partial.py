@@ -186,7 +186,8 @@ def test_no_prompt_is_lost_or_drawn_twice():
     assert sorted(trained + flying) == list(range(found[-1][0].cursor[0])) and len(trained) > 16
     # prompt by prompt the order of a plain source
     zero = jnp.zeros((), jnp.int32)
-    index = np.concatenate([rollouts.next_prompts(setup, zero + 16 * i, made.key)[1] for i in range(6)])
+    places = [made.steps[0].shape.replace(cursor=zero[None] + 16 * i) for i in range(6)]
+    index = np.concatenate([rollouts.next_prompts(setup, state, made.key).index for state in places])
     for _, rows, _ in found[:-1]:
         np.testing.assert_array_equal(rows.index, index[rows.group])
 
@@ -198,9 +199,9 @@ def test_a_row_is_that_of_a_plain_rollout_in_the_step_it_started():
     state = step.begin(None, made.key)
     frozen, plain, compared = jax.device_get(state.params), {}, 0
     for number in range(5):
-        position, index = step.next_prompts(state, made.key)
-        prompts = step.setup.task.prompts(index, "train")
-        drawn = jax.device_get(step.sample(frozen["policy"], state.step, position, prompts, made.key))
+        chosen = step.next_prompts(state, made.key)
+        prompts = step.setup.task.prompts(chosen.index, "train")
+        drawn = jax.device_get(step.sample(frozen["policy"], (), state.step, chosen, prompts, None, made.key))
         before = int(state.cursor[0])
         state, _ = step.fused(state.replace(params=jax.device_put(frozen, step.sharding.params)), made.key)
         plain |= {p: drawn.action.token[drawn.group == p] for p in range(before, int(state.cursor[0]))}

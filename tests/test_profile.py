@@ -92,6 +92,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_a_run_traces_the_chosen_steps(run):
     names, steps = events(run)
     assert steps == [2, 3]

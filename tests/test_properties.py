@@ -206,6 +206,7 @@ def agree(names):
         np.testing.assert_allclose(eight[name], one[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_rows_over_eight_devices():
     agree(["grpo", "ppo", "gvpo", "tempo", "m2po", "webagent_r1"])
 

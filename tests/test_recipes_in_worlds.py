@@ -78,7 +78,7 @@ def one_step(name):
     return before, jax.device_get(state), jax.device_get(metrics)
 
 
-@pytest.mark.default_tier("spiral")
+@pytest.mark.full
 @pytest.mark.parametrize("name", inputs.ON_WORLDS)
 def test_a_step_through_the_driver_of(name):
     before, state, metrics = one_step(name)

@@ -206,6 +206,7 @@ def test_another_task_or_source_starts_with_no_rows_in_flight(fields):
     assert np.all(after.pool["free"]) and not np.all(before.pool["free"])
 
 
+@pytest.mark.full
 def test_another_optimizer_is_reset_and_said_so():
     step, _, after = carried(phase__main__optimizer="sgd(0.1)")
     assert len(step.notes) == 1 and "'main': the optimizer state is reset although" in step.notes[0]

@@ -56,7 +56,7 @@ def test_fused_equals_rollout_then_update():
     close(fused_metrics, metrics)
 
 
-@pytest.mark.default_tier("{'mesh__data': 4, 'mesh__fsdp': 2, 'learner__microbatches': 2}")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fields",
     [

@@ -8,6 +8,7 @@ from typing import Any
 from rljax import algorithms, transforms, types
 from rljax.language import dotted, messages, parse
 from rljax.transforms import schedule
+from rljax.transforms.source import chain
 
 
 @functools.cache
@@ -128,7 +129,7 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = 
       The edited algorithm; its ``spec`` stays that of the recipe.
 
     Raises:
-      ValueError: an unknown piece, one of another seam, or other than one source or reduction.
+      ValueError: an unknown piece, one of another seam, other than one reduction, or sources that exclude each other.
     """
     policy, *others = algorithm.objectives
     if fields["ratio"].strip() and any(p.spec.startswith("where(") for p in policy.loss):
@@ -138,9 +139,14 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = 
         )
     sources = _edit("source", fields["source"], (algorithm.source,), prefix)
     reductions = _edit("reduce", fields["reduce"], (policy.reduce,), prefix)
-    for seam, built in (("source", sources), ("reduce", reductions)):
-        if len(built) != 1:
-            raise ValueError(f"{prefix}{seam}={fields[seam]!r}: exactly one piece, got {len(built)}.")
+    if len(reductions) != 1:
+        raise ValueError(f"{prefix}reduce={fields['reduce']!r}: exactly one piece, got {len(reductions)}.")
+    if not sources:
+        raise ValueError(f"{prefix}source={fields['source']!r}: at least one piece.")
+    try:
+        source = chain.chain(sources)
+    except ValueError as error:
+        raise ValueError(f"{prefix}source={fields['source']!r}: {error}") from None
     policy = dataclasses.replace(
         policy,
         loss=_rebuilt(policy.loss, transforms.LOSS_SEAMS, fields, prefix),
@@ -149,7 +155,7 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = 
     )
     return dataclasses.replace(
         algorithm,
-        source=sources[0],
+        source=source,
         transforms=_rebuilt(algorithm.transforms, ("reward", "advantage"), fields, prefix),
         objectives=(policy, *others),
         after=_edit("after", fields["after"], algorithm.after, prefix),

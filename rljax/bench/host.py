@@ -18,7 +18,7 @@ import jax
 from rljax import bench
 from rljax.config import files, schema
 from rljax.environments.verifiers import pool
-from rljax.run import host_rollouts, programs
+from rljax.run import host_rollouts, programs, verdicts
 
 SECONDS = 0.05
 """Seconds that the verifier takes for an answer."""
@@ -38,7 +38,7 @@ def awake(completion: str, reference: str) -> float:
 def stepper(program: programs.Program, chunks: int) -> Callable[[pool.Verifiers], None]:
     """Return a function that runs a step with given workers and waits for it."""
     step = program.steps[-1]
-    state, journal = step.begin(None, program.key), host_rollouts.Journal(None, 0)
+    state, journal = step.begin(None, program.key), verdicts.Journal(None, 0)
 
     def run(verifiers: pool.Verifiers) -> None:
         nonlocal state

@@ -101,8 +101,7 @@ def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
     """
     setup, state, key = compiled.step.setup, compiled.state, compiled.key
     model = setup.networks["policy"]
-    _, index = compiled.step.next_prompts(state, key)
-    prompts = setup.task.prompts(index, "train")
+    prompts = setup.task.prompts(compiled.step.next_prompts(state, key).index, "train")
     compile_s: dict[str, float] = {}
 
     def timed(name: str, function: Any, *arguments: Any) -> float:

@@ -28,6 +28,7 @@ from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, host_worlds, nashconv, passk, programs, terminal, trials
 from rljax.run import episodes as statistics
 from rljax.run.reports import episodes
+from rljax.training import rows as rows_lib
 from rljax.training import steps
 
 ROWS = 4096  # rows sampled at a time
@@ -204,7 +205,7 @@ def _played(
     if compiled.setup.world is not None:
         return compiled.play(params, jnp.asarray(index), key, split, samples, sampler)
     none = host_worlds.Journal(None, 0)
-    batch = index, index, split, key, samples, sampler, workers, none, 0, "an evaluation"
+    batch = rows_lib.each_once(index), split, key, samples, sampler, workers, none, 0, "an evaluation"
     return host_worlds.played(program, compiled, params, *batch)
 
 

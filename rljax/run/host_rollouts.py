@@ -6,6 +6,7 @@ processes, each host reads the prompts and scores the rows of its devices.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import warnings
@@ -20,7 +21,7 @@ from rljax import environments, types
 from rljax.data import tokenizers
 from rljax.environments.verifiers import pool
 from rljax.host import processes
-from rljax.run import metrics, programs
+from rljax.run import programs, verdicts
 from rljax.training import rollouts, sharding, steps
 from rljax.training import rows as rows_lib
 
@@ -68,70 +69,6 @@ def _layout(mesh: jax.sharding.Mesh, rows: int) -> jax.sharding.NamedSharding:
     split = sharding.batch_sharding(mesh)
     parts = mesh.size // split.shard_shape((mesh.size,))[0]
     return sharding.replicated(mesh) if rows % parts else split
-
-
-class Journal:
-    """The scores of each step, stored so that they can be replayed. Without a log, nothing is stored.
-
-    Scores are replayed only if the step has produced the same completions again, and for the same judge. The leader
-    writes the scores of all processes and broadcasts them when it reads them, so a run may be resumed with another
-    number of processes.
-    """
-
-    def __init__(self, log: metrics.StepLog | None, first: int, judge: str = ""):
-        """Read the records of steps after ``first``, which a resumed run repeats; ``judge`` names task and reward."""
-        self._log, self._judge = log, judge
-        self._records: dict[int, dict[str, Any]] = processes.from_leader(
-            lambda: {r["step"]: r for r in log.read() if r["step"] > first} if log else {}
-        )
-
-    def __contains__(self, step: int) -> bool:
-        """Return whether the journal has a record of a step."""
-        return step in self._records
-
-    def replay(self, step: int, completions: str) -> types.Verdict | None:
-        """Return the recorded verdict of a step.
-
-        Args:
-          step: the step, from 1.
-          completions: the ``digest`` of its completions.
-
-        Returns:
-          The verdict, ``[B]`` each; None if there is no record, or one of other completions.
-        """
-        record = self._records.get(step)
-        if record is None:
-            return None
-        if record["completions"] != completions or record.get("judge") != self._judge:
-            if self._log is not None:
-                self._log.cut(step - 1)  # this record and later ones are of another run
-            self._records = {}
-            return None
-        return types.Verdict(
-            reward=jnp.asarray(record["reward"], jnp.float32),
-            outcome=jnp.asarray(record["outcome"], jnp.int32),
-            parts={k: jnp.asarray(v, jnp.float32) for k, v in record["parts"].items()},
-        )
-
-    def record(self, step: int, completions: str, verdict: types.Verdict) -> None:
-        """Store the verdict of a step; it is written and flushed when this returns.
-
-        Args:
-          step: the step, from 1.
-          completions: the ``digest`` of its completions.
-          verdict: ``[B]`` each.
-        """
-        if self._log is not None:
-            self._log.append(
-                {
-                    "step": step,
-                    "completions": completions,
-                    "judge": self._judge,
-                    "reward": verdict.reward,
-                    "outcome": verdict.outcome,
-                    "parts": verdict.parts,
-                }
-            )
 
 
 def digest(rows: Sequence[Rows]) -> str:
@@ -299,7 +236,7 @@ def rollout(
     step: steps.Step,
     state: types.TrainState,
     verifiers: pool.Verifiers,
-    journal: Journal,
+    journal: verdicts.Journal,
     chunks: int,
 ) -> types.Rollout:
     """Sample and score one batch of a host task, or read its demonstrations.
@@ -319,30 +256,68 @@ def rollout(
       VerifierError: the verifier crashed on every row; its note is the first traceback.
       Interrupted: the process received SIGTERM or Ctrl-C.
     """
-    key, params, task = program.key, state.params["policy"], step.setup.task
-    position, index = processes.fetch(step.next_prompts(state, key))
-    if step.setup.algorithm.source.origin == "demonstrations":
-        return demonstrated(program, step, int(state.step), position, index)
-    parts = np.split(np.arange(index.size), chunks)
-    rows = [
-        step.sample(params, state.step, position[part], prompts(task, program.mesh, index[part], "train"), key)
-        for part in parts
-    ]
-    number, samples = int(state.step) + 1, step.setup.samples
-    local, pending = [], []
-    for chunk in rows:  # all are dispatched; wait for them in order
-        assert chunk.action is not None and chunk.index is not None
-        first = len(local) * chunk.mask.shape[0]
-        local.append(local_rows(chunk.index, chunk.action.token, chunk.mask, program.mesh, first))
-        if number not in journal:
-            pending.append(judge(task, program.tokenizer, verifiers, local[-1], "train", samples))
-    completions = digest(local)
-    scores = journal.replay(number, completions)
-    if scores is None:
-        pending = pending or [judge(task, program.tokenizer, verifiers, part, "train", samples) for part in local]
-        scores = verdict(local, pending, f"step {number}")
-        journal.record(number, completions, scores)
-    return _judged(rows, scores, program.mesh)
+    key, params, task, setup = program.key, state.params["policy"], step.setup.task, step.setup
+    drawn, number = processes.fetch(step.next_prompts(state, key)), int(state.step) + 1
+    if setup.algorithm.source.origin == "demonstrations":
+        return demonstrated(program, step, int(state.step), drawn.position, drawn.index)
+    rows, given = [], []
+    for part in np.split(np.arange(drawn.index.size), chunks):
+        chosen = jax.tree.map(lambda x, part=part: x[part], drawn)
+        asked = prompts(task, program.mesh, chosen.index, "train")
+        given.append(_solutions(program, setup, int(state.step), chosen.index) if setup.solutions else None)
+        rows.append(step.sample(params, state.pool, state.step, chosen, asked, given[-1], key))
+    judging = _Judging(program, step, verifiers, journal)
+    whole = judging.scored(rows, (number, 0))
+    if setup.algorithm.source.again is None:
+        return whole
+    solutions = None if given[0] is None else jax.tree.map(lambda *x: jnp.concatenate(x), *given)
+    edit, second = step.edit(state, whole, solutions, key)
+    return step.merge(whole, judging.scored([second], (number, 1)), edit)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judging:
+    """Scores the rows of a step's passes."""
+
+    program: programs.Program
+    step: steps.Step
+    verifiers: pool.Verifiers
+    journal: verdicts.Journal
+
+    def scored(self, rows: Sequence[types.Rollout], number: tuple[int, int]) -> types.Rollout:
+        """Return the rows of a pass, given in chunks, with their scores."""
+        program, setup = self.program, self.step.setup
+        task, alike = setup.task, not number[1] and not setup.algorithm.source.uneven
+        samples = setup.samples if alike else rows[0].reward.size
+
+        def submit(part: Rows) -> pool.Pending:
+            return judge(task, program.tokenizer, self.verifiers, part, "train", samples)
+
+        local, pending = [], []
+        for chunk in rows:  # all are dispatched; wait for them in order
+            assert chunk.action is not None and chunk.index is not None
+            first, written = len(local) * chunk.mask.shape[0], rows_lib.written(chunk)
+            local.append(local_rows(chunk.index, chunk.action.token, written, program.mesh, first))
+            if number not in self.journal:
+                pending.append(submit(local[-1]))
+        completions = digest(local)
+        scores = self.journal.replay(number, completions)
+        if scores is None:
+            pending = pending or [submit(part) for part in local]
+            scores = verdict(local, pending, f"step {number[0]}")
+            self.journal.record(number, completions, scores)
+        return _judged(rows, scores, program.mesh)
+
+
+def _solutions(program: programs.Program, setup: programs.Setup, number: int, index: np.ndarray) -> types.Action:
+    """Read the demonstrations of prompts that the source reads; each host reads those of its devices."""
+    index = np.repeat(index, setup.solutions)
+
+    def read(rows: np.ndarray) -> types.Action:
+        asked: Any = index[rows]  # NumPy for a host task
+        return jax.device_get(rollouts.solutions(setup, jnp.asarray(number), asked, program.key))
+
+    return processes.global_rows(read, index.size, _layout(program.mesh, index.size))
 
 
 @functools.partial(jax.jit, static_argnames="mesh")

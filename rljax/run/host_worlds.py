@@ -317,8 +317,7 @@ def played(
     program: programs.Program,
     compiled: steps.Step,
     params: types.Tree,
-    position: np.ndarray,
-    index: np.ndarray,
+    drawn: rows_lib.Drawn,
     split: environments.Split,
     key: types.Key,
     samples: int,
@@ -334,8 +333,7 @@ def played(
       program: the run.
       compiled: the functions of the phase.
       params: the policy's parameters.
-      position: ``[P]`` int32 position of each problem in the run, which becomes the rows' group.
-      index: ``[P]`` int32 index of each problem in its split.
+      drawn: the P problems.
       split: of the problems.
       key: the root key of the rollout.
       samples: episodes of each problem.
@@ -352,16 +350,15 @@ def played(
       VerifierError: the world crashed on every row; its note is the first reason.
       Interrupted: the process received SIGTERM or Ctrl-C.
     """
-    number = np.tile(np.arange(samples, dtype=np.int32), index.size)
-    row = np.repeat(index, samples)
-    rows_key = jax.random.fold_in(key, rows_lib.ROWS)
-    keys = sampling.row_keys(rows_key, jnp.int32(step), jnp.asarray(row), jnp.asarray(number))
+    position, row, repeat = (np.repeat(x, samples) for x in (drawn.position, drawn.index, drawn.repeat))
+    number, rows_key = jnp.arange(row.size, dtype=jnp.int32) % samples, jax.random.fold_in(key, rows_lib.ROWS)
+    keys = sampling.row_keys(rows_key, jnp.int32(step), jnp.asarray(row), number, jnp.asarray(repeat))
     talks = Conversations(compiled, program.tokenizer, pool_of, journal, step + 1)
     seed = f"{np.asarray(jax.random.key_data(key)).tolist()}/{step}"
-    prompts = talks.begin(index, split, seed, samples)
+    prompts = talks.begin(np.asarray(drawn.index), split, seed, samples)
     out = talks.play(params, prompts, keys, sampler)
     talks.warn(where)
-    return compiled.turns[1](np.repeat(position, samples), row, prompts, out, talks.told(), np.int32(step))
+    return compiled.turns[1](position, row, prompts, out, talks.told(), np.int32(step))
 
 
 def rollout(
@@ -383,11 +380,11 @@ def rollout(
       VerifierError: the world crashed on every row; its note is the first reason.
       Interrupted: the process received SIGTERM or Ctrl-C.
     """
-    position, index = processes.fetch(step.next_prompts(state, program.key))
+    drawn = processes.fetch(step.next_prompts(state, program.key))
     number, settings = int(state.step), step.setup.settings
     if step.setup.algorithm.source.origin == "demonstrations":
-        return host_rollouts.demonstrated(program, step, number, position, index)
-    batch = position, index, "train", program.key, settings.batch.samples, settings.sampler
+        return host_rollouts.demonstrated(program, step, number, drawn.position, drawn.index)
+    batch = drawn, "train", program.key, settings.batch.samples, settings.sampler
     where = f"step {number + 1}"
     return played(program, step, state.params["policy"], *batch, pool_of, journal, number, where)
 

@@ -17,7 +17,7 @@ from rljax.config import files
 from rljax.data import storage
 from rljax.environments import worlds
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, events, forks, host_rollouts, host_worlds, metrics, programs, sinks, watch
+from rljax.run import checkpoints, events, forks, host_worlds, metrics, programs, sinks, verdicts, watch
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 
@@ -82,7 +82,7 @@ class Session(contextlib.AbstractContextManager):
         self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
         judges = [(p.settings.task, p.settings.verifier.threshold, p.settings.verifier.timeout) for p in program.phases]
         judge = hashlib.sha256(json.dumps([judges, code]).encode()).hexdigest()[:32]
-        self.journal = host_rollouts.Journal(self.verdicts, self.step, judge)
+        self.journal = verdicts.Journal(self.verdicts, self.step, judge)
         in_turns = any(worlds.on_host(task) for task in program.tasks)
         self.turns = metrics.StepLog(written.logs / "turns.jsonl") if written and in_turns else None
         self.answers = host_worlds.Journal(self.turns, self.step, judge)

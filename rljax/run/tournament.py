@@ -25,6 +25,7 @@ from rljax.environments import Split
 from rljax.run import elo, evaluate, forks, programs, terminal, trials
 from rljax.sampling import players
 from rljax.training import phases, play
+from rljax.training import rows as rows_lib
 
 _PLAYERS = ("policy", "snapshot")
 _KEY = 1_000_033  # stream of the root key
@@ -71,8 +72,8 @@ def player(
     def run(params: types.Tree, other: types.Tree, index: types.Array, key: types.Key) -> types.Rollout:
         pair: dict[str, types.Tree] = dict(zip(_PLAYERS, (params, other), strict=True))
         zero = jnp.zeros((), jnp.int32)
-        rows, _ = play.seated(setup, pair, _PLAYERS, zero, index, index, split, key, samples=samples, sampler=sampler)
-        return rows
+        drawn = rows_lib.each_once(index)
+        return play.seated(setup, pair, _PLAYERS, zero, drawn, split, key, samples=samples, sampler=sampler)[0]
 
     def games(params: types.Tree, other: types.Tree, index: npt.NDArray[np.int32], key: types.Key) -> Games:
         size = max(1, min(len(index), evaluate.ROWS // (samples * setup.rows_of_episode)))

@@ -30,6 +30,7 @@ def generate(
     *,
     samples: int,
     length: int,
+    of: Array | None = None,
     live: Array | None = None,
     axis_name: str | None = None,
 ) -> samples_lib.Sample:
@@ -54,6 +55,8 @@ def generate(
       ends: what ends a completion, and the token id written after the end.
       samples: completions of each prompt.
       length: T, the most tokens of a completion.
+      of: ``[B]`` int32, the prompt of each row, where prompts have unequal numbers of rows; each row then has a copy of
+        its prompt's keys and values. ``samples`` is 1, and B is the number of keys.
       live: ``[B]`` bool, rows to sample; the others get no token. None: all.
       axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member has ended: with a
         predicate per member, XLA would copy the whole cache at each step.
@@ -65,7 +68,7 @@ def generate(
       ValueError: samples or length is below 1, a shape does not match, or compaction inside ``vmap``.
     """
     count = prompts.token.shape[0]
-    rows = count * samples
+    rows = count * samples if of is None else of.size
     if samples < 1 or length < 1:
         raise ValueError(f"generate: samples = {samples}, length = {length}: expected at least 1 of each")
     shapes.check({"prompts.token": prompts.token}, (None, None), "[P, L]")
@@ -79,6 +82,8 @@ def generate(
     # The last token drawn is never fed back, hence one column less than positions.
     hidden, cache = model.prefill(weights, prompts.token, prompts.mask, samples, max(1, length - 1), config.cache_block)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
+    if of is not None:
+        count, logits, cache = rows, logits[of], model.select(cache, of, of)
     sample = samples_lib.empty(
         rows, length, logits.shape[1] if processors_lib.keeps(config, processors) else None, ends.pad
     )

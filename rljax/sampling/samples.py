@@ -89,7 +89,7 @@ class Sample:
     turn: Array | None = None  # [B, T] int32, of a conversation: turns that the row's seat had ended before the token
 
 
-def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array) -> types.Key:
+def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array, repeat: Array | None = None) -> types.Key:
     """Return the key of each row: ``root`` with step, prompt index and sample number folded in.
 
     Args:
@@ -97,15 +97,21 @@ def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array) ->
       step: the step at which the row's rollout started, a number or ``[B]`` int32.
       index: ``[B]`` int32, the prompt's index in its task.
       sample: ``[B]`` int32, the number of the sample of its prompt.
+      repeat: ``[B]`` int32, how often the step had drawn or passed the prompt before; None: 0.
 
     Returns:
       Typed keys ``[B]``.
     """
 
-    def one(step: Array, index: Array, sample: Array) -> types.Key:
-        return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, step), index), sample)
+    def one(step: Array, index: Array, sample: Array, repeat: Array | None = None) -> types.Key:
+        key = root
+        if repeat is not None:  # its numbers are not those of steps
+            other = jax.random.fold_in(root, jnp.uint32(0xC0000000) + repeat.astype(jnp.uint32))
+            key = jnp.where(repeat > 0, other, root)
+        return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, step), index), sample)
 
-    return jax.vmap(one)(jnp.broadcast_to(jnp.asarray(step), index.shape), index, sample)
+    rows = jnp.broadcast_to(jnp.asarray(step), index.shape), index, sample
+    return jax.vmap(one)(*rows) if repeat is None else jax.vmap(one)(*rows, repeat)
 
 
 def mapped(function: Callable[..., Array], *samples: Sample) -> Sample:

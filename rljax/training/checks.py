@@ -10,9 +10,10 @@ from rljax.algorithms import interpreter
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.language import errors
-from rljax.training import phases, play, rollouts, updates, world_checks
+from rljax.training import passes, phases, play, rollouts, updates, world_checks
 from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
+from rljax.transforms.source import groups
 
 Shape = jax.ShapeDtypeStruct
 _KEY = Shape((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
@@ -87,7 +88,9 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     if demonstrated and not setup.task.host:
         with errors.inside(f"task {setup.task.name!r}: demonstrations"):
             return rollouts.demonstrate(setup, zero, position, prompts, key)
-    rows = rows_lib.unsampled(setup, position, prompts)
+    source = setup.algorithm.source
+    drawn = rows_lib.each_once(position)
+    rows = rows_lib.unsampled(setup, drawn.replace(samples=position) if source.uneven else drawn, prompts)
     if demonstrated:  # those of a host task are read outside of the program
         token = jnp.zeros(rows.mask.shape, jnp.int32)
         if worlds.on_host(setup.task):
@@ -99,9 +102,12 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     world = setup.world or (setup.task if worlds.on_host(setup.task) else None)
     if world is not None:
         return world_checks.rows(world, rows)
-    if setup.algorithm.source.demonstrated:
-        rows = rollouts.guided(setup, rows, zero, prompts, key)
-    return rows_lib.judged(rows, _verdict(setup, rows))
+    if source.segment:
+        rows = rows.replace(extra={**rows.extra, "repeat": rows.group})
+    if source.head is not None:
+        rows = rows.replace(extra={**rows.extra, "head": rows.mask})
+    rows = rows_lib.judged(rows, _verdict(setup, rows))
+    return rows if source.again is None else passes.first(setup, rows)
 
 
 # --- the algorithm -----------------------------------------------------------------------------
@@ -115,12 +121,34 @@ def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
     return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
 
 
+def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
+    """Run what the source does before it selects, and return rows of both passes."""
+    source, problems = setup.algorithm.source, setup.problems(key)
+    index = jnp.zeros((setup.prompts * source.oversample,), jnp.int32)
+    if source.choose is not None:
+        want = types.Choice(index, index if source.uneven else None)
+        shapes.check_same("the choice", want, source.choose(pool, problems, index, key))
+    assert rows.action is not None
+    solutions = types.Action(rows.action.token, length=rows.group)
+    if source.head is not None:
+        shapes.check_same("the head", solutions, source.head(pool, problems, solutions, key))
+    if source.again is None:
+        return rows
+    first = jax.tree.map(lambda x: x[: index.size], solutions)
+    edit = source.again.edit(pool, problems, rows, first, setup.edits, key)
+    second = groups.take(rows, jnp.repeat(edit.row, source.again.samples or setup.settings.batch.samples))
+    merged = source.again.merge(rows, second, edit)
+    shapes.check_same("the merged rows", rows, merged)
+    return merged
+
+
 def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None:
     """Run every piece as ``updates.update`` does."""
     algorithm, source = setup.algorithm, setup.algorithm.source
     needs, state = interpreter.needs(algorithm), interpreter.init(algorithm)
-    pool = source.init(rows)
     with errors.inside(f"source {source.spec}"):
+        pool = source.init(rows, setup.problems(key))
+        rows = _sourced(setup, pool, rows, key)
         rows, new = source.select(rows, pool, setup.rows, key)
         shapes.check_rollout(rows)
         shapes.check_same("the pool", pool, new)

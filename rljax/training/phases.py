@@ -5,14 +5,18 @@ from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
+from rljax.data import shuffle
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
 from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
+
+_CANDIDATES = 8  # stream of the root key
 
 
 class Log(Protocol):
@@ -143,6 +147,22 @@ class Setup(Generic[S]):
         return self.prompts * self.samples
 
     @property
+    def edits(self) -> int:
+        """Edited prompts of a second pass; 0: the source has none."""
+        source = self.algorithm.source
+        if source.again is None:
+            return 0
+        rows = self.rows if source.uneven else self.rows * source.oversample
+        whole = rows if source.again.by == "row" else self.prompts * source.oversample
+        return max(1, round(source.again.share * whole))
+
+    @property
+    def solutions(self) -> int:
+        """Demonstrations of each prompt that the source reads."""
+        source = self.algorithm.source
+        return self.samples if source.demonstrated else int(source.solutions)
+
+    @property
     def logged(self) -> int:
         """Rows of a step that are returned with its metrics: ``log.rollout_rows``, rounded up to whole groups."""
         return min(self.rows, -(-self.settings.log.rollout_rows // self.samples) * self.samples)
@@ -151,6 +171,27 @@ class Setup(Generic[S]):
     def temperature(self) -> float:
         """Temperature of all log-probs; 1 for demonstrations."""
         return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
+
+    def problems(self, key: types.Key) -> types.Problems:
+        """Return the training prompts as the source sees them; ``key`` is the run's root key."""
+        domain, tokenizer = getattr(self.task, "domain", None), getattr(self.task, "tokenizer", None)
+
+        size = self.task.size("train")
+
+        def encode(text: str) -> list[int]:
+            if text and tokenizer is None:
+                raise ValueError(
+                    f"{self.algorithm.source.spec}: task {self.task.name!r} has no tokenizer for {text!r}."
+                )
+            return tokenizer.encode(text) if tokenizer is not None and text else []
+
+        return types.Problems(
+            size=size,
+            domains=getattr(self.task, "domains", 1),
+            domain=jnp.zeros_like if domain is None else lambda index: domain(index, "train"),
+            encode=encode,
+            shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
+        )
 
     def verify(
         self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array
@@ -171,7 +212,9 @@ class Setup(Generic[S]):
 
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
-        whole = self.algorithm.source.origin == "policy" and rows % self.samples == 0
+        source = self.algorithm.source
+        whole = source.origin == "policy" and rows % self.samples == 0 and not source.uneven
+        whole &= source.again is None or source.again.plain  # else rows of a prompt may be trained under several
         whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 

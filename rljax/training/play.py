@@ -20,16 +20,13 @@ from rljax.transforms import ops
 Array = types.Array
 
 
-def played(
-    setup: phases.Setup, state: types.TrainState, position: Array, index: Array, key: types.Key
-) -> types.Rollout:
+def played(setup: phases.Setup, state: types.TrainState, drawn: rows_lib.Drawn, key: types.Key) -> types.Rollout:
     """Sample episodes of the world from the players that the state has.
 
     Args:
       setup: the phase on devices; its task is a world.
       state: the train state.
-      position: ``[P]`` int32 position of each problem in the run, which becomes the rows' group.
-      index: ``[P]`` int32 index of each problem in the training split.
+      drawn: the P problems of the step.
       key: the run's root key.
 
     Returns:
@@ -39,7 +36,7 @@ def played(
     if setup.snapshot:
         players["snapshot"] = adapters.joined(state.snapshot, state.params["policy"])
     order = setup.settings.world.players
-    rows, ours = seated(setup, players, order, state.step, position, index, "train", key)
+    rows, ours = seated(setup, players, order, state.step, drawn, "train", key)
     return rows if all(name == "policy" for name in order) else only(rows, ours)
 
 
@@ -48,8 +45,7 @@ def seated(
     players: dict[str, types.Tree],
     order: tuple[str, ...],
     step: Array,
-    position: Array,
-    index: Array,
+    drawn: rows_lib.Drawn,
     split: Split,
     key: types.Key,
     *,
@@ -63,8 +59,7 @@ def seated(
       players: parameters by the name of the player.
       order: who plays the seats, by name; see ``sampling.players.seats_of``.
       step: updates before this rollout, int32 scalar.
-      position: ``[P]`` int32 position of each problem in the run, which becomes the rows' group.
-      index: ``[P]`` int32 index of each problem in its split.
+      drawn: the P problems.
       split: of the problems.
       key: the run's root key.
       samples: episodes of each problem; None: those of the settings.
@@ -77,10 +72,11 @@ def seated(
     world, sampler = setup.world, sampler or setup.settings.sampler
     assert world is not None
     samples = samples or setup.settings.batch.samples
-    states = begin(world, index, split, step, jax.random.fold_in(key, rows_lib.PROBLEMS), samples)
-    number = jnp.tile(jnp.arange(samples, dtype=jnp.int32), index.size)
-    keys = sampling.row_keys(jax.random.fold_in(key, rows_lib.ROWS), step, ops.repeat(index, samples), number)
-    position, index = (ops.repeat(x, samples * setup.rows_of_episode) for x in (position, index))
+    states = begin(world, drawn.index, split, step, jax.random.fold_in(key, rows_lib.PROBLEMS), samples, drawn.repeat)
+    number = jnp.tile(jnp.arange(samples, dtype=jnp.int32), drawn.index.size)
+    index, repeat = (ops.repeat(x, samples) for x in (drawn.index, drawn.repeat))
+    keys = sampling.row_keys(jax.random.fold_in(key, rows_lib.ROWS), step, index, number, repeat)
+    position, index = (ops.repeat(x, samples * setup.rows_of_episode) for x in (drawn.position, drawn.index))
     params, ours = tuple(players[name] for name in order), np.array([name == "policy" for name in order])
     player = seats.seats_of(len(order), keys.shape[0], world.seats, samples)
     version = jnp.broadcast_to(step, (position.size, setup.task.completion_length)).astype(jnp.int32)
@@ -118,7 +114,15 @@ def conversed(
     return rows.replace(action=rows.action.replace(state=talk))
 
 
-def begin(world: worlds.World, index: Array, split: Split, step: Array, key: types.Key, samples: int) -> Any:
+def begin(
+    world: worlds.World,
+    index: Array,
+    split: Split,
+    step: Array,
+    key: types.Key,
+    samples: int,
+    repeat: Array | None = None,
+) -> Any:
     """Begin the episodes of problems; those of a problem are adjacent.
 
     Args:
@@ -128,16 +132,18 @@ def begin(world: worlds.World, index: Array, split: Split, step: Array, key: typ
       step: the step in which the episodes start, int32, scalar or ``[P]``.
       key: a typed key, which (step, problem) is folded into; the sample too if the world begins anew for each.
       samples: episodes of each problem.
+      repeat: ``[P]`` int32, how often the step had drawn the problem before; None: 0.
 
     Returns:
       States ``[P * samples, ...]``.
     """
     sample = jnp.arange(samples, dtype=jnp.int32)
     number = jnp.tile(sample, index.size) if world.anew else jnp.zeros_like(index)
-    repeated, started = index, jnp.broadcast_to(step, index.shape)
+    rows = jnp.broadcast_to(step, index.shape), index, jnp.zeros_like(index) if repeat is None else repeat
     if world.anew:
-        repeated, started = (ops.repeat(x, samples) for x in (repeated, started))
-    keys = sampling.row_keys(key, started, repeated, number)
+        rows = tuple(ops.repeat(x, samples) for x in rows)
+    started, repeated, again = rows
+    keys = sampling.row_keys(key, started, repeated, number, again)
     states = jax.vmap(lambda i, k: world.begin(i, split, k))(repeated, keys)
     return states if world.anew else jax.tree.map(lambda x: ops.repeat(x, samples), states)
 

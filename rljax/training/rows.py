@@ -1,7 +1,6 @@
 """Rows of a rollout: blank, filled by the sampler, judged by a verifier."""
 
-import functools
-
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -10,7 +9,8 @@ from rljax.training import phases
 from rljax.transforms import ops
 
 # Streams of the root key; sampling.row_keys folds (step, prompt, sample) into that of the rows.
-ROWS, ORDER, DEMONSTRATIONS, PROBLEMS = 0, 1, 2, 4  # 3 is that of the pieces
+ROWS, ORDER, DEMONSTRATIONS, PROBLEMS, DRAWS, HEADS, EDITS = 0, 1, 2, 4, 5, 6, 7  # 3 is that of the pieces
+PASS = 1 << 20  # added to ``Drawn.repeat`` in a second pass
 # Fields of a rollout that are copied from the sampler under the same name.
 _REPORTED = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "finish")
 
@@ -47,20 +47,52 @@ def blank(
     )
 
 
-def unsampled(setup: phases.Setup, position: types.Array, prompts: types.Prompts) -> types.Rollout:
-    """Return the rows of prompts at ``position`` [P] before sampling, those of a prompt adjacent."""
-    per_row = functools.partial(ops.repeat, count=setup.samples)
-    return blank(setup, *map(per_row, (position, prompts.index, prompts.token, prompts.mask)))
+class Drawn(flax.struct.PyTreeNode):
+    """The prompts of a step."""
+
+    position: types.Array  # [P] int32, position in the run, which becomes the rows' group
+    index: types.Array  # [P] int32, index in the training split
+    repeat: types.Array  # [P] int32, how often the step had drawn the prompt before
+    samples: types.Array | None = None  # [P] int32, rows of each; None: equal numbers
+
+    def rows(self, setup: phases.Setup) -> tuple[types.Array, types.Array]:
+        """Return the number of each row's prompt, ``[B]`` int32, and the row's number among its samples."""
+        if self.samples is None:
+            row = jnp.arange(self.index.size * setup.samples, dtype=jnp.int32)
+            return row // setup.samples, row % setup.samples
+        row, ends = jnp.arange(setup.rows, dtype=jnp.int32), jnp.cumsum(self.samples)
+        of = jnp.minimum(jnp.searchsorted(ends, row, side="right"), self.index.size - 1).astype(jnp.int32)
+        return of, row - (ends - self.samples)[of]
 
 
-def keys(setup: phases.Setup, step: types.Array, rows: types.Rollout, key: types.Key) -> types.Key:
+def each_once(index: jax.typing.ArrayLike) -> Drawn:
+    """Return different prompts ``[P]`` as drawn, at positions equal to their indices."""
+    place = jnp.asarray(index)
+    return Drawn(place, place, jnp.zeros_like(place))
+
+
+def repeats(index: types.Array) -> types.Array:
+    """Return how often each prompt of ``index`` ``[P]`` is there before its place, ``[P]`` int32."""
+    earlier = jnp.tril(index[:, None] == index[None, :], k=-1)
+    return jnp.sum(earlier, axis=1, dtype=jnp.int32)
+
+
+def unsampled(setup: phases.Setup, drawn: Drawn, prompts: types.Prompts) -> types.Rollout:
+    """Return the rows of prompts before sampling, those of a prompt adjacent."""
+    each = drawn.position, prompts.index, prompts.token, prompts.mask
+    if drawn.samples is None:
+        return blank(setup, *(ops.repeat(x, setup.samples) for x in each))
+    of, _ = drawn.rows(setup)
+    return blank(setup, *(x[of] for x in each))
+
+
+def keys(setup: phases.Setup, step: types.Array, drawn: Drawn, key: types.Key) -> types.Key:
     """Return the key of each row; ``step`` (scalar or [B]) is the step in which the row was started.
 
     Every row is an episode.
     """
-    assert rows.index is not None
-    sample = jnp.arange(rows.index.size, dtype=jnp.int32) % setup.samples
-    return sampling.row_keys(jax.random.fold_in(key, ROWS), step, rows.index, sample)
+    of, sample = drawn.rows(setup)
+    return sampling.row_keys(jax.random.fold_in(key, ROWS), step, drawn.index[of], sample, drawn.repeat[of])
 
 
 def filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> types.Rollout:
@@ -69,7 +101,7 @@ def filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> t
         action=types.Action(token=out.token, kept=out.kept, length=out.length),
         version=version,
         on_policy=jnp.ones_like(rows.reward),
-        extra={"slots": jnp.full_like(rows.reward, out.slots / out.mask.shape[0])},
+        extra={**rows.extra, "slots": jnp.full_like(rows.reward, out.slots / out.mask.shape[0])},
         **{name: getattr(out, name) for name in _REPORTED},
     )
 
@@ -85,6 +117,29 @@ def sampled(rows: types.Rollout) -> sampling.Sample:
     )
 
 
+def demonstrated(rows: types.Rollout, solutions: types.Action) -> types.Rollout:
+    """Return the rows with demonstrations ``[B, T]`` for completions: off-policy, with log-probs 0."""
+    assert solutions.length is not None
+    before = None if rows.action is None else rows.action.kept
+    kept = None if before is None else jnp.full_like(before, sampling.EVERY_TOKEN)
+    certain = jnp.zeros_like(rows.mask)
+    return rows.replace(
+        mask=(jnp.arange(rows.mask.shape[1])[None, :] < solutions.length[:, None]).astype(jnp.float32),
+        action=types.Action(solutions.token, kept, solutions.length),
+        behaviour_logp=certain,
+        raw_logp=certain,
+        entropy=certain,
+        square_prob=jnp.ones_like(certain),
+        finish=jnp.full(rows.reward.shape, int(types.Finish.STOP), jnp.int32),
+        on_policy=jnp.zeros_like(rows.reward),
+    )
+
+
+def written(rows: types.Rollout) -> types.Array:
+    """Return 1 on the tokens of each completion, ``[B, T]``, those of its head included."""
+    return rows.mask + rows.extra["head"] if "head" in rows.extra else rows.mask
+
+
 def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
     """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid and are paid nothing."""
     broken = (verdict.outcome == types.Outcome.CRASHED) | (verdict.outcome == types.Outcome.TIMED_OUT)
@@ -96,5 +151,5 @@ def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
         outcome=verdict.outcome,
         parts=verdict.parts,
         domain=rollout.domain if verdict.domain is None else verdict.domain,
-        valid=jnp.ones_like(verdict.reward) * ~broken,
+        valid=ops.valid_rows(rollout) * ~broken,
     )

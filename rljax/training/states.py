@@ -136,7 +136,7 @@ def begin(
         return state.replace(pool=previous.pool)
     shape = jax.eval_shape(functools.partial(rollouts.example, setup), state, key)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
-    return state.replace(pool=setup.algorithm.source.init(blank))
+    return state.replace(pool=setup.algorithm.source.init(blank, setup.problems(key)))
 
 
 def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from rljax import environments, sampling, types
 from rljax.environments.worlds.host import task as host
 from rljax.sampling import segments
-from rljax.training import phases, play, rollouts, sharding, states, updates
+from rljax.training import passes, phases, play, rollouts, sharding, states, updates
 from rljax.training import rows as rows_lib
+from rljax.transforms import ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +26,11 @@ class Step:
 
     setup: phases.Setup
     begin: Callable[..., types.TrainState]  # (previous phase's state or None, key, policy's parameters or None)
-    next_prompts: Callable[[types.TrainState, types.Key], tuple[types.Array, types.Array]]
+    next_prompts: Callable[[types.TrainState, types.Key], rows_lib.Drawn]
     rollout: Callable[[types.TrainState, types.Key], types.Rollout]
     sample: Callable[..., types.Rollout]
+    edit: Callable[..., tuple[types.Edit, types.Rollout]]  # a second pass; no verdicts of hosts
+    merge: Callable[[types.Rollout, types.Rollout, types.Edit], types.Rollout]  # first and second pass
     update: Callable[[types.TrainState, types.Rollout, types.Key], tuple[types.TrainState, dict[str, types.Array]]]
     fused: Callable[[types.TrainState, types.Key], tuple[types.TrainState, dict[str, types.Array]]] | None
     sharding: types.TrainState  # of each leaf of the state
@@ -55,10 +58,18 @@ class Step:
 
         @functools.partial(jax.jit, static_argnames=("split", "samples", "config"))
         def run(params, index, key, split, samples, config):
-            zero = jnp.zeros((), jnp.int32)
+            zero, drawn = jnp.zeros((), jnp.int32), rows_lib.each_once(index)
             players = {"policy": params}
             return play.seated(
-                setup, players, ("policy",), zero, index, index, split, key, samples=samples, sampler=config
+                setup,
+                players,
+                ("policy",),
+                zero,
+                drawn,
+                split,
+                key,
+                samples=samples,
+                sampler=config,
             )[0]
 
         return run
@@ -131,30 +142,56 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     device = not setup.task.host
     demonstrated = setup.algorithm.source.origin == "demonstrations"
 
+    source = setup.algorithm.source
+
     def sample(
-        params: types.Tree, step: types.Array, position: types.Array, prompts: types.Prompts, key: types.Key
+        params: types.Tree,
+        pool: types.Tree,
+        step: types.Array,
+        drawn: rows_lib.Drawn,
+        prompts: types.Prompts,
+        solutions: types.Action | None,
+        key: types.Key,
     ) -> types.Rollout:
         prompts = sharding.constrain(prompts, setup.mesh)
         if demonstrated:
-            return rollouts.demonstrate(setup, step, position, prompts, key)
-        rollout = rollouts.sample(setup, params, step, position, prompts, key)
-        if setup.algorithm.source.demonstrated:
-            rollout = rollouts.guided(setup, rollout, step, prompts, key)
-        return judge(rollout)
+            return rollouts.demonstrate(setup, step, drawn.position, prompts, key)
+        each, several = (solutions, None) if source.demonstrated == 0 else (None, solutions)
+        rollout = rollouts.sample(setup, params, pool, step, drawn, prompts, each, key)
+        if several is not None:
+            rollout = rollouts.guided(setup, rollout, several)
+        rollout = judge(rollout)
+        return rollout if source.again is None else passes.first(setup, rollout)
 
     def judge(rollout: types.Rollout) -> types.Rollout:
         if rollout.action is None or rollout.index is None or not environments.scored_on_device(setup.task):
             return rollout
-        verdict = setup.verify(rollout.index, "train", rollout.action.token, rollout.mask)
+        verdict = setup.verify(rollout.index, "train", rollout.action.token, rows_lib.written(rollout))
         return rows_lib.judged(rollout, verdict)
 
+    def edit(state: types.TrainState, rollout: types.Rollout, solutions: types.Action | None, key: types.Key):
+        edit = passes.edited(setup, state.pool, state.step, rollout, solutions, key)
+        second = passes.second(setup, state.params["policy"], state.step, rollout, edit, key)
+        return edit, judge(sharding.constrain(second, setup.mesh))
+
+    def merge(rollout: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        assert source.again is not None
+        return source.again.merge(rollout, second, edit)
+
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
-        if setup.algorithm.source.segment:
+        if source.segment:
             return judge(rollouts.resumed(setup, state, key))
-        position, index = rollouts.next_prompts(setup, state.cursor[setup.cursor], key)
+        drawn = rollouts.next_prompts(setup, state, key)
         if setup.world is not None and not demonstrated:
-            return play.played(setup, state, position, index, key)
-        return sample(state.params["policy"], state.step, position, setup.task.prompts(index, "train"), key)
+            return play.played(setup, state, drawn, key)
+        prompts = setup.task.prompts(drawn.index, "train")
+        each = ops.repeat(drawn.index, setup.solutions) if setup.solutions else None
+        solutions = None if each is None else rollouts.solutions(setup, state.step, each, key)
+        rows = sample(state.params["policy"], state.pool, state.step, drawn, prompts, solutions, key)
+        if source.again is None:
+            return rows
+        edited, second = edit(state, rows, solutions, key)
+        return merge(rows, second, edited)
 
     def update(state: types.TrainState, rows: types.Rollout, key: types.Key):
         return updates.update(setup, state, rows, key)
@@ -167,9 +204,11 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     return Step(
         setup=setup,
         begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
-        next_prompts=jax.jit(lambda state, key: rollouts.next_prompts(setup, state.cursor[setup.cursor], key)),
+        next_prompts=jax.jit(functools.partial(rollouts.next_prompts, setup)),
         rollout=jax.jit(rollout) if device else rollout,
         sample=jax.jit(sample) if traced else sample,
+        edit=jax.jit(edit),
+        merge=jax.jit(merge),
         update=jax.jit(update, donate_argnums=0, out_shardings=out),
         fused=jax.jit(fused, donate_argnums=0, out_shardings=out) if device else None,
         sharding=layout,

@@ -94,6 +94,8 @@ def _minibatch_gradient(
         if scores.logp is not None and sampled is not None:
             gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - sampled)
             drawn = (rows.mask > 0) & (sampled < 0)  # demonstrations have log-prob 0
+            if rows.context is not None and rows.context.train_token is not None and rows.on_policy is not None:
+                drawn &= rows.on_policy[:, None] > 0  # the others were sampled under another prompt
             metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
         if o.module == "policy" and setup.logged and scores.logp is not None:
             metrics["log_ratio"] = _log_ratio(setup.logged, rows, jax.lax.stop_gradient(scores.logp))
@@ -322,7 +324,8 @@ def update(
         metrics["slot_utilisation"] = jnp.sum(written) / jnp.sum(decoded)
     if source.segment:
         metrics["carried"] = jnp.mean((rollout.finish == types.Finish.UNFINISHED) * 1.0)
-    drawn = jnp.sum(state.pool["free"]) // setup.samples if source.segment else setup.prompts * source.oversample
+    free = jnp.sum(source.in_flight(state.pool)["free"]) // setup.samples if source.segment else None
+    drawn = setup.prompts * source.oversample if free is None else free
     rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
     rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
     rollout, inner = interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
@@ -383,6 +386,7 @@ def _finish(
         step=state.step + 1,
         reference=keep(reference, previous.reference),
         algorithm=keep(inner, previous.algorithm),
+        pool=setup.algorithm.source.observe(state.pool, metrics),
         skipped=jnp.where(finite, 0, state.skipped + 1),
         skipped_total=state.skipped_total + skipped.astype(jnp.int32),
     )

@@ -1,0 +1,163 @@
+"""Completions that begin with given tokens, and the second pass of a step."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from rljax import sampling, types
+from rljax.sampling import segments
+from rljax.training import phases
+from rljax.training import rows as rows_lib
+
+Array = types.Array
+
+
+def continued(
+    setup: phases.Setup,
+    params: types.Tree,
+    step: Array,
+    rows: types.Rollout,
+    prompts: types.Prompts,
+    keys: types.Key,
+    heads: types.Action,
+) -> types.Rollout:
+    """Sample completions that begin with given tokens; no loss touches these.
+
+    Args:
+      setup: the phase on devices.
+      params: the policy's parameters.
+      step: updates before this rollout, int32 scalar.
+      rows: n rows without a completion.
+      prompts: their prompts, ``[n, L]``.
+      keys: ``[n]`` typed keys.
+      heads: ``[n, T]`` tokens and ``[n]`` int32 lengths, at most T - 1.
+
+    Returns:
+      The rows; extra["head"] ``[n, T]`` is 1 on the tokens of the head, where the mask is 0.
+    """
+    assert heads.length is not None
+    width, pad = setup.task.completion_length, setup.ends.pad
+    vocabulary, config = setup.decoder.architecture.vocabulary, setup.settings.sampler
+    sample = segments.blank(rows.reward.size, width, vocabulary, config, pad)
+    length = jnp.clip(heads.length, 0, width - 1)
+    given = jnp.arange(width)[None, :] < length[:, None]
+    sample = dataclasses.replace(
+        sample,
+        turn=None,
+        token=jnp.where(given, heads.token, pad),
+        length=length,
+        finish=jnp.full_like(sample.finish, int(types.Finish.UNFINISHED)),
+    )
+    fresh = jnp.zeros(length.shape, bool)
+    out = sampling.resume(setup.decoder, params, prompts, keys, sample, fresh, config, setup.ends, segment=width)
+    rows = rows.replace(extra={**rows.extra, "head": given.astype(jnp.float32)})
+    return rows_lib.filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
+
+
+def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
+    """Return the rows of a first pass with the fields and widths that those of a second pass have."""
+    again = setup.algorithm.source.again
+    assert again is not None and rows.context is not None
+    context, more = rows.context, again.longer(setup.task.prompt_length, setup.task.completion_length)
+    wide = types.Context(
+        token=jnp.pad(context.token, ((0, 0), (more, 0)), constant_values=setup.ends.pad),
+        mask=jnp.pad(context.mask, ((0, 0), (more, 0))),
+    )
+    if again.plain:
+        wide = wide.replace(train_token=context.token, train_mask=context.mask)
+    head = rows.extra.get("head", jnp.zeros_like(rows.mask))
+    return rows.replace(context=wide, extra={**rows.extra, "pass": jnp.zeros_like(rows.reward), "head": head})
+
+
+def edited(
+    setup: phases.Setup,
+    pool: types.Tree,
+    step: Array,
+    rows: types.Rollout,
+    solutions: types.Action | None,
+    key: types.Key,
+) -> types.Edit:
+    """Return the prompts of the second pass.
+
+    Args:
+      setup: the phase on devices; its source has a second pass.
+      pool: the source's.
+      step: updates before this rollout, int32 scalar.
+      rows: the scored rows of the first pass, ``[B]``, as ``first`` returns them.
+      solutions: a demonstration of each prompt ``[P, T]``, if the source reads them.
+      key: the run's root key.
+
+    Returns:
+      n edited prompts.
+    """
+    again = setup.algorithm.source.again
+    assert again is not None
+    edit_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.EDITS), step)
+    return again.edit(pool, setup.problems(key), rows, solutions, setup.edits, edit_key)
+
+
+def second(
+    setup: phases.Setup, params: types.Tree, step: Array, rows: types.Rollout, edit: types.Edit, key: types.Key
+) -> types.Rollout:
+    """Sample the rows of a second pass.
+
+    Args:
+      setup: the phase on devices.
+      params: the policy's parameters.
+      step: updates before this rollout, int32 scalar.
+      rows: the rows of the first pass, ``[B]``.
+      edit: n edited prompts.
+      key: the run's root key.
+
+    Returns:
+      n * ``Again.samples`` rows, those of a prompt adjacent; they are not verified. Rows that train under another
+      prompt than they were sampled under are off-policy. Those of prompts not ``used`` have mask 0 and ``valid`` 0.
+    """
+    again, task = setup.algorithm.source.again, setup.task
+    assert again is not None and rows.context is not None and rows.index is not None
+    count = again.samples or setup.settings.batch.samples
+    of = jnp.repeat(edit.row, count)
+    number = jnp.arange(of.size, dtype=jnp.int32)
+    context = types.Context(token=jnp.repeat(edit.token, count, axis=0), mask=jnp.repeat(edit.mask, count, axis=0))
+    if again.plain:
+        assert rows.context.train_token is not None and rows.context.train_mask is not None
+        context = context.replace(train_token=rows.context.train_token[of], train_mask=rows.context.train_mask[of])
+    index = rows.index[of]
+    blank = rows_lib.blank(setup, rows.group[of], index, context.token, context.mask)
+    blank = blank.replace(context=context, extra={"pass": jnp.ones(of.shape), "head": jnp.zeros_like(blank.mask)})
+    keys = sampling.row_keys(
+        jax.random.fold_in(key, rows_lib.ROWS),
+        step,
+        index,
+        number % count + (count * _sample(rows.group)[of] if again.by == "row" else 0),
+        rows_lib.PASS + _earlier(rows, edit)[number // count],
+    )
+    if edit.head is None:
+        prompts = types.Prompts(edit.token, edit.mask, rows.index[edit.row])
+        ends, config, length = setup.ends, setup.settings.sampler, task.completion_length
+        out = sampling.generate(setup.decoder, params, prompts, keys, config, ends, samples=count, length=length)
+        out = rows_lib.filled(blank, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
+    else:
+        head = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
+        prompts = types.Prompts(context.token, context.mask, index)
+        out = continued(setup, params, step, blank, prompts, keys, head)
+    used = jnp.repeat(edit.used, count).astype(jnp.float32)
+    changed = jnp.zeros_like(used) if again.plain else jnp.ones_like(used)
+    return out.replace(mask=out.mask * used[:, None], valid=used, on_policy=changed)
+
+
+def _sample(group: Array) -> Array:
+    """Return the number of each row among the adjacent rows of its group, ``[B]`` int32."""
+    row = jnp.arange(group.size, dtype=jnp.int32)
+    return row - jax.lax.cummax(jnp.where(group != jnp.roll(group, 1), row, 0))
+
+
+def _earlier(rows: types.Rollout, edit: types.Edit) -> Array:
+    """Return how often the step drew the prompt of each edit before its group, ``[n]`` int32."""
+    index, group = rows.index, rows.group
+    assert index is not None
+    mine = edit.row
+    before = (index[None, :] == index[mine][:, None]) & (group[None, :] < group[mine][:, None])
+    once = jnp.concatenate([jnp.ones((1,), bool), group[1:] != group[:-1]])
+    return jnp.sum(before & once[None, :], axis=1, dtype=jnp.int32)

@@ -1,0 +1,93 @@
+"""Several pieces as one source."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from rljax import types
+
+
+def _name(piece: types.Source) -> str:
+    return piece.spec.partition("(")[0]
+
+
+def _only(pieces: Sequence[types.Source], test: Callable[[types.Source], bool], what: str) -> types.Source | None:
+    """Return the piece that satisfies ``test``; there is at most one."""
+    fitting = [p for p in pieces if test(p)]
+    if len(fitting) > 1:
+        raise ValueError(f"{' | '.join(p.spec for p in fitting)}: {what}; at most one piece of a source may.")
+    return fitting[0] if fitting else None
+
+
+def chain(pieces: Sequence[types.Source]) -> types.Source:
+    """Return the source that runs pieces in order; one piece is itself.
+
+    The pool has an entry for each piece, by its name. Every piece selects among the rows that the one before it
+    returned.
+
+    Raises:
+      ValueError: two pieces of one name, or two that do what only one can.
+    """
+    if len(pieces) == 1:
+        return pieces[0]
+    names = [_name(p) for p in pieces]
+    spec = " | ".join(p.spec for p in pieces)
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{spec}: {name} is there twice; a source has each piece once.")
+    drawing = _only(pieces, lambda p: p.choose is not None, "both choose the prompts")
+    flying = _only(pieces, lambda p: p.segment > 0, "both carry rows in flight")
+    passing = _only(pieces, lambda p: p.again is not None, "both have a second pass")
+    heading = _only(pieces, lambda p: p.head is not None, "both write the heads of completions")
+    guiding = _only(pieces, lambda p: p.demonstrated > 0, "both put demonstrations into the groups")
+    other = _only(pieces, lambda p: p.origin != "policy", "both say where the rows come from")
+    if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
+        raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
+    places = math.prod(p.oversample for p in pieces)
+
+    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
+        return {name: p.init(rollout, problems) for name, p in zip(names, pieces, strict=True)}
+
+    def select(
+        rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key
+    ) -> tuple[types.Rollout, types.Tree]:
+        new, rest = {}, 1 if drawing is not None and drawing.uneven else places
+        for i, (name, p) in enumerate(zip(names, pieces, strict=True)):
+            rest = max(1, rest // p.oversample)
+            rollout, new[name] = p.select(rollout, pool[name], count * rest, jax.random.fold_in(key, i))
+        return rollout, new
+
+    def observe(pool: types.Tree, metrics: types.Metrics) -> types.Tree:
+        return {name: p.observe(pool[name], metrics) for name, p in zip(names, pieces, strict=True)}
+
+    again = None
+    if passing is not None and passing.again is not None:
+        again = dataclasses.replace(passing.again, edit=_within(passing, passing.again.edit))
+    return types.Source(
+        origin="policy" if other is None else other.origin,
+        demonstrated=0 if guiding is None else guiding.demonstrated,
+        off_policy=any(p.off_policy for p in pieces),
+        supplies=frozenset().union(*(p.supplies for p in pieces)),
+        oversample=places,
+        segment=0 if flying is None else flying.segment,
+        uneven=any(p.uneven for p in pieces),
+        solutions=any(p.solutions for p in pieces),
+        init=init,
+        choose=None if drawing is None else _within(drawing, drawing.choose),
+        head=None if heading is None else _within(heading, heading.head),
+        again=again,
+        select=select,
+        observe=observe,
+        in_flight=(lambda pool: pool) if flying is None else _within(flying, flying.in_flight),
+        seam="source",
+        spec=spec,
+    )
+
+
+def _within(piece: types.Source, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a function of a piece's pool as one of the chain's."""
+    assert function is not None
+    return lambda pool, *rest: function(pool[_name(piece)], *rest)

@@ -1,0 +1,29 @@
+"""Filters: which of the scored rows are trained on."""
+
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import define, ops, trajectories
+from rljax.transforms.source import groups
+
+
+@define.source
+def dynamic(oversample: types.Count = 2):
+    """Sample ``oversample`` times the prompts and prefer groups whose rewards differ.
+
+    Groups without spread give a group baseline no gradient; they are used only to fill the batch, and are then marked
+    invalid. Source: dynamic sampling of DAPO (arXiv 2503.14476, section 3.2), here with a fixed
+    number of extra prompts, so that shapes are static.
+    """
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        del key
+        valid = ops.valid_rows(rollout)
+        # equal rewards may differ from their mean in the last bit
+        reward, once = trajectories.total(rollout), trajectories.once(rollout)
+        informative = ops.segment_std(reward, rollout.group, once) > 1e-6
+        rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group are adjacent and stay so
+        kept = groups.take(rollout.replace(valid=jnp.where(informative, valid, 0.0)), rows)
+        return kept, pool
+
+    return types.Source(oversample=oversample, select=select)

@@ -1,0 +1,86 @@
+"""Batches as groups: rows of a prompt, which are adjacent, counted and chosen together."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import ops, trajectories
+
+Array = types.Array
+
+
+def take(rollout: types.Rollout, rows: Array) -> types.Rollout:
+    """Return the rows with these numbers."""
+    return jax.tree.map(lambda x: x[rows], rollout)
+
+
+def place(rollout: types.Rollout) -> Array:
+    """Return the number of each row's group in the batch, ``[B]`` int32: 0, 1, ... in order."""
+    first = rollout.group != jnp.roll(rollout.group, 1)
+    return jnp.cumsum(first.at[0].set(True), dtype=jnp.int32) - 1
+
+
+def put(mine: Array, new: types.Rollout, old: types.Rollout) -> types.Rollout:
+    """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others."""
+
+    def pick(new: Array, old: Array) -> Array:
+        return jnp.where(mine.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
+
+    return jax.tree.map(pick, new, old)
+
+
+class Tally(NamedTuple):
+    """What a step saw of each prompt, at the place of its group; groups beyond those of the batch have count 0."""
+
+    index: Array  # [B] int32, the prompt
+    count: Array  # [B] float32, rows that the policy wrote and that count, an episode once
+    wins: Array  # [B] float32, those of them whose reward is above 0
+    reward: Array  # [B] float32, mean total reward
+    spread: Array  # [B] float32, standard deviation of the total rewards
+    advantage: Array  # [B] float32, mean |r - mean| / std of the group; 0 if all are equal
+    domain: Array  # [B] int32
+
+
+def tally(rollout: types.Rollout) -> Tally:
+    """Count the scored rows of each prompt; rows of a second pass and of other authors do not count."""
+    number, places = place(rollout), rollout.group.size
+    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
+    once = trajectories.once(rollout) * (mine > 0) * (1.0 - rollout.extra.get("pass", jnp.zeros_like(mine)))
+    reward = trajectories.total(rollout)
+
+    def total(x: Array) -> Array:
+        return jax.ops.segment_sum(x, number, places)
+
+    def of_group(x: Array) -> Array:
+        return jnp.zeros((places,), x.dtype).at[number].set(x)
+
+    count = total(once)
+    some = jnp.maximum(count, 1.0)
+    mean = total(once * reward) / some
+    away = jnp.where(once > 0, reward - mean[number], 0.0)
+    spread = jnp.sqrt(total(away**2) / some)
+    spread = jnp.where(spread > 1e-6, spread, 0.0)  # equal rewards may differ from their mean in the last bit
+    index = jnp.zeros_like(number) if rollout.index is None else rollout.index
+    domain = jnp.zeros_like(number) if rollout.domain is None else rollout.domain
+    return Tally(
+        index=of_group(index),
+        count=count,
+        wins=total(once * (reward > 0)),
+        reward=mean,
+        spread=spread,
+        advantage=jnp.where(spread > 0, total(jnp.abs(away)) / some / jnp.where(spread > 0, spread, 1.0), 0.0),
+        domain=of_group(domain),
+    )
+
+
+def tally_of(rollout: types.Rollout) -> types.Array:
+    """Return the tally's success rate on every row, ``[B]``; 0 where no row of the group counts."""
+    seen = tally(rollout)
+    return (seen.wins / jnp.maximum(seen.count, 1.0))[place(rollout)]
+
+
+def spread_of(rollout: types.Rollout) -> Array:
+    """Return the standard deviation of the total rewards of each row's group, ``[B]``; invalid rows do not count."""
+    return ops.segment_std(trajectories.total(rollout), rollout.group, trajectories.once(rollout))

@@ -1,0 +1,38 @@
+"""Segments: rows that are sampled over several steps."""
+
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import define, ops
+from rljax.transforms.source import groups
+
+
+@define.source
+def partial(segment: types.Count = 64, oversample: types.Count = 2):
+    """Add at most ``segment`` tokens a step to ``oversample`` times the prompts' rows; train on groups that ended.
+
+    Unfinished rows are carried over and continued by the newer policy, with their cache recomputed. ``version`` is the
+    version that wrote each token, and ``behaviour_logp`` its log-prob under that version. The groups drawn first are
+    trained on first and their places refilled; if too few have ended, invalid rows with an empty mask fill the batch.
+    Source: segment rollout of UloRL (arXiv 2507.19766), which draws prompts only in place of those trained on, like the
+    partial rollouts of Kimi k1.5 (2501.12599). A ratio to the "proximal" policy leaves older tokens uncorrected;
+    ``anchor="behaviour"`` corrects each token by the version that wrote it.
+    """
+
+    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
+        del problems
+        return {"rows": rollout.replace(parts={}), "free": jnp.ones(rollout.reward.shape, bool)}
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        del key
+        going = ops.given(rollout.finish, "source.partial: no finish reason") == types.Finish.UNFINISHED
+        ended = ops.segment_max(going.astype(jnp.int32), rollout.group) == 0
+        # groups are numbered in the order of the run; rows of a group are adjacent and stay so
+        rows = jnp.lexsort((rollout.group, ~ended))[:count]
+        chosen, counts = groups.take(rollout, rows), ended[rows]
+        valid = jnp.where(counts, ops.valid_rows(chosen), 0.0)
+        chosen = chosen.replace(mask=jnp.where(counts[:, None], chosen.mask, 0.0), valid=valid)
+        free = jnp.zeros_like(pool["free"]).at[rows].set(counts)
+        return chosen, {"rows": rollout.replace(parts={}), "free": free}
+
+    return types.Source(oversample=oversample, segment=segment, init=init, select=select)

@@ -1,0 +1,175 @@
+"""The contract of sources: what a source draws, passes again or writes ahead changes nothing that it should not."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import types
+from rljax.training import rollouts, steps
+from rljax.transforms import define, source
+from rljax.transforms.source import chain, groups
+from tests import tiny
+
+PROMPTS, SAMPLES = 8, 4  # of tiny.config
+FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
+
+
+@define.source
+def first_only():
+    """Draw the first prompt that is offered in every place."""
+    return types.Source(choose=lambda pool, problems, offered, key: types.Choice(jnp.full_like(offered, offered[0])))
+
+
+@define.source
+def given(samples: tuple[int, ...] = ()):
+    """Draw the prompts offered, with these numbers of samples."""
+    return types.Source(
+        uneven=True,
+        choose=lambda pool, problems, offered, key: types.Choice(offered, jnp.asarray(samples, jnp.int32)),
+    )
+
+
+@define.source
+def headed(length: int = 0):
+    """Begin every completion with the head of a demonstration."""
+    return types.Source(
+        solutions=True,
+        head=lambda pool, problems, solutions, key: solutions.replace(length=jnp.full_like(solutions.length, length)),
+    )
+
+
+def same_prompts(pool, problems, rollout, solutions, count, key):
+    row = jnp.arange(count, dtype=jnp.int32) * (rollout.group.size // count)
+    return types.Edit(row, jnp.ones((count,), bool), rollout.context.token[row], rollout.context.mask[row])
+
+
+@define.source
+def passed(kept: str = "first", by: str = "prompt", plain: bool = False):
+    """Pass every prompt or row again, unedited, and keep the rows of one pass."""
+
+    def merge(first, second, edit):
+        return first if kept == "first" else groups.put(jnp.ones(first.group.shape, bool), second, first)
+
+    again = types.Again(edit=same_prompts, merge=merge, by=by, samples=1 if by == "row" else 0, plain=plain)
+    return types.Source(again=again, off_policy=plain)
+
+
+@functools.cache
+def step_of(*pieces):
+    """Return the step of plain GRPO with this source, and its first state."""
+    program = tiny.program("grpo(kl=0.0)")
+    setup = program.steps[-1].setup
+    algorithm = dataclasses.replace(setup.algorithm, source=chain.chain(pieces))
+    step = steps.make_step(tiny.changed(setup, algorithm=algorithm))
+    return step, step.begin(None, program.key), program.key
+
+
+@functools.cache
+def rows_of(*pieces):
+    step, state, key = step_of(*pieces)
+    return jax.device_get(step.rollout(state, key))
+
+
+def same(one, two, *, but=()):
+    one, two = (x.replace(extra={}, **dict.fromkeys(but)) for x in (one, two))
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+PLAIN = source.task()
+
+
+def test_a_prompt_drawn_again_gets_other_samples_and_the_first_keeps_its_own():
+    plain, drawn = rows_of(PLAIN), rows_of(first_only())
+    token = drawn.action.token.reshape(PROMPTS, SAMPLES, -1)
+    assert set(drawn.index) == {plain.index[0]} and len(set(drawn.group)) == PROMPTS
+    np.testing.assert_array_equal(token[0], plain.action.token[:SAMPLES])
+    assert len({t.tobytes() for t in token}) == PROMPTS
+
+
+def test_a_second_pass_of_the_same_prompt_gets_other_samples():
+    first, second = rows_of(passed()), rows_of(passed("second"))
+    same(first, rows_of(PLAIN))
+    assert np.all(second.extra["pass"] == 1) and np.all(first.extra["pass"] == 0)
+    np.testing.assert_array_equal(first.index, second.index)
+    np.testing.assert_array_equal(first.context.token, second.context.token)
+    assert np.any(first.action.token != second.action.token, axis=1).mean() > 0.5
+    by_row = rows_of(passed("second", by="row"))
+    token = by_row.action.token.reshape(PROMPTS, SAMPLES, -1)
+    assert all(len({row.tobytes() for row in group}) > 1 for group in token)
+
+
+def test_equal_numbers_of_samples_given_one_by_one_are_the_plain_rollout():
+    equal = rows_of(given(samples=(SAMPLES,) * PROMPTS))
+    same(equal, rows_of(PLAIN))
+
+
+def test_prompts_may_have_unequal_numbers_of_samples():
+    counts, plain = (9, 0, 1, 4, 4, 4, 2, 8), rows_of(PLAIN)
+    rows = rows_of(given(samples=counts))
+    assert [int(np.sum(rows.group == g)) for g in range(PROMPTS)] == list(counts)
+    for g, count in enumerate(counts):
+        few = min(count, SAMPLES)
+        mine, others = np.flatnonzero(rows.group == g)[:few], np.flatnonzero(plain.group == g)[:few]
+        np.testing.assert_array_equal(rows.action.token[mine], plain.action.token[others])
+        np.testing.assert_array_equal(rows.reward[mine], plain.reward[others])
+
+
+def test_a_head_of_no_tokens_is_the_plain_rollout_and_one_of_some_is_read_and_not_trained():
+    plain, none, two = rows_of(PLAIN), rows_of(headed()), rows_of(headed(length=2))
+    same(none, plain, but=FLOATS)  # another program, which prefills each row
+    for name in FLOATS:
+        np.testing.assert_allclose(getattr(none, name), getattr(plain, name), atol=1e-5)
+    head = two.extra["head"]
+    np.testing.assert_array_equal(head.sum(axis=1), 2)
+    assert not np.any(two.mask * head) and not np.any(two.behaviour_logp * head)
+    step, _, key = step_of(headed(length=2))
+    shown = rollouts.solutions(step.setup, jnp.int32(0), jnp.asarray(two.index), key)
+    np.testing.assert_array_equal(two.action.token[:, :2], shown.token[:, :2])
+    used = np.arange(two.mask.shape[1])[None, :] < two.action.length[:, None]
+    np.testing.assert_array_equal(two.mask + head, used)
+    verdict = step.setup.verify(two.index, "train", two.action.token, used)
+    np.testing.assert_array_equal(two.reward, verdict.reward)
+
+
+@pytest.mark.parametrize("pieces", [(passed(),), (given(samples=(SAMPLES,) * PROMPTS),)], ids=["passed", "given"])
+def test_a_step_that_keeps_the_plain_rows_is_the_plain_step(pieces):
+    after, want = (step.fused(step.begin(None, key), key) for step, _, key in (step_of(*pieces), step_of(PLAIN)))
+    jax.tree.map(np.testing.assert_array_equal, after[0].params, want[0].params)
+    assert {k: v for k, v in after[1].items() if k in want[1] and k != "rows"} == {
+        k: v for k, v in want[1].items() if k != "rows"
+    }
+
+
+def test_a_chain_runs_its_pieces_in_order_and_one_piece_is_itself():
+    dynamic = source.dynamic(2)
+    assert chain.chain((dynamic,)) is dynamic
+    both = chain.chain((source.replay(0.5), dynamic))
+    assert both.oversample == 2 and both.off_policy and both.spec == "replay(share=0.5) | dynamic(oversample=2)"
+    step, _, key = step_of(source.replay(0.5), dynamic)
+    state = step.begin(None, key)
+    assert set(state.pool) == {"replay", "dynamic"} and state.pool["replay"]["rows"].reward.shape == (64,)
+    state, metrics = step.fused(state, key)
+    assert state.pool["replay"]["filled"] and np.isfinite(metrics["loss"])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ((source.dynamic(2), source.dynamic(3)), "dynamic is there twice"),
+        ((first_only(), given(samples=(1,))), "both choose the prompts"),
+        ((passed(), source.task(), source.partial(4), source.guided(1)), None),
+        ((given(samples=(1,)), source.dynamic(2)), "unequal samples"),
+        ((source.demonstrations(), source.task()), None),
+    ],
+)
+def test_pieces_that_exclude_each_other_are_refused_by_name(pieces, message):
+    if message is None:
+        assert chain.chain(pieces).spec == " | ".join(p.spec for p in pieces)
+    else:
+        with pytest.raises(ValueError, match=message):
+            chain.chain(pieces)
