@@ -87,9 +87,9 @@ class Writer:
         for role in roles:
             so_far, row = list(opening), self.prompt(opening)
             for number in range(3):
-                told = [{"role": role, "content": f"told {number}"}]
-                so_far += [{"role": "assistant", "content": f"said {number}"}, *told]
-                row += [*self.turn(f"said {number}"), *self.between(told)]
+                written = [{"role": role, "content": f"told {number}"}]
+                so_far += [{"role": "assistant", "content": f"said {number}"}, *written]
+                row += [*self.turn(f"said {number}"), *self.between(written)]
                 whole = self.prompt(so_far)
                 if whole != row:
                     same = next((i for i, (a, b) in enumerate(zip(whole, row, strict=False)) if a != b), len(whole))

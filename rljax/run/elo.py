@@ -63,8 +63,10 @@ def fit(points: npt.ArrayLike, prior: float = 0.0) -> Floats:
         lost = points * special.expit(-difference)
         return value, np.sum(lost.T - lost, axis=1) + prior / 2 * (special.expit(r) - special.expit(-r))
 
-    found = optimize.minimize(loss, np.zeros(count), jac=True, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9})
-    return (found.x - found.x.mean()) * SCALE
+    result = optimize.minimize(
+        loss, np.zeros(count), jac=True, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9}
+    )
+    return (result.x - result.x.mean()) * SCALE
 
 
 def ratings(

@@ -58,7 +58,7 @@ class Journal:
         record = self._records.get((step, row, turn))
         return None if record is None or record["text"] != text else record["told"]
 
-    def record(self, step: int, row: int, turn: int, text: str, told: records.Begun | records.Told) -> None:
+    def record(self, step: int, row: int, turn: int, text: str, incoming: records.Begun | records.Told) -> None:
         """Store an answer; it is written and flushed when this returns.
 
         Args:
@@ -66,11 +66,11 @@ class Journal:
           row: of the batch.
           turn: from 0; -1 for the opening.
           text: digest of problem and turns so far.
-          told: the answer.
+          incoming: the answer.
         """
         if self._log is not None:
             place = {"step": step, "row": row, "turn": turn}
-            self._log.append({**place, "text": text, "judge": self._judge, "told": told.to_json()})
+            self._log.append({**place, "text": text, "judge": self._judge, "told": incoming.to_json()})
 
 
 class Worlds(contextlib.AbstractContextManager):
@@ -166,8 +166,8 @@ class Conversations:
             self._rows.append(_Row(next(self._worlds.numbers), example, seeds, digest))
         fresh = {}
         for i, row in enumerate(self._rows):
-            if (told := self._journal.replay(self._step, i, _OPENING, row.digest)) is not None:
-                row.begun = records.Begun.from_json(told)
+            if (incoming := self._journal.replay(self._step, i, _OPENING, row.digest)) is not None:
+                row.begun = records.Begun.from_json(incoming)
             else:
                 fresh[row.number] = i
         of = {number: self._rows[i] for number, i in fresh.items()}
@@ -204,7 +204,7 @@ class Conversations:
         """Play all episodes to their end, in rounds; return what was written and told."""
         rows, length = len(self._rows), self._task.completion_length
         sample = self._compiled.turns[0](rows, config)
-        told, size = np.zeros((rows, self._task.reply_length), np.int32), np.zeros(rows, np.int32)
+        incoming, size = np.zeros((rows, self._task.reply_length), np.int32), np.zeros(rows, np.int32)
         used = np.zeros(rows, np.int32)
         ready = np.array([not row.error for row in self._rows])
         patience = _PATIENCE
@@ -213,17 +213,17 @@ class Conversations:
             if ready.any() or size.any():
                 start, before = time.perf_counter(), used + size
                 ended = np.array([len(row.turns) for row in self._rows], np.int32)
-                sample = self._compiled.turn(params, prompts, keys, sample, told, size, ended, ready, config)
+                sample = self._compiled.turn(params, prompts, keys, sample, incoming, size, ended, ready, config)
                 token, used = jax.device_get((sample.token, sample.length))
                 patience = min(patience, time.perf_counter() - start)
                 written = [(int(i), token[i, before[i] : used[i]].tolist()) for i in np.flatnonzero(ready)]
                 answered = [(i, t) for i, ids in written if (t := self._ended(i, ids)) is not None]
-            told, size, ready = np.zeros_like(told), np.zeros_like(size), np.zeros_like(ready)
+            incoming, size, ready = np.zeros_like(incoming), np.zeros_like(size), np.zeros_like(ready)
             for i, answer in itertools.chain(answered, self._answers(bool(answered), patience)):
                 reply = self._told(i, answer)
                 if reply is not None:
                     size[i] = min(len(reply), length - used[i])
-                    told[i, : size[i]] = reply[: size[i]]
+                    incoming[i, : size[i]] = reply[: size[i]]
                     ready[i] = used[i] + size[i] < length
         self._worlds.slots += int(sample.slots)
         self._worlds.written += int(sample.mask.sum())
@@ -235,9 +235,9 @@ class Conversations:
         row, turn = self._rows[i], len(self._rows[i].turns)
         row.text, row.stopped = self._tokenizer.decode(ids), ids[-1] in self._tokenizer.stop
         row.digest = _digest(row.digest + row.text)
-        told = self._journal.replay(self._step, i, turn, row.digest)
-        if told is not None:
-            return records.Told.from_json(told)
+        incoming = self._journal.replay(self._step, i, turn, row.digest)
+        if incoming is not None:
+            return records.Told.from_json(incoming)
         game = self._worlds.episodes
         if not row.known:
             game.resume(row.number, row.example, row.begun, row.turns, row.seeds)
@@ -259,28 +259,28 @@ class Conversations:
             if processes.received():
                 raise pool.Interrupted("stopped while waiting for the world.")
             wait = _POLL if limit is None else min(_POLL, max(limit - time.perf_counter(), 0.0))
-            for (number, turn), told in game.ready(wait).items():
+            for (number, turn), incoming in game.ready(wait).items():
                 if number in of:  # not of a rollout that was interrupted
                     self._waiting -= 1
-                    self._journal.record(self._step, of[number], turn, self._rows[of[number]].digest, told)
-                    yield of[number], told
+                    self._journal.record(self._step, of[number], turn, self._rows[of[number]].digest, incoming)
+                    yield of[number], incoming
                     limit = limit or time.perf_counter() + patience
         self._worlds.waited += time.perf_counter() - start
 
-    def _told(self, i: int, told: records.Told) -> list[int] | None:
+    def _told(self, i: int, incoming: records.Told) -> list[int] | None:
         """Note an answer; return the ids that follow the turn, None if the episode is over."""
         row = self._rows[i]
-        row.turns.append((row.text, told))
-        if not told.valid:
-            self._fail(row, told.error, told.outcome)
+        row.turns.append((row.text, incoming))
+        if not incoming.valid:
+            self._fail(row, incoming.error, incoming.outcome)
             return None
-        if unknown := set(told.parts) - set(self._task.parts):
+        if unknown := set(incoming.parts) - set(self._task.parts):
             known = ", ".join(self._task.parts) or "nothing"
             raise ValueError(f"world {self._task.name!r} reports part {unknown.pop()!r}; its `parts` names {known}")
-        row.outcome, row.done = types.Outcome[told.outcome.upper()], told.done and not told.truncated
-        if told.over or len(row.turns) >= self._task.max_turns:
+        row.outcome, row.done = types.Outcome[incoming.outcome.upper()], incoming.done and not incoming.truncated
+        if incoming.over or len(row.turns) >= self._task.max_turns:
             return None
-        reply = self._task.reply(told, row.stopped)
+        reply = self._task.reply(incoming, row.stopped)
         if reply is None:
             self._fail(row, f"the answer to turn {len(row.turns) - 1} has more than reply_length tokens")
         return reply
@@ -294,7 +294,7 @@ class Conversations:
         parts = {name: np.zeros(len(self._rows), np.float32) for name in self._task.parts}
         for i, row in enumerate(self._rows):
             if not row.error and row.turns:
-                paid[i, : len(row.turns)] = [told.reward for _, told in row.turns]
+                paid[i, : len(row.turns)] = [incoming.reward for _, incoming in row.turns]
                 for name, value in row.turns[-1][1].parts.items():
                     parts[name][i] = value
         stop, cut = int(types.Finish.STOP), int(types.Finish.LENGTH)

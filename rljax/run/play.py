@@ -167,11 +167,11 @@ def run(
             break
         if seat in visible and players[seat].name != "you":
             show(f"{name(seat)} writes: {decode(turn.written)}")
-        told = episode.step(turn.closed, turn.written)
+        observation = episode.step(turn.closed, turn.written)
         for other in visible:
-            if told.tokens[other] and not chapters:
-                show(f"{name(other)} is told: {decode(told.tokens[other])}")
-        if not told.valid:
+            if observation.tokens[other] and not chapters:
+                show(f"{name(other)} is told: {decode(observation.tokens[other])}")
+        if not observation.valid:
             show("the world failed: this episode does not count.")
             break
     for seat in range(len(players)):

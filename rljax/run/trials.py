@@ -51,14 +51,14 @@ class Trials:
 
     def reward(self) -> npt.NDArray[np.float64]:
         """Return ``[B]`` what each row is paid; those of a seat's rows add up to its total in the episode."""
-        rows, own = self.rows, turns.written(self.rows)
+        rows, mine = self.rows, turns.written(self.rows)
         seat = np.asarray(rows.agent)
         paid = (
-            np.zeros(own.shape[0]) if rows.token_reward is None else (np.asarray(rows.token_reward) * own).sum(axis=1)
+            np.zeros(mine.shape[0]) if rows.token_reward is None else (np.asarray(rows.token_reward) * mine).sum(axis=1)
         )
         before = np.asarray(rows.reward, float)
         if self.chapters:  # all rows of a seat repeat what it was paid before it wrote
-            number = np.arange(own.shape[0]) // self.each
+            number = np.arange(mine.shape[0]) // self.each
             key = np.where(self.present, number * (int(seat.max()) + 1) + seat, -1)
             _, first = np.unique(key, return_index=True)
             before = np.where(np.isin(np.arange(key.size), first) & self.present, before, 0.0)
@@ -67,8 +67,8 @@ class Trials:
     def counted(self) -> episodes.Rows:
         """Return what ``episodes.statistics`` reads."""
         rows, number = self.rows, np.arange(self.rows.mask.shape[0]) // self.each
-        own, present = turns.written(rows), self.present
-        last = present * 1 if self.chapters else np.where(own, np.asarray(rows.turn), -1).max(axis=1) + 1
+        mine, present = turns.written(rows), self.present
+        last = present * 1 if self.chapters else np.where(mine, np.asarray(rows.turn), -1).max(axis=1) + 1
         by_episode = last.reshape(-1, self.each).sum(axis=1)  # turns of all seats
         columns = (
             *(number, np.asarray(rows.group), np.asarray(rows.agent), np.asarray(rows.outcome), self.reward()),

@@ -127,7 +127,7 @@ def answer(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key, ended
     """Let the world answer the turns that ``ended`` ``[E]``; ``keys`` ``[B]`` are those of the rows."""
     seats, turns = world.seats, world.max_turns
     following, reply = _step(world, ends, talk, keys)
-    own = (jnp.arange(seats)[None, :] == talk.seat[:, None]).reshape(-1)
+    mine = (jnp.arange(seats)[None, :] == talk.seat[:, None]).reshape(-1)
     rows = ops.repeat(ended, seats)
 
     def changed(new: Array, old: Array) -> Array:
@@ -138,10 +138,10 @@ def answer(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key, ended
         return jnp.arange(turns)[None, :] == number[:, None]
 
     paid = reply.reward.reshape(-1)
-    payee = jnp.where(own, talk.ended, talk.ended - 1)  # -1: the seat has not written yet
+    payee = jnp.where(mine, talk.ended, talk.ended - 1)  # -1: the seat has not written yet
     turn = talk.turn + 1
     over = reply.done | reply.truncated | (turn >= turns)
-    told, size = _packed(reply.token.reshape((rows.size, -1)), reply.mask.reshape((rows.size, -1)))
+    forced, size = _packed(reply.token.reshape((rows.size, -1)), reply.mask.reshape((rows.size, -1)))
     new = dataclasses.replace(
         talk,
         world=following,
@@ -153,16 +153,16 @@ def answer(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key, ended
         domain=reply.domain,
         count=jnp.zeros_like(talk.count),
         strings=None if ends.strings is None else ends.strings.start(ended.size),
-        told=told,
+        told=forced,
         place=jnp.zeros_like(talk.place),
         size=jnp.where(ops.repeat(over, seats), 0, size),
-        ended=talk.ended + own,
+        ended=talk.ended + mine,
         paid=talk.paid + jnp.where(of_turn(payee), paid[:, None], 0.0),
         unearned=talk.unearned + jnp.where(payee < 0, paid, 0.0),
         outcome=reply.outcome.reshape(-1),
         parts={name: reply.parts[name].reshape(-1) for name in talk.parts},
         extra={
-            name: jnp.where(of_turn(talk.ended) & own[:, None], ops.repeat(reply.extra[name], seats)[:, None], x)
+            name: jnp.where(of_turn(talk.ended) & mine[:, None], ops.repeat(reply.extra[name], seats)[:, None], x)
             for name, x in talk.extra.items()
         },
     )
@@ -196,8 +196,8 @@ def on_last_tokens(sample: samples_lib.Sample, x: Array) -> Array:
     """Return numbers of turns ``[B, M]`` on the last token ``[B, T]`` that the seat wrote in each."""
     assert sample.turn is not None
     following = jnp.pad(sample.turn[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
-    own = jnp.pad(sample.mask[:, 1:], ((0, 0), (0, 1))) > 0
-    last = (sample.mask > 0) & ~(own & (following == sample.turn))
+    mine = jnp.pad(sample.mask[:, 1:], ((0, 0), (0, 1))) > 0
+    last = (sample.mask > 0) & ~(mine & (following == sample.turn))
     return jnp.where(last, of_turns(sample, x), 0.0)
 
 

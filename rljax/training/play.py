@@ -197,13 +197,13 @@ def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: dialogue.T
     )
 
 
-def of_host(rows: types.Rollout, out: sampling.Sample, told: dict[str, Array]) -> types.Rollout:
+def of_host(rows: types.Rollout, out: sampling.Sample, answers: dict[str, Array]) -> types.Rollout:
     """Write conversations with a host world into blank rows, as ``of_conversations`` does.
 
     Args:
       rows: B rows with ``context``, ``group`` and ``index``, filled by the sampler.
       out: their samples.
-      told: "paid" ``[B, M]``, by turn; "outcome", "valid", "finish" and "parts", ``[B]`` each.
+      answers: "paid" ``[B, M]``, by turn; "outcome", "valid", "finish" and "parts", ``[B]`` each.
 
     Returns:
       The rows; one is an episode. They do not have the slots of the decoder, which depend on the times of answers.
@@ -211,12 +211,12 @@ def of_host(rows: types.Rollout, out: sampling.Sample, told: dict[str, Array]) -
     row = jnp.arange(rows.reward.size, dtype=jnp.int32)
     return rows.replace(
         turn=out.turn,
-        token_reward=dialogue.on_last_tokens(out, told["paid"]),
-        outcome=told["outcome"],
-        parts=told["parts"],
-        valid=told["valid"],
+        token_reward=dialogue.on_last_tokens(out, answers["paid"]),
+        outcome=answers["outcome"],
+        parts=answers["parts"],
+        valid=answers["valid"],
         episode=row,
-        finish=told["finish"],
+        finish=answers["finish"],
         extra={},
     )
 
@@ -319,9 +319,9 @@ def shown(
         turn = jnp.broadcast_to(jnp.arange(each)[None, :, None], book.mask.shape)
         token, mask, length = book.token, book.mask, jnp.sum(book.mask, axis=2, dtype=jnp.int32)
     else:
-        told = demonstrations.conversations(expert, index, "train", key)
-        each, context = world.seats, told.prompt
-        token, mask, turn, length = told.token, told.mask, told.turn, told.length
+        answers = demonstrations.conversations(expert, index, "train", key)
+        each, context = world.seats, answers.prompt
+        token, mask, turn, length = answers.token, answers.mask, answers.turn, answers.length
         seat = jnp.tile(jnp.arange(each, dtype=jnp.int32), index.size)
 
     def flat(x: Array) -> Array:

@@ -120,6 +120,66 @@ class Step:
         return jax.jit(lambda index, token, mask: setup.verify(index, "heldout", token, mask))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Drive:
+    """The rollout of a phase: its passes, and the verdicts of a task that is scored on devices."""
+
+    setup: phases.Setup
+
+    def sample(
+        self,
+        params: types.Tree,
+        pool: types.Tree,
+        step: types.Array,
+        drawn: rows_lib.Drawn,
+        prompts: types.Prompts,
+        solutions: types.Action | None,
+        key: types.Key,
+    ) -> types.Rollout:
+        source = self.setup.algorithm.source
+        prompts = sharding.constrain(prompts, self.setup.mesh)
+        if source.origin == "demonstrations":
+            return rollouts.demonstrate(self.setup, step, drawn.position, prompts, key)
+        each, several = (solutions, None) if source.demonstrated == 0 else (None, solutions)
+        rollout = rollouts.sample(self.setup, params, pool, step, drawn, prompts, each, key)
+        if several is not None:
+            rollout = rollouts.guided(self.setup, rollout, several)
+        rollout = self.judge(rollout)
+        return rollout if source.again is None else passes.first(self.setup, rollout)
+
+    def judge(self, rollout: types.Rollout) -> types.Rollout:
+        if rollout.action is None or rollout.index is None or not environments.scored_on_device(self.setup.task):
+            return rollout
+        verdict = self.setup.verify(rollout.index, "train", rollout.action.token, rows_lib.written(rollout))
+        return rows_lib.judged(rollout, verdict)
+
+    def edit(self, state: types.TrainState, rollout: types.Rollout, solutions: types.Action | None, key: types.Key):
+        edit = passes.edited(self.setup, state.pool, state.step, rollout, solutions, key)
+        second = passes.second(self.setup, state.params["policy"], state.step, rollout, edit, key)
+        return edit, self.judge(sharding.constrain(second, self.setup.mesh))
+
+    def merge(self, rollout: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        source = self.setup.algorithm.source
+        assert source.again is not None
+        return source.again.merge(rollout, second, edit)
+
+    def rollout(self, state: types.TrainState, key: types.Key) -> types.Rollout:
+        source = self.setup.algorithm.source
+        if source.segment:
+            return self.judge(rollouts.resumed(self.setup, state, key))
+        drawn = rollouts.next_prompts(self.setup, state, key)
+        if self.setup.world is not None and source.origin == "policy":
+            return play.played(self.setup, state, drawn, key)
+        prompts = self.setup.task.prompts(drawn.index, "train")
+        each = ops.repeat(drawn.index, self.setup.solutions) if self.setup.solutions else None
+        solutions = None if each is None else rollouts.solutions(self.setup, state.step, each, key)
+        rows = self.sample(state.params["policy"], state.pool, state.step, drawn, prompts, solutions, key)
+        if source.again is None:
+            return rows
+        edited, second = self.edit(state, rows, solutions, key)
+        return self.merge(rows, second, edited)
+
+
 def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     """Return the functions of a phase, each compiled on its first call.
 
@@ -141,63 +201,13 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     layout = states.layout(setup, shape)
     device = not setup.task.host
     demonstrated = setup.algorithm.source.origin == "demonstrations"
-
-    source = setup.algorithm.source
-
-    def sample(
-        params: types.Tree,
-        pool: types.Tree,
-        step: types.Array,
-        drawn: rows_lib.Drawn,
-        prompts: types.Prompts,
-        solutions: types.Action | None,
-        key: types.Key,
-    ) -> types.Rollout:
-        prompts = sharding.constrain(prompts, setup.mesh)
-        if demonstrated:
-            return rollouts.demonstrate(setup, step, drawn.position, prompts, key)
-        each, several = (solutions, None) if source.demonstrated == 0 else (None, solutions)
-        rollout = rollouts.sample(setup, params, pool, step, drawn, prompts, each, key)
-        if several is not None:
-            rollout = rollouts.guided(setup, rollout, several)
-        rollout = judge(rollout)
-        return rollout if source.again is None else passes.first(setup, rollout)
-
-    def judge(rollout: types.Rollout) -> types.Rollout:
-        if rollout.action is None or rollout.index is None or not environments.scored_on_device(setup.task):
-            return rollout
-        verdict = setup.verify(rollout.index, "train", rollout.action.token, rows_lib.written(rollout))
-        return rows_lib.judged(rollout, verdict)
-
-    def edit(state: types.TrainState, rollout: types.Rollout, solutions: types.Action | None, key: types.Key):
-        edit = passes.edited(setup, state.pool, state.step, rollout, solutions, key)
-        second = passes.second(setup, state.params["policy"], state.step, rollout, edit, key)
-        return edit, judge(sharding.constrain(second, setup.mesh))
-
-    def merge(rollout: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        assert source.again is not None
-        return source.again.merge(rollout, second, edit)
-
-    def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
-        if source.segment:
-            return judge(rollouts.resumed(setup, state, key))
-        drawn = rollouts.next_prompts(setup, state, key)
-        if setup.world is not None and not demonstrated:
-            return play.played(setup, state, drawn, key)
-        prompts = setup.task.prompts(drawn.index, "train")
-        each = ops.repeat(drawn.index, setup.solutions) if setup.solutions else None
-        solutions = None if each is None else rollouts.solutions(setup, state.step, each, key)
-        rows = sample(state.params["policy"], state.pool, state.step, drawn, prompts, solutions, key)
-        if source.again is None:
-            return rows
-        edited, second = edit(state, rows, solutions, key)
-        return merge(rows, second, edited)
+    drive = _Drive(setup)
 
     def update(state: types.TrainState, rows: types.Rollout, key: types.Key):
         return updates.update(setup, state, rows, key)
 
     def fused(state: types.TrainState, key: types.Key):
-        return update(state, rollout(state, key), key)
+        return update(state, drive.rollout(state, key), key)
 
     out = (layout, sharding.replicated(setup.mesh))
     traced = device or not demonstrated  # a host task's demonstrations are read on the host
@@ -205,10 +215,10 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         setup=setup,
         begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
         next_prompts=jax.jit(functools.partial(rollouts.next_prompts, setup)),
-        rollout=jax.jit(rollout) if device else rollout,
-        sample=jax.jit(sample) if traced else sample,
-        edit=jax.jit(edit),
-        merge=jax.jit(merge),
+        rollout=jax.jit(drive.rollout) if device else drive.rollout,
+        sample=jax.jit(drive.sample) if traced else drive.sample,
+        edit=jax.jit(drive.edit),
+        merge=jax.jit(drive.merge),
         update=jax.jit(update, donate_argnums=0, out_shardings=out),
         fused=jax.jit(fused, donate_argnums=0, out_shardings=out) if device else None,
         sharding=layout,

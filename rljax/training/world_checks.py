@@ -66,9 +66,9 @@ def _sizes(world: worlds.World) -> None:
 
 def _reply(world: worlds.World, reply: worlds.Reply) -> None:
     """Check a reply, field by field."""
-    told, seats = (world.seats, world.reply_length), (world.seats,)
+    reply_shape, seats = (world.seats, world.reply_length), (world.seats,)
     expected = {
-        **{"token": Shape(told, _INT), "mask": Shape(told, _FLOAT), "reward": Shape(seats, _FLOAT)},
+        **{"token": Shape(reply_shape, _INT), "mask": Shape(reply_shape, _FLOAT), "reward": Shape(seats, _FLOAT)},
         **{"outcome": Shape(seats, _INT), "valid": Shape((), _FLOAT), "done": Shape((), _BOOL)},
         **{"truncated": Shape((), _BOOL), "next_seat": Shape((), _INT), "domain": Shape((), _INT)},
     }

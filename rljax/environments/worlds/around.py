@@ -73,11 +73,11 @@ class Recorded(Around):
         match = jnp.all((mask > 0) == (written > 0)) & jnp.all((token == shown) | (written <= 0))
         inner, reply = self.inner.step(state["inner"], seat, shown, written, jax.random.fold_in(keys, 1))
         missed = state["missed"] | ~match
-        told = join((shown[None], jnp.where(match, 0.0, written)[None]), (reply.token, reply.mask), self.reply_length)
+        joined = join((shown[None], jnp.where(match, 0.0, written)[None]), (reply.token, reply.mask), self.reply_length)
         over = reply.done | reply.truncated
         reply = reply.replace(
-            token=told[0],
-            mask=told[1],
+            token=joined[0],
+            mask=joined[1],
             reward=jnp.where(match, jnp.ones_like(reply.reward), 0.0),
             outcome=jnp.where(over & ~missed, types.Outcome.CORRECT, types.Outcome.WRONG)
             + jnp.zeros_like(reply.outcome),
@@ -119,9 +119,9 @@ class FormatParts(Around):
         unclosed = state["unclosed"] | ~closed
         flow = reply.done & (state["turn"] > 0) & ~unclosed
         shape = {"closing": closed, "flow": flow, "unclosed": unclosed}
-        own = {name: x * jnp.ones_like(reply.reward) for name, x in shape.items()}
+        extra = {name: x * jnp.ones_like(reply.reward) for name, x in shape.items()}
         after = {"inner": inner, "turn": state["turn"] + 1, "unclosed": unclosed}
-        return after, reply.replace(parts={**reply.parts, **own})
+        return after, reply.replace(parts={**reply.parts, **extra})
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> tuple[Array, Array]:
         """Return the turn of the inner world's expert."""

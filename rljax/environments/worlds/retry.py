@@ -100,10 +100,10 @@ class Retry:
             "malformed": state["malformed"] + bad,
         }
         retries = jnp.where(answers, state["retries"], 0)
-        told = jnp.where(finds, self._number(state["value"]), self._sign("-"))
+        reply = jnp.where(finds, self._number(state["value"]), self._sign("-"))
         missed = jnp.where(bad, types.Outcome.UNPARSEABLE, types.Outcome.WRONG)
         return state, rules.Answer(
-            jnp.where(bad, self._sign("?"), told),
+            jnp.where(bad, self._sign("?"), reply),
             reward=hit + self.bonus * retries,
             done=answers,
             truncated=~answers & (state["turn"] >= self.turns),

@@ -83,8 +83,8 @@ class Revise(tokens.TokenWorld):
     @property
     def parts(self) -> tuple[str, ...]:
         """Those of the task for the last answer, and those of the two answers."""
-        own = ("first", "second", "improved", "spoiled", *(("verdict",) if self.mode == "critique" else ()))
-        return (*self.task.parts, *own)
+        extra = ("first", "second", "improved", "spoiled", *(("verdict",) if self.mode == "critique" else ()))
+        return (*self.task.parts, *extra)
 
     def corpus(self) -> Iterator[str]:
         """Yield the texts of the task, and what this world tells."""

@@ -93,11 +93,11 @@ class Spy:
     def step(self, state: Any, seat: Array, text: Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Note a clue or a vote; after the last vote, count them."""
         turn, number = state["turn"], self._number(state)
-        voting, own = turn >= self.players, jnp.arange(self.players) == number
+        voting, oneself = turn >= self.players, jnp.arange(self.players) == number
         letters = characters.among(text[0], _POSITIONS[: self.digits])
         clue = jnp.where(letters & characters.among(text[1], "0123456789"), text, rules.line("--"))
-        named = (jnp.arange(self.players) + ord("1") == text[0]) & (text[1] == 0) & ~own
-        clues = jnp.where(~voting & own[:, None], clue[None, :], state["clues"])
+        named = (jnp.arange(self.players) + ord("1") == text[0]) & (text[1] == 0) & ~oneself
+        clues = jnp.where(~voting & oneself[:, None], clue[None, :], state["clues"])
         votes = state["votes"] + (voting & named)
         spy = jnp.arange(self.players) == state["number"][0]
         against = jnp.sum(jnp.where(spy, votes, 0))

@@ -152,9 +152,9 @@ class TextWorld:
         code = _points("Answer.text", answer.text)
         fits &= _fits(code, self.reply_length) & jnp.all((code == 0) | characters.among(code, self.rules.alphabet))
         code = jnp.broadcast_to(jnp.atleast_2d(code), (self.seats, code.shape[-1]))
-        told, mask = jax.vmap(lambda c: self._tokens(c, self.reply_length, pad="right"))(code)
+        reply, mask = jax.vmap(lambda c: self._tokens(c, self.reply_length, pad="right"))(code)
         return state, contract.Reply(
-            token=told,
+            token=reply,
             mask=mask,
             reward=self._each("reward", answer.reward, jnp.float32),
             outcome=self._each("outcome", answer.outcome, jnp.int32),

@@ -103,7 +103,7 @@ class Wordle:
         """Mark a guess."""
         words = jnp.asarray(self._list)
         listed = jnp.any(jnp.all(words == text[None, :], axis=1))
-        told = marks(text[None, :], state["word"][None, :])[0]
+        feedback = marks(text[None, :], state["word"][None, :])[0]
         hit = listed & jnp.all(text == state["word"])
         state = {
             **state,
@@ -113,7 +113,7 @@ class Wordle:
         }
         missed = jnp.where(listed, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
         return state, rules.Answer(
-            jnp.where(listed, told, rules.line("?", jnp.zeros(self.reply_length - 1, jnp.int32))),
+            jnp.where(listed, feedback, rules.line("?", jnp.zeros(self.reply_length - 1, jnp.int32))),
             reward=hit * 1.0,
             done=hit,
             truncated=~hit & (state["turn"] >= self.turns),
@@ -126,9 +126,9 @@ class Wordle:
         words = jnp.asarray(np.random.default_rng(_SEED).permutation(self._list))
 
         def agrees(left: types.Array, guess: types.Array) -> tuple[types.Array, None]:
-            told = marks(guess[None, :], state["word"][None, :])
+            feedback = marks(guess[None, :], state["word"][None, :])
             every = marks(jnp.broadcast_to(guess[None, :], words.shape), words)
-            return left & (jnp.all(every == told, axis=1) | (guess[0] == 0)), None
+            return left & (jnp.all(every == feedback, axis=1) | (guess[0] == 0)), None
 
         left, _ = jax.lax.scan(agrees, jnp.ones(words.shape[0], bool), state["guess"])
         return words[jnp.argmax(left)]

@@ -143,8 +143,8 @@ class ThinkLonger(Wrapper):
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
         """Tell the text, or hand the turn on where it was told ``times`` times."""
         inner, reply = self.inner.step(state["inner"], seat, token, mask, key)
-        last, told = state["times"] == self.times, self._told
-        here = tokens.join([told], self.reply_length, self._pad)
+        last, shown = state["times"] == self.times, self._told
+        here = tokens.join([shown], self.reply_length, self._pad)
         reply = self._padded(reply, self.reply_length)
         waits = jax.tree.map(jnp.zeros_like, reply).replace(
             token=jnp.broadcast_to(here[0], reply.token.shape),
@@ -152,7 +152,7 @@ class ThinkLonger(Wrapper):
             valid=jnp.ones_like(reply.valid),
             next_seat=jnp.asarray(seat, reply.next_seat.dtype),
         )
-        pieces = [state["written"], (token, mask), told]
+        pieces = [state["written"], (token, mask), shown]
         written = tokens.join(pieces, self._longer, self._pad)
         after = {
             "inner": _where(last, inner, state["inner"]),
@@ -240,10 +240,10 @@ class Hint(Wrapper):
         hint = self._hint(state["start"], failures + 1, key)
         first = jnp.where(failures == 0, success.astype(jnp.float32), state["first"])
         reply = self._padded(reply, self.reply_length)
-        told, mask = tokens.join([hint], self.reply_length, self._pad)
+        shown, mask = tokens.join([hint], self.reply_length, self._pad)
         seats = (self.seats,)
         reply = reply.replace(
-            token=jnp.where(again, told[None, :], reply.token),
+            token=jnp.where(again, shown[None, :], reply.token),
             mask=jnp.where(again, mask[None, :], reply.mask),
             reward=reply.reward * jnp.where(failures > 0, self.factor, 1.0),
             done=reply.done & ~again,
@@ -275,9 +275,9 @@ class Hint(Wrapper):
 
     def _hint(self, start: Any, failures: Array, key: types.Key) -> tokens.Piece:
         """Return the text and the first tokens of the expert's answer, never all of it."""
-        told = self._told
+        shown = self._told
         if not self.shown:
-            return told
+            return shown
         assert self.tokenizer is not None
         token, mask = single.faultless(self.inner).expert(start, jnp.int32(0), key)
         there = (mask > 0) & (token != self.tokenizer.eos)
@@ -287,7 +287,7 @@ class Hint(Wrapper):
             there = there & (later == 0)
         number = jnp.cumsum(there)
         visible = there & (number <= self.shown * failures) & (number < jnp.sum(there))
-        return tokens.join([told, (token, visible)], self._hint_length, self._pad)
+        return tokens.join([shown, (token, visible)], self._hint_length, self._pad)
 
 
 def _where(condition: Array, yes: Any, no: Any) -> Any:

@@ -175,8 +175,8 @@ def _conversation(row: runs.Record, number: str) -> html.Html:
     """Return the messages of a row: who wrote them, the text, and what the turn was paid."""
     lines = []
     for message, span in zip(row["turns"], turns.spans(row), strict=True):
-        own, text = message["by"] != "world", _cut(message["text"])
-        if own and span.stop > span.start:
+        by_policy, text = message["by"] != "world", _cut(message["text"])
+        if by_policy and span.stop > span.start:
             where = {"data_from": str(span.start), "data_to": str(span.stop)}
             if span.omitted:
                 where |= {"data_cut": str(span.cut), "data_omitted": str(span.omitted)}
@@ -187,7 +187,7 @@ def _conversation(row: runs.Record, number: str) -> html.Html:
         mean = f"; mean advantage {message['advantage']:+.3g}" if "advantage" in message else ""
         hint = f"reward of the turn{mean}" if "reward" in message else ""
         paid = html.tag("span", "\n".join(turns.said(message)), class_="paid", title=hint)
-        lines.append(html.tag("div", html.join([who, body, paid]), class_=f"said {'own' if own else 'world'}"))
+        lines.append(html.tag("div", html.join([who, body, paid]), class_=f"said {'own' if by_policy else 'world'}"))
     return html.tag("div", html.join(lines), class_="conversation")
 
 

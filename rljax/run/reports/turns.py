@@ -62,17 +62,17 @@ def written(rows: types.Rollout) -> np.ndarray:
     return np.where(mask.any(axis=1, keepdims=True), mask, np.asarray(rows.behaviour_logp) != 0)
 
 
-def messages(own: np.ndarray, turn: np.ndarray) -> Iterator[Message]:
+def messages(mine: np.ndarray, turn: np.ndarray) -> Iterator[Message]:
     """Yield the messages of a row.
 
     Args:
-      own: ``[n]`` bool, whether the seat wrote the token; n positions in use.
+      mine: ``[n]`` bool, whether the seat wrote the token; n positions in use.
       turn: ``[n]`` int, the turns that the seat had ended before the token.
     """
-    change = (own[1:] != own[:-1]) | (turn[1:] != turn[:-1])
-    ends = [0, *(np.flatnonzero(change) + 1).tolist(), own.size] if own.size else []
+    change = (mine[1:] != mine[:-1]) | (turn[1:] != turn[:-1])
+    ends = [0, *(np.flatnonzero(change) + 1).tolist(), mine.size] if mine.size else []
     for start, stop in itertools.pairwise(ends):
-        yield Message(start, stop, bool(own[start]), int(turn[start]))
+        yield Message(start, stop, bool(mine[start]), int(turn[start]))
 
 
 def described(rows: types.Rollout, i: int, names: Sequence[str], decode: Callable[[list[int]], str]) -> Record:
@@ -91,11 +91,11 @@ def described(rows: types.Rollout, i: int, names: Sequence[str], decode: Callabl
     assert rows.action is not None
     n = int(used(rows)[i])
     token, mask = np.asarray(rows.action.token[i])[:n], np.asarray(rows.mask[i])[:n] > 0
-    own = written(rows)[i][:n]
+    mine = written(rows)[i][:n]
     turn = np.zeros(n, int) if rows.turn is None else np.asarray(rows.turn[i])[:n].astype(int)
-    paid = None if rows.token_reward is None else np.asarray(rows.token_reward[i], float)[:n] * own
+    paid = None if rows.token_reward is None else np.asarray(rows.token_reward[i], float)[:n] * mine
     said = []
-    for message in messages(own, turn):
+    for message in messages(mine, turn):
         span = slice(message.start, message.stop)
         by = "world" if not message.own else "policy" if mask[span].any() else "player"
         one = {"by": by, "turn": message.turn, "start": message.start, "text": decode(token[span].tolist())}

@@ -20,8 +20,8 @@ def leave_one_out(r):
     """
     reward, valid, once, peers = trajectories.total(r), ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
     others = ops.segment_total(once, peers) - valid
-    own = jnp.where(valid > 0, reward, 0.0)
-    mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), peers) - own) / jnp.maximum(others, 1.0)
+    paid = jnp.where(valid > 0, reward, 0.0)
+    mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), peers) - paid) / jnp.maximum(others, 1.0)
     return _against(r, jnp.where(others > 0, mean, reward))
 
 

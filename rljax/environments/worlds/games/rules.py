@@ -104,8 +104,8 @@ class Game:
     @property
     def row_length(self) -> int:
         """The most tokens of a conversation: a seat's own turns, and what it is told after those of others."""
-        told = self.turns_each + (self.variant.event_length > 0)
-        return self.turns_each * (self.turn_length + 1) + told * self.reply_length
+        message = self.turns_each + (self.variant.event_length > 0)
+        return self.turns_each * (self.turn_length + 1) + message * self.reply_length
 
     @property
     def _told(self) -> int:
@@ -148,7 +148,7 @@ class Game:
         chosen = jnp.all(self.variant.names(game) == text[None, :], axis=1) & game.legal_action_mask
         illegal = ~jnp.any(chosen)
         action = jnp.argmax(jnp.where(illegal, game.legal_action_mask, chosen)).astype(jnp.int32)
-        after, told = self._move(state, action)
+        after, message = self._move(state, action)
         after = {**after, "turn": state["turn"] + 1}
         event = self.variant.event(game, after["game"])
         if self.seats == 1:
@@ -156,7 +156,9 @@ class Game:
             parts = event, others, self._next(after, player)
             reply = rules.line(*(jnp.where(illegal, 0, x) for x in parts))[None]
         else:
-            spoken = [jnp.concatenate([jnp.where(player == s, 0, told[: -len(event) or None]), event]) for s in (0, 1)]
+            spoken = [
+                jnp.concatenate([jnp.where(player == s, 0, message[: -len(event) or None]), event]) for s in (0, 1)
+            ]
             reply = jnp.stack([rules.line(spoken[s], self._next(after, jnp.int32(s))) for s in (0, 1)])
         done = illegal | after["game"].terminated
         penalty = -self.variant.stake if self.illegal is None else self.illegal
@@ -164,16 +166,16 @@ class Game:
         reward = jnp.where(illegal, jnp.where(writer, penalty, -penalty), after["game"].rewards)
         outcome = jnp.where(reward > 0, types.Outcome.CORRECT, types.Outcome.WRONG)
         outcome = jnp.where(illegal, jnp.where(writer, types.Outcome.UNPARSEABLE, types.Outcome.CORRECT), outcome)
-        own = slice(None) if self.seats == 2 else player[None]
+        view = slice(None) if self.seats == 2 else player[None]
         drawn = done & ~illegal & (reward == 0)
         return after, rules.Answer(
             jnp.where(done, 0, reply),
-            reward=jnp.where(done, reward, 0.0)[own],
+            reward=jnp.where(done, reward, 0.0)[view],
             done=done,
             truncated=~done & (after["turn"] >= self.max_turns),
-            outcome=outcome[own],
+            outcome=outcome[view],
             next_seat=after["game"].current_player if self.seats == 2 else 0,
-            parts={"drawn": drawn[own] * 1.0, "illegal": (illegal & writer)[own] * 1.0},
+            parts={"drawn": drawn[view] * 1.0, "illegal": (illegal & writer)[view] * 1.0},
         )
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
@@ -188,13 +190,13 @@ class Game:
         before = state["game"]
         game = library.step(self.game, before, action)
         word = self.variant.names(before)[action]
-        told = rules.line(self.variant.separator, word, self.variant.event(before, game))
-        history = state["history"].at[state["moves"]].set(told)
-        return {**state, "game": game, "history": history, "moves": state["moves"] + 1}, told
+        message = rules.line(self.variant.separator, word, self.variant.event(before, game))
+        history = state["history"].at[state["moves"]].set(message)
+        return {**state, "game": game, "history": history, "moves": state["moves"] + 1}, message
 
     def _answered(self, state: Any, key: types.Key) -> tuple[Any, types.Array]:
         """Return the state once it is the seat's turn again, and what the opponent has played."""
-        told = []
+        message = []
         for number in range(self.variant.replies):
             game, drawn = state["game"], jax.random.fold_in(key, number)
             waits = (game.current_player != state["player"]) & ~game.terminated
@@ -204,8 +206,8 @@ class Game:
                 action = self.variant.expert(game, drawn)
             after, word = self._move(state, action)
             state = jax.tree.map(lambda a, b, waits=waits: jnp.where(waits, a, b), after, state)
-            told.append(jnp.where(waits, word, 0))
-        return state, jnp.concatenate(told)
+            message.append(jnp.where(waits, word, 0))
+        return state, jnp.concatenate(message)
 
     def _view(self, state: Any, player: types.Array) -> types.Array:
         view = self.variant.view(state["game"], player)

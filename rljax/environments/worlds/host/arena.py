@@ -77,11 +77,11 @@ class Game:
         if not self._done:
             return host.Observation(self._heard(), parts={"turns": float(self._turns), "invalid": 0.0})
         rewards, info = self._game.close()
-        own = (info or {}).get(self._own, {})
+        details = (info or {}).get(self._own, {})
         reward = float((rewards or {}).get(self._own, 0.0))
         outcome = "correct" if reward >= 1 else "wrong" if reward <= 0 else "unjudged"
-        parts = {"turns": float(self._turns), "invalid": float(bool(own.get("invalid_move")))}
-        return host.Observation(str(own.get("reason", "")), reward, done=True, outcome=outcome, parts=parts)
+        parts = {"turns": float(self._turns), "invalid": float(bool(details.get("invalid_move")))}
+        return host.Observation(str(details.get("reason", "")), reward, done=True, outcome=outcome, parts=parts)
 
     def expert(self) -> str:
         """Return the turn of a demonstration: of GuessTheNumber, the middle of the numbers that remain."""

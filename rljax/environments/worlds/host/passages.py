@@ -62,10 +62,10 @@ class Search:
             Args:
                 query: Words to search for.
             """
-            found = self.find(query)
-            if not found:
+            hits = self.find(query)
+            if not hits:
                 raise calls.ToolError("no passage has a word of the query")
-            return "\n\n".join(f"[{n}] {passage.name}: {passage.text}" for n, passage in enumerate(found, 1))
+            return "\n\n".join(f"[{n}] {passage.name}: {passage.text}" for n, passage in enumerate(hits, 1))
 
         return search
 

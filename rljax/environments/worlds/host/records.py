@@ -131,8 +131,8 @@ def observation(value: Any, role: str) -> Told:
     answer = worker.read(judged)
     if answer.error:
         return failed(answer.outcome, answer.error)
-    told = conversation(value.text, role, "step")
-    return Told(told, answer.reward, done, truncated, answer.outcome, answer.parts)
+    reply = conversation(value.text, role, "step")
+    return Told(reply, answer.reward, done, truncated, answer.outcome, answer.parts)
 
 
 def conversation(value: Any, role: str, where: str) -> tuple[host.Message, ...]:

@@ -95,8 +95,8 @@ class HostWorld:
         for index in range(min(_LOOKED_AT, self.size("train"))):
             opening, turns = self._shown(index, "train")
             yield from (message["content"] for message in opening)
-            for text, told in turns:
-                yield from (text, *(message["content"] for message in told))
+            for text, observation in turns:
+                yield from (text, *(message["content"] for message in observation))
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "HostWorld":
         """Return a copy that writes in the tokens of a tokenizer.
@@ -135,18 +135,18 @@ class HostWorld:
         ids = self._bound.prompt(begun.messages) if begun.valid else []
         return ids if 0 < len(ids) <= self.prompt_length else None
 
-    def reply(self, told: records.Told, stopped: bool = True) -> list[int] | None:
+    def reply(self, observation: records.Told, stopped: bool = True) -> list[int] | None:
         """Return the ids between a turn and the next one.
 
         Args:
-          told: what follows the turn; the episode is not over.
+          observation: what follows the turn; the episode is not over.
           stopped: whether the turn ends with a stop token of the tokenizer.
 
         Returns:
           At most ``reply_length`` ids; None if there are more, which makes the episode invalid. With ``cut`` the text
           of the longest message is cut instead.
         """
-        said = [dict(message) for message in told.messages]
+        said = [dict(message) for message in observation.messages]
         ids = self._bound.between(said, stopped)
         while self.cut and (over := len(ids) - self.reply_length) > 0:
             longest = max(said, key=lambda message: len(message["content"]), default={"content": ""})
@@ -194,9 +194,9 @@ class HostWorld:
             _, turns = self._shown(i, split)
             if not turns:
                 raise ValueError(f"task {self.name!r} has no demonstrations: its class has no method expert()")
-            for number, (text, told) in enumerate(turns):
+            for number, (text, observation) in enumerate(turns):
                 turn = self._bound.turn(text)
-                reply = self._bound.between(told) if number + 1 < len(turns) else []
+                reply = self._bound.between(observation) if number + 1 < len(turns) else []
                 row, mask = [*row, *turn, *reply], [*mask, *[1] * len(turn), *[0] * len(reply)]
             if len(row) > self.completion_length:
                 raise ValueError(
@@ -241,12 +241,12 @@ class HostWorld:
         expert = getattr(instances.world(0), "expert", None)
         while expert is not None and len(turns) < self.max_turns:
             text = expert()
-            told = instances.step(0, len(turns), text)
-            if not told.valid:
-                reason = told.error.strip().splitlines()[-1]
+            observation = instances.step(0, len(turns), text)
+            if not observation.valid:
+                reason = observation.error.strip().splitlines()[-1]
                 raise ValueError(f"world {self.name!r}: the expert of {split} problem {index}: {reason}")
-            turns.append((text, told.messages))
-            if told.over:
+            turns.append((text, observation.messages))
+            if observation.over:
                 break
         return opening, turns
 
