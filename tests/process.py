@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.config import files
 from rljax.host import processes
-from rljax.run import checkpoints, host_rollouts, programs
+from rljax.run import checkpoints, host_rollouts, programs, verdicts
 from rljax.training import sharding
 
 
@@ -27,7 +27,7 @@ def main(folder, name, mesh):
     step, key = program.steps[0], program.key
     state = step.begin(None, key)
     with host_rollouts.verifiers(program.setups[-1]) as workers:
-        rows = host_rollouts.rollout(program, step, state, workers, host_rollouts.Journal(None, 0), chunks=2)
+        rows = host_rollouts.rollout(program, step, state, workers, verdicts.Journal(None, 0), chunks=2)
     arrays = dict(named("rows", rows))
     fixed = folder / "fixed.npz"
     if fixed.exists():  # update on the rows of the first run, so that all updates are comparable

@@ -123,7 +123,7 @@ BAD = [
     ({"model__heads": 3}, r"config\.model: width=32 must be divisible by heads=3"),
     ({"model__dtype": "float8"}, r"config\.model\.dtype='float8': must be one of 'float32', 'bfloat16'"),
     # seams
-    ({"seam__source": "none"}, r"config\.seam\.source='none': exactly one piece, got 0"),
+    ({"seam__source": "none"}, r"config\.seam\.source='none': at least one piece"),
     ({"seam__reduce": "+ sum_over_tokens()"}, r"exactly one piece, got 2"),
     ({"seam__penalty": "rljax.transforms.weight.by_sign()"}, r"by_sign\(.*\) belongs to seam 'weight'"),
     ({"seam__penalty": "rljax.language.parse.nearest('a', ())"}, "is not a piece"),

@@ -88,7 +88,7 @@ def test_complete_groups_alone_are_taken_oldest_first():
         mask=jnp.ones((rows, 3)), reward=jnp.arange(rows) * 1.0, group=group, finish=finish, parts={"a": group * 1.0}
     )
     piece = source.partial(segment=3)
-    pool = piece.init(rollout)
+    pool = piece.init(rollout, None)
     assert pool["free"].all()
     for count, taken in ((4, [10, 11, 0, 1]), (10, [10, 11, 0, 1, 8, 9, 4, 5])):
         chosen, after = piece.select(rollout, pool, count, jax.random.key(0))
