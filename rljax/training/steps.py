@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rljax import environments, sampling, types
 from rljax.environments.worlds.host import task as host
 from rljax.sampling import segments
-from rljax.training import passes, phases, play, rollouts, sharding, states, updates
+from rljax.training import passes, phases, play, rollouts, sharding, states, stored, updates
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 
@@ -139,7 +139,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     start = functools.partial(states.begin, setup, carried)
     shape = jax.eval_shape(start, last, jax.random.key(0))
     layout = states.layout(setup, shape)
-    device = not setup.task.host
+    device = not setup.task.host and setup.stored is None
     demonstrated = setup.algorithm.source.origin == "demonstrations"
 
     source = setup.algorithm.source
@@ -178,7 +178,12 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         assert source.again is not None
         return source.again.merge(rollout, second, edit)
 
+    next_prompts = jax.jit(functools.partial(rollouts.next_prompts, setup))
+
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
+        if setup.stored is not None:
+            drawn = jax.device_get(next_prompts(state, key))
+            return stored.rows(setup, drawn.position, drawn.index)
         if source.segment:
             return judge(rollouts.resumed(setup, state, key))
         drawn = rollouts.next_prompts(setup, state, key)
@@ -204,7 +209,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     return Step(
         setup=setup,
         begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
-        next_prompts=jax.jit(functools.partial(rollouts.next_prompts, setup)),
+        next_prompts=next_prompts,
         rollout=jax.jit(rollout) if device else rollout,
         sample=jax.jit(sample) if traced else sample,
         edit=jax.jit(edit),
