@@ -186,7 +186,7 @@ class Session(contextlib.AbstractContextManager):
                 )
 
     def announce(self) -> None:
-        """Print idle settings of the phases to come and the size of stored rows; algorithm.txt has notes on defaults."""
+        """Print idle settings of the phases to come and the size of stored rows; algorithm.txt notes defaults."""
         for step in self.program.steps:
             if self.step < step.setup.phase.last:
                 stored = step.setup.stored
