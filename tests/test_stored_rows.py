@@ -234,7 +234,7 @@ def source_of(kind, files, more=""):
 
 @functools.cache
 def scoring(files):
-    """Return the step of DPO by plain descent, its state, and compiled log-probs of 8 stored rows with their gradient."""
+    """Return the step of DPO by plain descent, its state, and log-probs of 8 stored rows with their gradient."""
     plain = {"phase__main__optimizer": "sgd(learning_rate=1.0)", "learner__clip_norm": 1e6, "phase__main__warmup": 0}
     program = built("dpo(beta=0.3)", source_of("pairs", files), **SMALL, **plain)
     step = program.steps[0]

@@ -130,9 +130,11 @@ class Reader:
     def _row(self, row: Mapping[str, Any]) -> _Row:
         reward = 1.0 if self.kind == "demonstrations" else number(row, "reward")
         ids = row.get("token")
-        exchange = exchanges.demonstration(row if ids is None else {**row, "completion": "tokens"})
-        prompt, token = self._encoded(exchange)
-        token = token if ids is None else self._ids(ids)
+        if ids is None:
+            prompt, token = self._encoded(exchanges.demonstration(row))
+        else:
+            before, _ = exchanges.demonstration({"prompt": row.get("prompt"), "completion": "-"})
+            prompt, token = self._known(row, stored.encoded(self.tokenizer, (before, "-"))[0]), self._ids(ids)
         logp = row.get("behaviour_logp")
         if logp is not None:
             logp = [_finite(x, "an element of 'behaviour_logp'") for x in _list(logp, "behaviour_logp")]
@@ -152,10 +154,13 @@ class Reader:
 
     def _encoded(self, exchange: exchanges.Exchange) -> tuple[list[int], list[int]]:
         prompt, token = stored.encoded(self.tokenizer, exchange)
-        unknown = self.tokenizer.unk
-        if unknown is not None and unknown in (*prompt, *token):
-            raise ValueError(f"{messages.shown(exchange)} has a character that the tokenizer does not know")
-        return prompt, token
+        return self._known(exchange, prompt), self._known(exchange, token)
+
+    def _known(self, shown: Any, ids: list[int]) -> list[int]:
+        """Return ids; ValueError if one stands for characters that the tokenizer does not know."""
+        if self.tokenizer.unk is not None and self.tokenizer.unk in ids:
+            raise ValueError(f"{messages.shown(shown)} has a character that the tokenizer does not know")
+        return ids
 
     def _ids(self, ids: Any) -> list[int]:
         size = self.tokenizer.vocabulary
