@@ -54,6 +54,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "intellect_2": ({}, {"dual": 1.1}),
     "kl_cov": ({"share": 0.1},),
     "kpop": ({}, {"bound": 0.005}),
+    "kto": ({}, {"beta": 0.5, "desirable": 1.3, "undesirable": 0.7, "threshold": 0.3}),
     "longwriter_zero": (WEIGHTS,),
     "luffy": ({"length": 6},),
     "m2po": ({}, {"tau": 0.005}),
@@ -68,6 +69,8 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "stable_reinforce": ({}, {"sigmas": 1.0}),
     "tis": ({}, {"cap": 1.05}),
     "train_long_think_short": ({"budget": 4.0},),
+    "awac": ({}, {"beta": 0.4}),
+    "awr": ({}, {"beta": 0.2, "cap": 2.0}),
     "ulorl": ({}, {"entropy": 2.0}),
     "vapo": ({}, {"alpha": 1.0}),
     "vl_cogito": ({"limit": 4},),
@@ -94,7 +97,7 @@ few = pytest.mark.default_tier(
 )
 
 # recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
-ORDERED = {"dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
+ORDERED = {"simpo", "orpo", "dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
 
 
 def recipe(name, i=0):

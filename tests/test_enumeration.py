@@ -43,6 +43,31 @@ def verifree():
     return advantages(np.where(np.arange(3) == 2, r[:, None, None], centred))
 
 
+HALF = (REWARD[:, None] - REWARD[None]) / 2
+MORE = (REWARD[:, None] > REWARD[None]) * 1.0
+TOTAL = LOGP.sum(axis=1)
+GAP = TOTAL[:, None] - TOTAL[None]
+
+
+def antisymmetric(x):
+    return x - x.T
+
+
+def kto(beta):
+    """3 times E of the slope; z is the batch's mean Delta of the other kind, each sequence as often as another."""
+    z = [max(0.0, DELTA[REWARD == kind].mean()) for kind in (0.0, 1.0)]
+    x = sigmoid(beta * (DELTA - np.where(REWARD > 0, z[0], z[1])))
+    return 3 * contract((P * np.where(REWARD > 0, 1, -1) * beta * x * (1 - x))[:, None] * FULL)
+
+
+def orpo(coefficient):
+    """3 / m times E of grad m_w + coefficient sigmoid(-g) (grad m_w / (1 - e^m_w) - grad m_l / (1 - e^m_l))."""
+    mean = TOTAL / 3
+    odds, slope = mean - np.log(1 - np.exp(mean)), 1 / (1 - np.exp(mean))
+    pull = coefficient * MORE * sigmoid(odds[None] - odds[:, None])
+    return 3 / m * 2 * advantages((MORE + pull * slope[:, None] - (pull * slope[None]).T) / 3)
+
+
 def same(direction, *names):
     return dict.fromkeys(names, direction)
 
@@ -128,6 +153,12 @@ EXPECTED = {
     "dpo_length_normalised": pairs(lambda h: 5 / 3 * sigmoid(-5 / 3 * h)),
     "step_apo": pairs(lambda h: 0.1 * sigmoid(0.3 - 0.1 * h)),  # V' = 0.3 r
     "ipo": pairs(lambda h: 2 * (5 - h)),
+    # stored rows: weights exp(+-1/2) of a mixed pair, 1 of others; kto: slope beta sigmoid'(beta (Delta - z))
+    "awr": advantages(np.exp(HALF)),
+    "awac": advantages(np.exp(HALF) / np.exp(HALF).mean()),
+    "kto": kto(0.1),
+    "simpo": 3 / m * 2 * advantages(antisymmetric(MORE * 2 / 3 * sigmoid(1 - 2 / 3 * GAP))),
+    "orpo": orpo(0.1),
     "p3o": 3 * (J - 0.05 * KL),  # a loss of rows: 3 times (r1 - r2) grad(logp1 - logp2) / 2
     # by definition
     **{"lens": lens(), "tempo": tempo(), "verifree": verifree()},

@@ -14,7 +14,7 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import effects, schema
+from rljax.config import effects, schema, stored
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.host import profiles
@@ -25,6 +25,7 @@ from rljax.run import sinks
 from rljax.training import optimizers
 from rljax.training.config import PhaseConfig
 from rljax.training.phases import Phase
+from rljax.transforms.source import files
 
 _SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
 
@@ -113,10 +114,13 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
 
 
 def code(config: schema.ConfigDict) -> dict[str, str]:
-    """Return digests of the modules outside rljax that a config reaches, see ``reached``. Raises as ``phases``."""
+    """Return digests of the modules outside rljax that a config reaches and of its files of stored rows.
+
+    See ``reached``. Raises as ``phases``, and ValueError if a file of stored rows cannot be read.
+    """
     with reached.recording() as modules:
-        phases(config)
-    return reached.digests(modules)
+        resolved = phases(config)
+    return reached.digests(modules) | stored.digests(resolved)
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
@@ -170,8 +174,7 @@ def _phase(
         run["seam"] = {}  # the seams of the run edit the algorithm of the run
     chosen = settings.build(schema.Config, _merged(run, changes))
     algorithm = _algorithm(chosen, name, changes)
-    if algorithm.source.origin == "demonstrations" and "samples" not in changes.get("batch", {}):
-        chosen = dataclasses.replace(chosen, batch=dataclasses.replace(chosen.batch, samples=1))
+    chosen = stored.grouped(chosen, algorithm, changes, name)
     field = f"config.phase.{name}"
     if chosen.task not in tasks:
         where = f"{field}.task" if "task" in changes else "config.task"
@@ -274,11 +277,14 @@ def _longest(task: environments.Task) -> tuple[str, float]:
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
     """Check that task and source supply the arrays that the algorithm reads."""
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
-    supplied = supplies.supplies(task)
-    missing, unsupplied = inputs.missing_parts(algorithm, task.parts), inputs.unsupplied(algorithm, supplied)
+    read = isinstance(algorithm.source, files.Stored)
+    if read and worlds.in_turns(task):
+        raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and task {task.name!r} is a world.")
+    supplied = frozenset() if read else supplies.supplies(task)
+    parts, reporter = (algorithm.source.parts, algorithm.source.spec) if read else (task.parts, f"task {task.name!r}")
+    missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)
     if missing:
-        reported = ", ".join(task.parts) or "none"
-        raise ValueError(f"{where} reads parts[{missing[0]!r}]; task {task.name!r} reports {reported}.")
+        raise ValueError(f"{where} reads parts[{missing[0]!r}]; {reporter} reports {', '.join(parts) or 'none'}.")
     if unsupplied:
         given = f" supplies {', '.join(sorted(supplied))}" if supplied else " supplies none of what worlds do"
         raise ValueError(
@@ -354,7 +360,7 @@ def _check_split(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
 def _check_lanes(chosen: schema.Config, algorithm: types.Algorithm, o: types.Objective, name: str) -> None:
     """Check that algorithm, source and attention support packed rows."""
     lanes, samples, whole = chosen.learner.lanes, chosen.batch.samples, interpreter.objective_needs(o).whole
-    if not lanes or algorithm.source.origin != "policy":
+    if not lanes or algorithm.source.origin == "demonstrations":
         return
     where = f"config.learner.lanes={lanes} (phase {name!r})"
     if not chosen.learner.share_prompt or lanes > samples:

@@ -72,7 +72,8 @@ def pairs(
     return chosen, rejected
 
 
-def _encoded(tokenizer: tokenizers.Tokenizer, exchange: exchanges.Exchange) -> tuple[list[int], list[int]]:
+def encoded(tokenizer: tokenizers.Tokenizer, exchange: exchanges.Exchange) -> tuple[list[int], list[int]]:
+    """Return the ids of a prompt and of its completion, which ends with a stop token."""
     prompt, completion = exchange
     if not isinstance(prompt, str):
         return tokenizers.exchange(tokenizer, prompt, completion)
@@ -91,13 +92,13 @@ def _tokens(
     long: list[int] = []
     for index, row in enumerate(source):
         try:
-            encoded = [_encoded(tokenizer, exchange) for exchange in read(row)]
+            ids = [encoded(tokenizer, exchange) for exchange in read(row)]
         except ValueError as error:
             raise ValueError(f"{source.where(index)}: {error}") from None
-        if any(len(prompt) > prompt_length or len(ids) > completion_length for prompt, ids in encoded):
+        if any(len(prompt) > prompt_length or len(completion) > completion_length for prompt, completion in ids):
             long.append(index)
         else:
-            kept.append((index, encoded))
+            kept.append((index, ids))
     if long:
         lengths = f"prompt_length={prompt_length} or completion_length={completion_length}"
         text = f"{len(long):,} of {len(source):,} rows are longer than {lengths}, the first {source.where(long[0])}"

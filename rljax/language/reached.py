@@ -76,7 +76,8 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Return a line for each file in which two results of ``digests`` differ."""
     pairs = {file: (old.get(file, "none")[:8], new.get(file, "none")[:8]) for file in sorted({*old, *new})}
-    return [f"code of {file}: {a} -> {b}" for file, (a, b) in pairs.items() if a != b]
+    kinds = {file: "code" if file.endswith(".py") else "content" for file in pairs}  # data too, see ``config.stored``
+    return [f"{kinds[file]} of {file}: {a} -> {b}" for file, (a, b) in pairs.items() if a != b]
 
 
 def _of_user(path: pathlib.Path) -> bool:

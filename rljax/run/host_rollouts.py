@@ -60,11 +60,11 @@ def local_rows(
     Returns:
       The rows of this process.
     """
-    place, arrays = processes.local_rows((index, token, mask), _layout(mesh, token.shape[0]))
+    place, arrays = processes.local_rows((index, token, mask), layout(mesh, token.shape[0]))
     return Rows(first + place, *arrays)
 
 
-def _layout(mesh: jax.sharding.Mesh, rows: int) -> jax.sharding.NamedSharding:
+def layout(mesh: jax.sharding.Mesh, rows: int) -> jax.sharding.NamedSharding:
     """Return the sharding of a number of rows: split, or replicated if they do not divide over the mesh."""
     split = sharding.batch_sharding(mesh)
     parts = mesh.size // split.shard_shape((mesh.size,))[0]
@@ -226,9 +226,9 @@ def prompts(
     """
     if not task.host:
         return task.prompts(jnp.asarray(index), split)
-    layout = _layout(mesh, index.size)
+    split_by = layout(mesh, index.size)
     read: Any = task.prompts  # its arguments are NumPy arrays for a host task
-    return processes.global_rows(lambda rows: read(index[rows], split), index.size, layout)
+    return processes.global_rows(lambda rows: read(index[rows], split), index.size, split_by)
 
 
 def rollout(
@@ -317,7 +317,7 @@ def _solutions(program: programs.Program, setup: programs.Setup, number: int, in
         asked: Any = index[rows]  # NumPy for a host task
         return jax.device_get(rollouts.solutions(setup, jnp.asarray(number), asked, program.key))
 
-    return processes.global_rows(read, index.size, _layout(program.mesh, index.size))
+    return processes.global_rows(read, index.size, layout(program.mesh, index.size))
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
@@ -350,4 +350,4 @@ def demonstrated(
         batch = rollouts.demonstrate(step.setup, jnp.asarray(number), place, prompts, program.key)
         return jax.device_get(batch.replace(episode=rows.astype(np.int32)))
 
-    return processes.global_rows(read, index.size, _layout(program.mesh, index.size))
+    return processes.global_rows(read, index.size, layout(program.mesh, index.size))

@@ -10,12 +10,23 @@ from typing import Any
 import jax
 
 from rljax import types
-from rljax.config import resolve, schema
+from rljax.config import resolve, schema, stored
 from rljax.data import tokenizers
 from rljax.environments import worlds
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes, profiles, workdirs
-from rljax.run import evaluate, events, forks, host_rollouts, host_worlds, identity, plots, programs, session
+from rljax.run import (
+    evaluate,
+    events,
+    forks,
+    host_rollouts,
+    host_worlds,
+    identity,
+    plots,
+    programs,
+    session,
+    stored_rows,
+)
 from rljax.training import steps
 
 RESUMABLE = os.EX_TEMPFAIL
@@ -71,6 +82,11 @@ def _advance(run: session.Session, step: steps.Step, state: types.TrainState, wo
     if step.fused is not None:
         with run.clock.spent("dispatch"):
             return step.fused(state, run.program.key)
+    if step.setup.stored is not None:
+        with run.clock.spent("rollout"):
+            rows = stored_rows.rollout(run.program, step, state)
+        with run.clock.spent("dispatch"):
+            return step.update(state, rows, run.program.key)
     chunks, waited = step.setup.settings.verifier.chunks, workers.waited
     with run.clock.spent("update"):
         jax.block_until_ready(state.step)  # the rollout would wait for it and count the time
@@ -198,6 +214,8 @@ def train(
             if run.step == phase.first:
                 state = step.begin(state, program.key, run.initial() if state is None else None)
             assert state is not None
+            if step.setup.stored is not None:
+                stored_rows.complete(step, state, phase.first, directory, stored.digest(phase))
             state = _phase(run, number, step, state, workers[number], stopping)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)

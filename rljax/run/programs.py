@@ -15,12 +15,13 @@ import jax
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
 from rljax.config import resolve, schema
-from rljax.data import tokenizers
+from rljax.data import stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.host import backends
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, optimizers, phases, sharding, steps
+from rljax.transforms.source import files
 
 Phase = phases.Phase[schema.Config]
 Setup = phases.Setup[schema.Config]
@@ -40,6 +41,7 @@ class Program:
     tokenizer: tokenizers.Tokenizer
     tasks: tuple[environments.Task, ...]  # of each phase, bound to the tokenizer
     mesh: jax.sharding.Mesh
+    stored: tuple[stored_groups.Groups | None, ...]  # of each phase whose source reads files
 
     @property
     def key(self) -> types.Key:
@@ -80,13 +82,17 @@ class Program:
     @functools.cached_property
     def setups(self) -> tuple[Setup, ...]:
         """Each phase on devices."""
-        tasks = list(dict.fromkeys(p.settings.task for p in self.phases))
+        drawn = [
+            p.settings.task if groups is None else (groups.file, groups.token.shape)
+            for p, groups in zip(self.phases, self.stored, strict=True)
+        ]
+        names = list(dict.fromkeys(drawn))
         return tuple(
-            self._setup(phase, task, tasks.index(phase.settings.task), len(tasks))
-            for phase, task in zip(self.phases, self.tasks, strict=True)
+            self._setup(number, cursor=names.index(name), cursors=len(names)) for number, name in enumerate(drawn)
         )
 
-    def _setup(self, phase: Phase, task: environments.Task, cursor: int, cursors: int) -> Setup:
+    def _setup(self, number: int, cursor: int, cursors: int) -> Setup:
+        phase, task = self.phases[number], self.tasks[number]
         policy = self.model("policy", phase)
         modules = [m for m in phase.modules if m != "policy" and not (m == "value" and self._shared)]
         return phases.Setup(
@@ -98,6 +104,7 @@ class Program:
             mesh=self.mesh,
             cursor=cursor,
             cursors=cursors,
+            stored=self.stored[number],
         )
 
     @functools.cached_property
@@ -171,7 +178,8 @@ def build(
         if phase.settings.task not in bound:
             bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
     tasks = tuple(bound[p.settings.task] for p in resolved)
-    program = Program(config, settings, resolved, tokenizer, tasks, mesh)
+    stored = tuple(_stored(phase, task, tokenizer) for phase, task in zip(resolved, tasks, strict=True))
+    program = Program(config, settings, resolved, tokenizer, tasks, mesh, stored)
     if settings.model.weights:
         weights.check(settings.model.weights, program.policy.architecture)
     for setup in program.setups:
@@ -180,6 +188,27 @@ def build(
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program
+
+
+def _stored(phase: Phase, task: environments.Task, tokenizer: tokenizers.Tokenizer) -> stored_groups.Groups | None:
+    """Read and check the files of a phase's source, if it has any."""
+    source = phase.algorithm.source
+    if not isinstance(source, files.Stored):
+        return None
+    reader = stored_groups.Reader(
+        kind=source.kind,
+        tokenizer=tokenizer,
+        prompt_length=task.prompt_length,
+        completion_length=task.completion_length,
+        samples=phase.settings.batch.samples,
+        overlong=source.overlong,
+        parts=source.parts,
+        megabytes=source.megabytes,
+    )
+    try:
+        return reader.read(source.file)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
 
 
 def work(setup: phases.Setup) -> list[str]:
@@ -200,7 +229,8 @@ def work(setup: phases.Setup) -> list[str]:
 def remarks(step: steps.Step) -> list[str]:
     """Return what a user should know of a phase before it runs."""
     phase = step.setup.phase
-    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
+    stored = [] if step.setup.stored is None else [f"stored rows: {step.setup.stored.describe()}"]
+    return [*phase.warnings, *(f"note: {note}" for note in (*stored, *step.notes, *phase.notes))]
 
 
 def make_tokenizer(settings: schema.Config, resolved: Sequence[Phase]) -> tokenizers.Tokenizer:

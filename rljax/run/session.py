@@ -186,10 +186,12 @@ class Session(contextlib.AbstractContextManager):
                 )
 
     def announce(self) -> None:
-        """Print which settings have no effect in the phases to come; notes on defaults are in algorithm.txt."""
+        """Print idle settings of the phases to come and the size of stored rows; algorithm.txt notes defaults."""
         for step in self.program.steps:
             if self.step < step.setup.phase.last:
-                self._warn(*step.setup.phase.warnings, *(f"note: {note}" for note in step.notes))
+                stored = step.setup.stored
+                lines = () if stored is None else (f"stored rows: {stored.describe()}",)
+                self._warn(*step.setup.phase.warnings, *(f"note: {note}" for note in (*lines, *step.notes)))
 
     def _warn(self, *texts: str) -> None:
         if texts and processes.leader():

@@ -10,7 +10,7 @@ from rljax.algorithms import interpreter
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.language import errors
-from rljax.training import passes, phases, play, rollouts, updates, world_checks
+from rljax.training import passes, phases, play, rollouts, stored, updates, world_checks
 from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
 from rljax.transforms.source import groups
@@ -82,6 +82,8 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     """Return the rows of a step before the update, as ``steps.make_step`` makes them, without a model."""
     if setup.world is not None:
         world_checks.check(setup.world, jax.eval_shape(lambda: key))
+    if setup.stored is not None:
+        return stored.example(setup, setup.prompts * setup.algorithm.source.oversample)
     prompts = _prompts(setup, setup.prompts * setup.algorithm.source.oversample)
     zero, position = jnp.zeros((), jnp.int32), prompts.index
     demonstrated = setup.algorithm.source.origin == "demonstrations"

@@ -10,7 +10,7 @@ import optax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
-from rljax.data import shuffle
+from rljax.data import shuffle, stored_groups
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
@@ -99,7 +99,8 @@ class Setup(Generic[S]):
     ends: sampling.Ends
     mesh: jax.sharding.Mesh
     cursor: int = 0  # index of the task's cursor in ``TrainState.cursor``
-    cursors: int = 1  # number of tasks in the run
+    cursors: int = 1  # number of tasks and stored files in the run
+    stored: stored_groups.Groups | None = None  # of a source that reads files
 
     @property
     def settings(self) -> S:
@@ -147,6 +148,11 @@ class Setup(Generic[S]):
         return self.prompts * self.samples
 
     @property
+    def size(self) -> int:
+        """Prompts that are drawn from: those of the training split, or the stored groups."""
+        return self.task.size("train") if self.stored is None else len(self.stored)
+
+    @property
     def edits(self) -> int:
         """Edited prompts of a second pass; 0: the source has none."""
         source = self.algorithm.source
@@ -169,14 +175,14 @@ class Setup(Generic[S]):
 
     @property
     def temperature(self) -> float:
-        """Temperature of all log-probs; 1 for demonstrations."""
+        """Temperature of all log-probs; 1 for demonstrations and stored rows."""
         return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
 
     def problems(self, key: types.Key) -> types.Problems:
         """Return the training prompts as the source sees them; ``key`` is the run's root key."""
         domain, tokenizer = getattr(self.task, "domain", None), getattr(self.task, "tokenizer", None)
 
-        size = self.task.size("train")
+        size = self.size
 
         def encode(text: str) -> list[int]:
             if text and tokenizer is None:
@@ -188,7 +194,9 @@ class Setup(Generic[S]):
         return types.Problems(
             size=size,
             domains=getattr(self.task, "domains", 1),
-            domain=jnp.zeros_like if domain is None else lambda index: domain(index, "train"),
+            domain=jnp.zeros_like
+            if domain is None or self.stored is not None
+            else lambda index: domain(index, "train"),
             encode=encode,
             shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
         )
@@ -213,7 +221,7 @@ class Setup(Generic[S]):
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         source = self.algorithm.source
-        whole = source.origin == "policy" and rows % self.samples == 0 and not source.uneven
+        whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven
         whole &= source.again is None or source.again.plain  # else rows of a prompt may be trained under several
         whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0

@@ -10,7 +10,7 @@ from rljax import environments, sampling, types
 from rljax.data import shuffle
 from rljax.environments import worlds
 from rljax.sampling import conversation, dialogue
-from rljax.training import passes, phases, play
+from rljax.training import passes, phases, play, stored
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 from rljax.transforms.source import groups
@@ -31,7 +31,7 @@ def next_prompts(setup: phases.Setup, state: types.TrainState, key: types.Key) -
     """
     source = setup.algorithm.source
     position = state.cursor[setup.cursor] + jnp.arange(setup.prompts * source.oversample, dtype=jnp.int32)
-    size = setup.task.size("train")
+    size = setup.size
     epochs = jax.vmap(lambda e: jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, rows_lib.ORDER), e)))
     choice = types.Choice(shuffle.permute(position % size, size, epochs(position // size)))
     if source.choose is not None:
@@ -235,6 +235,8 @@ def example(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
     """
     count, length = setup.prompts * setup.algorithm.source.oversample, setup.task.prompt_length
     index, source = jnp.zeros((count,), jnp.int32), setup.algorithm.source
+    if source.origin == "stored":
+        return stored.example(setup, count)
     drawn = rows_lib.Drawn(index, index, index)
     prompts = types.Prompts(token=jnp.zeros((count, length), jnp.int32), mask=jnp.ones((count, length)), index=index)
     if source.origin == "demonstrations":

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rljax import environments, sampling, types
 from rljax.environments.worlds.host import task as host
 from rljax.sampling import segments
-from rljax.training import passes, phases, play, rollouts, sharding, states, updates
+from rljax.training import passes, phases, play, rollouts, sharding, states, stored, updates
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 
@@ -163,8 +163,15 @@ class _Drive:
         assert source.again is not None
         return source.again.merge(rollout, second, edit)
 
+    @functools.cached_property
+    def next_prompts(self) -> Callable[[types.TrainState, types.Key], rows_lib.Drawn]:
+        return jax.jit(functools.partial(rollouts.next_prompts, self.setup))
+
     def rollout(self, state: types.TrainState, key: types.Key) -> types.Rollout:
         source = self.setup.algorithm.source
+        if self.setup.stored is not None:
+            drawn = jax.device_get(self.next_prompts(state, key))
+            return stored.rows(self.setup, drawn.position, drawn.index)
         if source.segment:
             return self.judge(rollouts.resumed(self.setup, state, key))
         drawn = rollouts.next_prompts(self.setup, state, key)
@@ -199,7 +206,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     start = functools.partial(states.begin, setup, carried)
     shape = jax.eval_shape(start, last, jax.random.key(0))
     layout = states.layout(setup, shape)
-    device = not setup.task.host
+    device = not setup.task.host and setup.stored is None
     demonstrated = setup.algorithm.source.origin == "demonstrations"
     drive = _Drive(setup)
 
@@ -214,7 +221,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     return Step(
         setup=setup,
         begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
-        next_prompts=jax.jit(functools.partial(rollouts.next_prompts, setup)),
+        next_prompts=drive.next_prompts,
         rollout=jax.jit(drive.rollout) if device else drive.rollout,
         sample=jax.jit(drive.sample) if traced else drive.sample,
         edit=jax.jit(drive.edit),

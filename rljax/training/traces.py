@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.training import rollouts, sharding, steps
+from rljax.training import rollouts, sharding, steps, stored
 from rljax.training import rows as rows_lib
 
 _KEY = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
@@ -55,6 +55,9 @@ def _arguments(step: steps.Step) -> tuple[Any, ...]:
 def rows(step: steps.Step) -> types.Rollout:
     """Return the abstract rows of a step, with verdicts."""
     setup = step.setup
+    if setup.stored is not None:
+        count = setup.prompts * setup.algorithm.source.oversample
+        return _by_rows(step, jax.eval_shape(lambda: stored.example(setup, count)))
 
     def sample(params: types.Tree, number: types.Array, position: types.Array, prompts: types.Prompts, key: types.Key):
         if hasattr(step.sample, "trace"):

@@ -86,7 +86,7 @@ def _row(
     """Return what a record says of a row as a whole. The prompt of a world depends on the episode and the seat."""
     assert rows.index is not None
     index, context = int(rows.index[i]), rows.context
-    if world and context is not None:
+    if (world or setup.stored is not None) and context is not None:
         prompt = decode(np.asarray(context.token[i])[np.asarray(context.mask[i]) > 0].tolist())
     else:
         prompt = setup.task.text(index, "train")

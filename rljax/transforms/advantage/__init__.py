@@ -34,10 +34,12 @@ from rljax.transforms.advantage.credit import (
 )
 from rljax.transforms.advantage.normalise import (
     binarise,
+    boltzmann,
     center_by,
     center_by_group,
     clamp,
     drop_outliers,
+    exponential,
     positive_part,
     scale_by,
     scale_by_batch,

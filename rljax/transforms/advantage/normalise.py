@@ -224,6 +224,30 @@ def binarise(r, threshold: types.Number = 0.0):
 
 
 @define.advantage
+def exponential(r, beta: types.Positive = 1.0, cap: types.Positive = 20.0):
+    """Weigh by the exponential of the advantage: min(exp(A / beta), cap), above 0 on bad rows too.
+
+    Source: AWR (arXiv 1910.00177, eq. 12), whose weights are truncated at ``cap``. As beta goes to 0 with A <= 0 it is
+    the cloning of the best rows, as beta goes to infinity of all.
+    """
+    return jnp.minimum(jnp.exp(jnp.minimum(current(r) / beta, 80.0)), cap)
+
+
+@define.advantage
+def boltzmann(r, beta: types.Positive = 1.0):
+    """Weigh by the exponential of the advantage, mean 1 over the rows that count: N softmax(A / beta).
+
+    Source: AWAC (arXiv 2006.09359, eq. 13), normalized over the batch as in its release. A row's advantage is the mean
+    over its tokens.
+    """
+    counts = (ops.valid_rows(r) > 0) & jnp.any(r.mask > 0, axis=1)
+    a = jnp.where(counts, ops.row_mean(current(r), r.mask)[:, 0] / beta, -jnp.inf)
+    a = a - jnp.max(jnp.where(counts, a, -1e30))
+    weight = jnp.where(counts, jnp.exp(a), 0.0)
+    return (weight * jnp.sum(counts) / jnp.maximum(jnp.sum(weight), 1e-30))[:, None] * r.mask
+
+
+@define.advantage
 def positive_part(r):
     """Keep what is better than its baseline: max(A, 0). A-LoL (arXiv 2305.14718)."""
     return jnp.maximum(current(r), 0.0)

@@ -29,15 +29,17 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
+``files.py``          rows of files, which no policy samples
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
 ====================  ===================================================================
 """
 
+from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.memory import replay
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 
-__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "task"]
+__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "stored", "task"]

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from rljax import types
+from rljax.transforms.source import files
 
 
 def _name(piece: types.Source) -> str:
@@ -46,6 +47,9 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
     other = _only(pieces, lambda p: p.origin != "policy", "both say where the rows come from")
     if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
         raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
+    sampled = [p for p in (flying, passing, heading, guiding) if p is not None] + [p for p in pieces if p.uneven]
+    if isinstance(other, files.Stored) and sampled:
+        raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
     places = math.prod(p.oversample for p in pieces)
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
@@ -66,7 +70,8 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
     again = None
     if passing is not None and passing.again is not None:
         again = dataclasses.replace(passing.again, edit=_within(passing, passing.again.edit))
-    return types.Source(
+    return dataclasses.replace(
+        other if isinstance(other, files.Stored) else types.Source(),
         origin="policy" if other is None else other.origin,
         demonstrated=0 if guiding is None else guiding.demonstrated,
         off_policy=any(p.off_policy for p in pieces),

@@ -5,10 +5,18 @@ loss is written on each of its tokens, so that ``reduce.mean_over_rows`` counts 
 one chain add up. At ratio 1 all but the regressions and likelihoods have REINFORCE's gradient.
 """
 
-from rljax.transforms.surrogate.pair import pairwise_clip, preference, reward_difference, squared_preference
+from rljax.transforms.surrogate.pair import (
+    length_normalised_preference,
+    odds_ratio,
+    pairwise_clip,
+    preference,
+    reward_difference,
+    squared_preference,
+)
 from rljax.transforms.surrogate.row import (
     geometric_mean,
     group_variance,
+    kahneman_tversky,
     mirror_descent,
     reference_regression,
     scaled_mirror_descent,

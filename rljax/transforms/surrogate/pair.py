@@ -89,3 +89,26 @@ def reward_difference(loss, r, s, beta: types.Positive = 0.1, limit: types.Posit
     delta = delta if limit is None else jnp.clip(delta, -limit, limit)
     margin = ops.extra(r, "margin")[:, None]
     return (margin - beta * _margin(delta, r)) ** 2 * jnp.ones_like(r.mask)
+
+
+@define.surrogate(needs=PAIR)
+def length_normalised_preference(loss, r, s, beta: types.Positive = 2.0, margin: types.NonNegative = 1.0):
+    """Prefer the better row by its mean log-prob, without a reference: -log sigmoid(beta h - margin).
+
+    h = sum_w logp / |y_w| - sum_l logp / |y_l|. Source: SimPO (arXiv 2405.14734, eq. 6).
+    """
+    x = beta * _margin(ops.row_mean(s.logp, r.mask), r) - margin
+    return -jax.nn.log_sigmoid(x) * jnp.ones_like(r.mask), {"preferred": jnp.where(x > 0, jnp.ones_like(r.mask), 0.0)}
+
+
+@define.surrogate(needs=PAIR)
+def odds_ratio(loss, r, s, coefficient: types.NonNegative = 0.1):
+    """Fit the better row, and prefer it by its odds: -m_w - coefficient log sigmoid(log odds_w - log odds_l).
+
+    m = sum logp / |y|, odds = exp(m) / (1 - exp(m)). Source: ORPO (arXiv 2403.07691, eq. 6).
+    """
+    mean = jnp.minimum(ops.row_mean(s.logp, r.mask), -1e-6)  # of certain rows the odds are infinite
+    odds = mean - jnp.log(-jnp.expm1(mean))
+    better = jnp.where(_preference(r) > 0, mean[:, 0], 0.0)
+    fit = -ops.segment_total(better, r.group)[:, None]
+    return (fit - coefficient * jax.nn.log_sigmoid(_margin(odds, r))) * jnp.ones_like(r.mask)

@@ -1,11 +1,13 @@
 """Surrogates of whole rows: the loss of a row is written on each of its tokens."""
 
+import functools
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, idle, ops
+from rljax.transforms import define, idle, ops, trajectories
 from rljax.transforms.surrogate import token
 
 GROUP = types.Needs(whole="group")
@@ -106,3 +108,43 @@ def trajectory_balance(loss, r, s, beta: types.Positive = 15.0, cap: types.Posit
     per_token = ops.row_mean(to_reference(r, s), r.mask)
     product = jnp.exp(jnp.minimum(ops.row_sum(token.log_ratio(loss), r.mask), jnp.log(cap)))
     return _on_tokens(token.sg(product) * (normaliser + per_token - beta * _row_advantage(r)) ** 2, r)
+
+
+def _desirable(r: types.Rollout, threshold):
+    return trajectories.total(r) > threshold
+
+
+def _shift(r: types.Rollout, s: types.Scores, a):
+    """Return z of each row: the mean log-ratio, at least 0, of the rows of the other kind."""
+    delta = ops.row_sum(to_reference(r, s), r.mask)[:, 0]
+    counts, good = ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1), _desirable(r, a["threshold"])
+    of_good = jnp.maximum(ops.masked_mean(delta, counts * good), 0.0)
+    of_bad = jnp.maximum(ops.masked_mean(delta, counts * ~good), 0.0)
+    return jnp.where(good, of_bad, of_good)
+
+
+@define.surrogate(
+    needs=types.Needs(reference=True),
+    statistics=lambda a: (
+        define.statistic("shift", functools.partial(_shift, a=a), types.Needs(live=True, reference=True)),
+    ),
+)
+def kahneman_tversky(
+    loss,
+    r,
+    s,
+    beta: types.Positive = 0.1,
+    desirable: types.NonNegative = 1.0,
+    undesirable: types.NonNegative = 1.0,
+    threshold: types.Number = 0.0,
+):
+    """Value rows one by one: desirable (1 - sigmoid(beta (Delta - z))), undesirable (1 - sigmoid(beta (z - Delta))).
+
+    Delta = sum_t log(pi / ref); rows whose reward is above ``threshold`` are desirable. z, which has no gradient, is
+    the mean Delta of the minibatch's rows of the other kind, at least 0, as in the paired loss of the first release;
+    the paper estimates it from completions of other prompts. Source: KTO (arXiv 2402.01306, eq. 8).
+    """
+    gap = beta * (ops.row_sum(to_reference(r, s), r.mask) - ops.extra(r, "shift")[:, None])
+    good = _desirable(r, threshold)[:, None]
+    value = jnp.where(good, desirable * (1.0 - jax.nn.sigmoid(gap)), undesirable * (1.0 - jax.nn.sigmoid(-gap)))
+    return _on_tokens(value, r)

@@ -1,0 +1,267 @@
+"""Groups of stored rows: pairs, rows with rewards and demonstrations of files, for training.
+
+All are read, checked and written as tokens at once; ``Groups.size`` bytes of the host's memory hold them.
+"""
+
+import dataclasses
+import hashlib
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rljax.data import rows, storage, stored, tokenizers
+from rljax.data.rows import exchanges, files
+from rljax.language import messages
+
+Kind = Literal["pairs", "rows", "demonstrations"]
+_CHUNK = 1 << 26  # bytes of a file that are read at a time
+
+
+class RemainderWarning(UserWarning):
+    """Rows are left out because their prompt has too few to fill a group."""
+
+
+@dataclasses.dataclass(eq=False)
+class Groups:
+    """N groups of G rows; the rows of a group have one prompt."""
+
+    file: str
+    prompt: np.ndarray  # [N, L] int32, left-padded
+    prompt_length: np.ndarray  # [N] int32
+    token: np.ndarray  # [N, G, T] int32, right-padded
+    length: np.ndarray  # [N, G] int32
+    stopped: np.ndarray  # [N, G] bool, whether the last token is a stop token
+    reward: np.ndarray  # [N, G] float32
+    parts: dict[str, np.ndarray]  # [N, G] float32 each
+    behaviour_logp: np.ndarray | None  # [N, G, T] float32, nats; None: not in the file
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.prompt)
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        arrays = (self.prompt, self.prompt_length, self.token, self.length, self.stopped, self.reward)
+        logp = 0 if self.behaviour_logp is None else self.behaviour_logp.nbytes
+        return sum(x.nbytes for x in (*arrays, *self.parts.values())) + logp
+
+    def describe(self) -> str:
+        """Return one line for the user."""
+        count, each = self.length.shape
+        rest = "" if self.behaviour_logp is not None else ", without behaviour log-probs"
+        rows_of = f"{count * each:,} rows in {count:,} groups of {each}"
+        return f"{self.file}: {rows_of}{rest}; {self.size / 1e6:.1f} MB on the host"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    prompt: tuple[int, ...]
+    token: list[int]
+    reward: float
+    parts: tuple[float, ...]
+    logp: list[float] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """How the rows of a file become groups."""
+
+    kind: Kind
+    tokenizer: tokenizers.Tokenizer
+    prompt_length: int  # L
+    completion_length: int  # T
+    samples: int = 1  # G, of kind "rows"; pairs have 2, demonstrations 1
+    overlong: stored.Overlong = "error"
+    parts: tuple[str, ...] = ()
+    megabytes: int = 4096
+
+    @property
+    def each(self) -> int:
+        """Rows of a group."""
+        return {"pairs": 2, "demonstrations": 1, "rows": self.samples}[self.kind]
+
+    def read(self, file: str) -> Groups:
+        """Return the groups of a file, in its order.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: a row has another shape, or there are too many or too few; names the file and the line.
+        """
+        source = rows.read(file)
+        self._check_memory(file, source)
+        kept, long, seen = [], [], {}
+        for index, row in enumerate(source):
+            try:
+                _check_id(row, index, seen, source)
+                group = self._pair(row) if self.kind == "pairs" else [self._row(row)]
+            except ValueError as error:
+                raise ValueError(f"{source.where(index)}: {error}") from None
+            few = all(len(r.prompt) <= self.prompt_length and len(r.token) <= self.completion_length for r in group)
+            (kept if few else long).append((index, group))
+        if long:
+            self._warn_overlong(source, [index for index, _ in long], len(kept))
+        _check_logp(source, kept)
+        return self._stacked(file, self._grouped(file, [group for _, group in kept]))
+
+    def _check_memory(self, file: str, source: rows.Rows) -> None:
+        """Refuse a file whose rows would take too much memory, before they become tokens."""
+        row = 4 * (self.completion_length * (2 if self._has_logp(source) else 1) + 4 + len(self.parts))
+        bytes_of = len(source) * (row * (2 if self.kind == "pairs" else 1) + 4 * self.prompt_length)
+        if bytes_of > self.megabytes * 1e6:
+            raise ValueError(
+                f"{file}: its {len(source):,} rows take {math.ceil(bytes_of / 1e6):,} MB on the host, more than "
+                f"megabytes={self.megabytes}"
+            )
+
+    def _has_logp(self, source: rows.Rows) -> bool:
+        return bool(source.columns().get("behaviour_logp"))
+
+    def _warn_overlong(self, source: rows.Rows, long: Sequence[int], kept: int) -> None:
+        limits = f"{self.prompt_length} tokens of a prompt or {self.completion_length} of a completion"
+        text = f"{len(long):,} of {len(source):,} rows are longer than {limits}, the first {source.where(long[0])}"
+        if self.overlong == "error" or not kept:
+            raise ValueError(f"{text}; set a task with larger lengths" + ("" if not kept else ", or overlong='drop'"))
+        warnings.warn(f"{text}; they are left out", stored.LengthWarning, stacklevel=3)
+
+    def _row(self, row: Mapping[str, Any]) -> _Row:
+        reward = 1.0 if self.kind == "demonstrations" else number(row, "reward")
+        ids = row.get("token")
+        if ids is None:
+            prompt, token = self._encoded(exchanges.demonstration(row))
+        else:
+            before, _ = exchanges.demonstration({"prompt": row.get("prompt"), "completion": "-"})
+            prompt, token = self._known(row, stored.encoded(self.tokenizer, (before, "-"))[0]), self._ids(ids)
+        logp = row.get("behaviour_logp")
+        if logp is not None:
+            logp = [_finite(x, "an element of 'behaviour_logp'") for x in _list(logp, "behaviour_logp")]
+            if len(logp) != len(token):
+                raise ValueError(f"'behaviour_logp' has {len(logp)} numbers for the {len(token)} tokens of the row")
+            if max(logp) > 0:
+                raise ValueError(f"'behaviour_logp' has {max(logp)}, expected log-probs of at most 0")
+        return _Row(tuple(prompt), token, reward, tuple(number(row, name) for name in self.parts), logp)
+
+    def _pair(self, row: Mapping[str, Any]) -> list[_Row]:
+        both = exchanges.pair(row)
+        if both[0] == both[1]:
+            raise ValueError("'chosen' and 'rejected' are equal")
+        parts = tuple(number(row, name) for name in self.parts)
+        encoded = [self._encoded(exchange) for exchange in both]
+        return [_Row(tuple(p), t, reward, parts, None) for (p, t), reward in zip(encoded, (1.0, 0.0), strict=True)]
+
+    def _encoded(self, exchange: exchanges.Exchange) -> tuple[list[int], list[int]]:
+        prompt, token = stored.encoded(self.tokenizer, exchange)
+        return self._known(exchange, prompt), self._known(exchange, token)
+
+    def _known(self, shown: Any, ids: list[int]) -> list[int]:
+        """Return ids; ValueError if one stands for characters that the tokenizer does not know."""
+        if self.tokenizer.unk is not None and self.tokenizer.unk in ids:
+            raise ValueError(f"{messages.shown(shown)} has a character that the tokenizer does not know")
+        return ids
+
+    def _ids(self, ids: Any) -> list[int]:
+        size = self.tokenizer.vocabulary
+        for i in (listed := _list(ids, "token")):
+            if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < size:
+                raise ValueError(f"'token' has {messages.shown(i)}, expected ids from 0 to {size - 1}")
+        return listed
+
+    def _grouped(self, file: str, kept: list[list[_Row]]) -> list[list[_Row]]:
+        """Gather the rows of each prompt into groups; what does not fill one is left out."""
+        if self.kind != "rows" or not kept:
+            return kept
+        by_prompt: dict[tuple[int, ...], list[_Row]] = {}
+        for (row,) in kept:
+            by_prompt.setdefault(row.prompt, []).append(row)
+        each, groups = self.each, []
+        for same in by_prompt.values():
+            groups += [same[i : i + each] for i in range(0, len(same) - each + 1, each)]
+        left = len(kept) - len(groups) * each
+        if not groups:
+            raise ValueError(
+                f"{file}: no prompt has batch.samples={each} rows; the most is {max(map(len, by_prompt.values()))}"
+            )
+        if left:
+            text = f"{file}: {left:,} of {len(kept):,} rows do not fill a group of batch.samples={each} with one prompt"
+            warnings.warn(f"{text}; they are left out", RemainderWarning, stacklevel=3)
+        return groups
+
+    def _stacked(self, file: str, groups: list[list[_Row]]) -> Groups:
+        count, each, pad = len(groups), self.each, self.tokenizer.pad
+        flat = [row for group in groups for row in group]
+        prompt, seen = tokenizers.padded([g[0].prompt for g in groups], self.prompt_length, pad, left=True)
+        token, mask = tokenizers.padded([row.token for row in flat], self.completion_length, pad)
+        logp = None
+        if flat[0].logp is not None:
+            logp = np.zeros(token.shape, np.float32)
+            for place, row in zip(logp, flat, strict=True):
+                place[: len(row.token)] = row.logp
+            logp = logp.reshape(count, each, -1)
+        return Groups(
+            file=file,
+            prompt=prompt,
+            prompt_length=seen.sum(axis=1).astype(np.int32),
+            token=token.reshape(count, each, -1),
+            length=mask.sum(axis=1).astype(np.int32).reshape(count, each),
+            stopped=np.array([row.token[-1] in self.tokenizer.stop for row in flat]).reshape(count, each),
+            reward=np.array([row.reward for row in flat], np.float32).reshape(count, each),
+            parts={
+                name: np.array([row.parts[i] for row in flat], np.float32).reshape(count, each)
+                for i, name in enumerate(self.parts)
+            },
+            behaviour_logp=logp,
+        )
+
+
+def digest(file: str) -> str:
+    """Return the SHA-256 of the content of files; errors as ``rows.read``."""
+    whole = hashlib.sha256()
+    for name, _ in files.expand(file):
+        path = storage.path(name.removeprefix(files.TFDS))
+        folder = storage.is_dir(path)
+        for part in [path / n for n in sorted(storage.names(path))] if folder else [path]:
+            whole.update(str(part.name).encode())
+            for start in range(0, storage.size(part), _CHUNK):
+                whole.update(storage.read(part, start, start + _CHUNK))
+    return whole.hexdigest()
+
+
+def number(row: Mapping[str, Any], name: str) -> float:
+    """Return a number of a row; ValueError if it is absent, something else or not finite."""
+    if row.get(name) is None:
+        raise ValueError(f"no value in column {name!r}, expected a number")
+    return _finite(row[name], repr(name))
+
+
+def _finite(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{what} is {messages.shown(value)}, expected a finite number")
+    return float(value)
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if isinstance(value, str | Mapping) or not hasattr(value, "__len__") or not len(value):
+        raise ValueError(f"{name!r} is {messages.shown(value)}, expected a list with an element for each token")
+    return list(value)
+
+
+def _check_id(row: Mapping[str, Any], index: int, seen: dict[Any, int], source: rows.Rows) -> None:
+    """Refuse an "id" that an earlier row has."""
+    name = row.get("id")
+    if name is None:
+        return
+    if not isinstance(name, str | int):
+        raise ValueError(f"'id' is {messages.shown(name)}, expected a text or an integer")
+    if name in seen:
+        raise ValueError(f"'id' {name!r} is that of {source.where(seen[name])} too")
+    seen[name] = index
+
+
+def _check_logp(source: rows.Rows, kept: Sequence[tuple[int, list[_Row]]]) -> None:
+    """Refuse a file in which some rows have behaviour log-probs and others do not."""
+    without = [index for index, group in kept if group[0].logp is None]
+    if without and len(without) < len(kept):
+        raise ValueError(f"{source.where(without[0])}: no value in column 'behaviour_logp', which other rows have")

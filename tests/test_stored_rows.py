@@ -1,0 +1,333 @@
+"""Training on rows, pairs and demonstrations of files."""
+
+import functools
+import gzip
+import json
+import shutil
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import types
+from rljax.algorithms import interpreter
+from rljax.config import resolve
+from rljax.data import stored_groups, tokenizers
+from rljax.run import loop, programs, stored_rows
+from rljax.training import phases, rollouts, stored
+from rljax.transforms import source
+from rljax.transforms.source import chain
+from tests import tiny
+
+BYTES = tokenizers.make("bytes", [])
+PAIRS = [{"id": i, "prompt": f"{i}+0=", "chosen": str(i), "rejected": str(i + 3)} for i in range(9)]
+ROWS = [
+    {
+        "prompt": f"{i % 3}+1=",
+        "completion": str(i),
+        "reward": i / 8,
+        "prompt_value": 0.25,
+        "behaviour_logp": [-1.0, -0.5],
+    }
+    for i in range(9)
+]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def reader(kind="rows", **fields):
+    return stored_groups.Reader(kind, BYTES, **{"prompt_length": 6, "completion_length": 4, **fields})
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_a_pair_is_a_group_of_the_chosen_and_the_rejected_row(tmp_path):
+    groups = reader("pairs").read(write(tmp_path / "p.jsonl", PAIRS))
+    assert len(groups) == 9 and groups.token.shape == (9, 2, 4) and groups.behaviour_logp is None
+    np.testing.assert_array_equal(groups.reward, [[1.0, 0.0]] * 9)
+    assert BYTES.decode(groups.prompt[3].tolist()) == "3+0=" and groups.prompt[3, 0] == BYTES.pad
+    assert groups.token[3, 0, : groups.length[3, 0]].tolist() == [*BYTES.encode("3"), BYTES.eos]
+    assert groups.token[3, 1, : groups.length[3, 1]].tolist() == [*BYTES.encode("6"), BYTES.eos]
+    assert groups.stopped.all() and groups.size < 1000
+
+
+def test_rows_of_a_prompt_are_gathered_and_what_does_not_fill_a_group_is_counted(tmp_path):
+    path = write(tmp_path / "r.jsonl", ROWS)
+    with pytest.warns(stored_groups.RemainderWarning, match="3 of 9 rows do not fill a group of batch.samples=2"):
+        groups = reader(samples=2, parts=("prompt_value",)).read(path)
+    np.testing.assert_allclose(groups.reward * 8, [[0, 3], [1, 4], [2, 5]])
+    np.testing.assert_array_equal(groups.parts["prompt_value"], np.full((3, 2), 0.25, np.float32))
+    np.testing.assert_array_equal(groups.behaviour_logp, np.tile(np.float32([-1, -0.5, 0, 0]), (3, 2, 1)))
+    with pytest.raises(ValueError, match=r"no prompt has batch\.samples=4 rows; the most is 3"):
+        reader(samples=4).read(path)
+
+
+def test_demonstrations_and_token_ids(tmp_path):
+    rows = [{"prompt": "a", "token": [5, 6, 7]}, {"messages": None, "prompt": "b", "completion": "c"}]
+    groups = reader("demonstrations").read(write(tmp_path / "d.jsonl", rows))
+    np.testing.assert_array_equal(groups.token[0, 0], [5, 6, 7, BYTES.pad])
+    assert groups.length.tolist() == [[3], [2]] and groups.stopped.tolist() == [[False], [True]]
+    assert groups.reward.tolist() == [[1.0], [1.0]]
+
+
+def test_long_rows_and_memory_are_bounded(tmp_path):
+    path = write(tmp_path / "r.jsonl", [*ROWS[:3], {**ROWS[0], "completion": "12345", "behaviour_logp": [-1.0] * 6}])
+    with pytest.raises(ValueError, match=r"1 of 4 rows are longer than 6 tokens .* the first .*r\.jsonl:4"):
+        reader().read(path)
+    with pytest.warns(match="1 of 4 rows"):
+        assert len(reader(overlong="drop").read(path)) == 3
+    with pytest.raises(ValueError, match=r"its 9 rows take 1 MB on the host, more than megabytes=0"):
+        reader(megabytes=0).read(write(tmp_path / "s.jsonl", ROWS))
+
+
+BAD = {
+    "no reward": ({"prompt": "1", "completion": "2"}, "no value in column 'reward'"),
+    "text for reward": ({**ROWS[0], "reward": "1"}, "'reward' is '1', expected a finite number"),
+    "bool for reward": ({**ROWS[0], "reward": True}, "'reward' is True"),
+    "no completion": ({"prompt": "1", "reward": 1}, "'completion' is None"),
+    "empty completion": ({**ROWS[0], "completion": " "}, "'completion' is ' '"),
+    "number for prompt": ({**ROWS[0], "prompt": 3}, "'prompt' is 3"),
+    "log-probs": ({**ROWS[0], "behaviour_logp": [-1.0]}, "has 1 numbers for the 2 tokens"),
+    "positive log-prob": ({**ROWS[0], "behaviour_logp": [-1.0, 0.5]}, "expected log-probs of at most 0"),
+    "text for log-probs": ({**ROWS[0], "behaviour_logp": "ab"}, "expected a list"),
+    "some without log-probs": ({**ROWS[0], "behaviour_logp": None}, "which other rows have"),
+    "ids beyond the vocabulary": ({**ROWS[0], "token": [1, 9999]}, "'token' has 9999"),
+    "id that repeats": ({**ROWS[0], "id": "a"}, r"'id' 'a' is that of .*bad\.jsonl:1 too"),
+    "part": ({**ROWS[0], "prompt_value": None}, "no value in column 'prompt_value'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_is_refused_by_file_and_line(name, tmp_path):
+    row, message = BAD[name]
+    path = write(tmp_path / "bad.jsonl", [{**ROWS[1], "id": "a"}, row])
+    with pytest.raises(ValueError, match=rf"bad\.jsonl:2: .*{message}"):
+        reader(parts=("prompt_value",)).read(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "1", "chosen": "2"}, "'rejected' is None"),
+        ({"prompt": "1", "rejected": "2"}, "'chosen' is None"),
+        ({"prompt": "1", "chosen": "2", "rejected": "2"}, "'chosen' and 'rejected' are equal"),
+    ],
+)
+def test_a_pair_without_a_partner_is_refused(row, message, tmp_path):
+    path = write(tmp_path / "bad.jsonl", [PAIRS[0], row])
+    with pytest.raises(ValueError, match=rf"bad\.jsonl:2: .*{message}"):
+        reader("pairs").read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no rows"),
+        (b'{"prompt": "\xff"}\n', r"bad\.jsonl:1"),
+        (b"[1]\n", r"bad\.jsonl:1"),
+        (None, "no file of a known"),
+    ],
+)
+def test_a_bad_file_is_refused_before_device_work(content, message, tmp_path):
+    path = tmp_path / ("bad.jsonl" if content is not None else "folder")
+    path.mkdir() if content is None else path.write_bytes(content)
+    call = f"stored({str(path)!r}, 'pairs')"
+    with pytest.raises(ValueError, match=rf"phase 'main', stored\(.*{message}"):
+        built("dpo()", call)
+    with pytest.raises(ValueError, match=r"phase 'main', stored\(.*none\.jsonl: no such file"):
+        built("dpo()", f"stored({str(tmp_path / 'none.jsonl')!r}, 'pairs')")
+
+
+def test_the_digest_is_that_of_the_content(tmp_path):
+    path = write(tmp_path / "p.jsonl", PAIRS)
+    before = stored_groups.digest(path)
+    assert stored_groups.digest(path) == before
+    write(tmp_path / "p.jsonl", PAIRS[:8])
+    assert stored_groups.digest(path) != before
+    (tmp_path / "p.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "1", "chosen": "2", "rejected": "3"}\n'))
+    assert len(reader("pairs").read(str(tmp_path / "p.jsonl.gz"))) == 1
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def config(algorithm, call, **fields):
+    fields = {"seam__source": call, "phases": ("main",), "mesh__data": 1, "log__rollouts": 0, **fields}
+    return tiny.config(algorithm, **fields)
+
+
+def built(algorithm, call, **fields):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stored_groups.RemainderWarning)
+        return programs.build(config(algorithm, call, **fields), devices=jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return the paths of a file of pairs and of one of rows."""
+    folder = tmp_path_factory.mktemp("stored")
+    rows = [
+        {"prompt": f"{p}+1=", "completion": str(i), "reward": float(i % 2), "prompt_value": 0.5}
+        for p in range(9)
+        for i in range(4)
+    ]
+    return write(folder / "pairs.jsonl", PAIRS), write(folder / "rows.jsonl", rows)
+
+
+def test_the_order_is_a_shuffle_of_the_seed_anew_in_each_epoch(files):
+    program = built("dpo()", f"stored({files[0]!r}, 'pairs')", batch__prompts=3)
+    setup, key = program.setups[0], program.key
+    assert setup.size == 9 and setup.samples == 2 and setup.rows == 6
+
+    @jax.jit
+    def drawn(cursor, key):
+        return rollouts.next_prompts(setup, types.TrainState(0, cursor, *(None,) * 7), key)
+
+    steps = [jax.device_get(drawn(jnp.array([3 * i]), key)) for i in range(6)]
+    order = np.concatenate([s.index for s in steps]).reshape(2, 9)
+    assert [sorted(epoch) for epoch in order.tolist()] == [list(range(9))] * 2 and any(order[0] != order[1])
+    again = np.concatenate([drawn(jnp.array([3 * i]), jax.random.key(1, impl="threefry2x32")).index for i in range(3)])
+    assert any(again != order[0]) and sorted(again.tolist()) == list(range(9))
+    rows = stored.rows(setup, steps[1].position, steps[1].index)
+    np.testing.assert_array_equal(rows.index, np.repeat(order[0, 3:6], 2))
+    np.testing.assert_array_equal(rows.group, np.repeat([3, 4, 5], 2))
+    np.testing.assert_array_equal(rows.reward, [1, 0] * 3)
+    np.testing.assert_array_equal(rows.on_policy, 0)
+    text = [
+        program.tokenizer.decode(t[:n].tolist()) for t, n in zip(rows.action.token, rows.action.length, strict=True)
+    ]
+    assert text == [PAIRS[i][side] for i in order[0, 3:6] for side in ("chosen", "rejected")]
+    part = stored.rows(setup, steps[1].position, steps[1].index, np.array([1, 4]))  # the rows of one process
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[[1, 4]]), part, rows)
+
+
+def test_pieces_that_sample_are_refused_beside_it_and_filters_are_not(files):
+    stays = source.stored(files[0], "pairs")
+    both = chain.chain((stays, source.dynamic(2)))
+    assert both.file == files[0] and both.oversample == 2 and both.off_policy and both.origin == "stored"
+    with pytest.raises(ValueError, match=r"partial\(.*samples the policy, and stored\("):
+        chain.chain((stays, source.partial(4)))
+    with pytest.raises(ValueError, match=r"main\.batch\.samples=4: stored\(.*has groups of 2"):
+        resolve.phases(config("dpo()", stays.spec, phase__main__batch__samples=4))
+    with pytest.raises(ValueError, match=r"reads parts\['prompt_value'\]; stored\(.*reports none"):
+        resolve.phases(config("a_lol()", f"stored({files[1]!r})"))
+
+
+SMALL = {"model__width": 8, "model__heads": 1, "model__hidden": 8, "log__rollout_rows": 0, "batch__prompts": 4}
+RECIPES = {
+    **dict.fromkeys(("dpo()", "ipo()", "kto()", "simpo()", "orpo()"), "pairs"),
+    **dict.fromkeys(("a_lol()", "a_lol_token()", "a_lol_reference_free()"), "rows"),
+    **dict.fromkeys(("awr()", "awac()", "filtered_cloning()", "grpo(kl=0.0)"), "rows"),
+    "sft()": "demonstrations",
+}
+
+
+def source_of(kind, files, more=""):
+    return f"stored({files[0] if kind == 'pairs' else files[1]!r}, {kind!r}{more})"
+
+
+@functools.cache
+def scoring(files):
+    """Return the step of DPO by plain descent, its state, and log-probs of 8 stored rows with their gradient."""
+    plain = {"phase__main__optimizer": "sgd(learning_rate=1.0)", "learner__clip_norm": 1e6, "phase__main__warmup": 0}
+    program = built("dpo(beta=0.3)", source_of("pairs", files), **SMALL, **plain)
+    step = program.steps[0]
+
+    @jax.jit
+    def score(params, rows, slope):
+        def logp(params):
+            return phases.score(step.setup, "policy", params, rows, types.Needs()).logp
+
+        out, pull = jax.vjp(logp, params)
+        return jnp.where(rows.mask > 0, out, 0.0), pull(slope * rows.mask)[0]
+
+    return step, step.begin(None, program.key), program.key, score
+
+
+@pytest.mark.full
+def test_the_step_of_dpo_follows_the_formula(files):
+    """Theta moves by beta sigmoid(-beta h) (grad log pi(y_w) - grad log pi(y_l)), averaged over pairs."""
+    step, state, key, score = scoring(files)
+    policy = jax.tree.map(lambda x: x * 1.3, state.params["policy"])  # away from the reference
+    state = jax.tree.map(jnp.copy, state.replace(params={"policy": policy}))
+    rows = jax.tree.map(jnp.asarray, step.rollout(state, key))
+    live, fixed = (np.asarray(score(p, rows, rows.mask)[0]) for p in (policy, state.reference))
+    h = (live - fixed).sum(axis=1).reshape(4, 2) @ [1.0, -1.0]
+    assert np.abs(h).min() > 1e-4
+    slope = (0.3 / (1 + np.exp(0.3 * h)) / 4)[:, None] * [1.0, -1.0]
+    _, want = score(policy, rows, jnp.asarray(np.broadcast_to(slope.reshape(8, 1), live.shape), jnp.float32))
+    before = jax.device_get(policy)
+    after, _ = step.update(state, rows, key)
+    moved = jax.tree.map(lambda a, b: np.asarray(a) - b, after.params["policy"], before)
+    jax.tree.map(lambda m, w: np.testing.assert_allclose(m, w, atol=2e-6), moved, want)
+    assert max(np.abs(m).max() for m in jax.tree.leaves(moved)) > 1e-3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("algorithm", RECIPES)
+def test_a_step_on_stored_rows_follows_the_gradient_of(algorithm, files):
+    kind = RECIPES[algorithm]
+    call = source_of(kind, files, ", parts=('prompt_value',)" if algorithm.startswith("a_lol") else "")
+    sizes = {"batch__prompts": 8} if kind == "demonstrations" else {"batch__samples": 2}
+    setup = built(algorithm, call, **{**SMALL, **sizes}).setups[0]
+    _, state, _, score = scoring(files)
+    params = state.params["policy"]
+    index = np.arange(setup.prompts)
+    rows = jax.tree.map(jnp.asarray, stored.rows(setup, index, index))
+    bare = rows.replace(parts={}, behaviour_logp=None)
+    fixed, _ = score(params, bare, bare.mask)
+    rows, _ = interpreter.transform(
+        setup.algorithm, rows.replace(ref_logp=fixed), interpreter.init(setup.algorithm), jax.random.key(0)
+    )
+    (o,) = setup.algorithm.objectives
+    state = interpreter.init(setup.algorithm)["objectives"][0]
+    batch, state = interpreter.prepare_minibatch(o, rows, types.Scores(logp=fixed), state, jax.random.key(0))
+
+    @jax.jit
+    def loss(logp):
+        return interpreter.loss(
+            o, batch.replace(proximal_logp=fixed), types.Scores(logp=logp), state, jax.random.key(0)
+        )[0]
+
+    slope = jax.grad(loss)(fixed)
+    _, gradient = score(params, bare, slope)
+    norm = sum(float(jnp.sum(g**2)) for g in jax.tree.leaves(gradient))
+    moved = score(jax.tree.map(lambda p, g: p - 1e-3 / norm * g, params, gradient), bare, slope)[0]
+    assert norm > 0
+    np.testing.assert_allclose(jnp.sum(slope * (moved - fixed)), -1e-3, rtol=0.2)
+
+
+@pytest.mark.full
+def test_a_run_resumes_bit_for_bit_and_a_changed_file_is_refused(files, tmp_path):
+    """``aipo`` reads behaviour log-probs, which the file does not have: those of the policy at the start."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(open(files[1]).read())
+    c = config("aipo()", f"stored({str(path)!r})", **{**SMALL, "batch__samples": 2, "phase__main__evaluate": ""})
+    c.phase.main.optimizer = "sgd(learning_rate=0.5)"
+    run = functools.partial(loop.train, c, tmp_path / "run", progress=False, devices=jax.devices()[:1])
+    c.phase.main.steps = 4
+    whole = run()
+    for step in ("3", "4"):  # as if the run had been killed after its second checkpoint
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / step)
+    resumed = run()
+    jax.tree.map(np.testing.assert_array_equal, whole.state, resumed.state)
+    assert resumed.state.cursor.tolist() == [16] and len(resumed.history) == 4
+    logp = resumed.program.stored[0].behaviour_logp
+    np.testing.assert_array_equal(logp, whole.program.stored[0].behaviour_logp)
+    step = whole.program.steps[0]
+    state = step.begin(None, whole.program.key)
+    np.testing.assert_array_equal(stored_rows.scored(step.setup, state.params["policy"]), logp)
+    assert logp.min() < -1 and not logp[..., -1].any()  # no row has as many tokens
+    (tmp_path / "run" / "stored-main.npz").write_bytes(b"")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
+    with pytest.raises(ValueError, match=r"stored-main\.npz is absent or damaged.*--fresh"):
+        run()
+    path.write_text(path.read_text().replace("1+1=", "1+2="))
+    with pytest.raises(ValueError, match=rf"content of {path}: \w+ -> \w+"):
+        run()
