@@ -26,6 +26,7 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 
 ====================  ===================================================================
 ``plain.py``          samples, demonstrations, and both in one group
+``draws.py``          prompts chosen by statistics of each prompt
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
@@ -35,9 +36,38 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ====================  ===================================================================
 """
 
+from rljax.transforms.source.draws import (
+    band,
+    by_deviation,
+    by_failure,
+    hard_replay,
+    learnability,
+    lim,
+    mopps,
+    regret,
+    retire,
+    vade,
+)
 from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.memory import replay
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 
-__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "task"]
+__all__ = [
+    "band",
+    "by_deviation",
+    "by_failure",
+    "demonstrations",
+    "dynamic",
+    "guided",
+    "hard_replay",
+    "learnability",
+    "lim",
+    "mopps",
+    "partial",
+    "regret",
+    "replay",
+    "retire",
+    "task",
+    "vade",
+]
