@@ -11,7 +11,7 @@ import pytest
 from rljax import types
 from rljax.run import checkpoints, events, programs, session
 from rljax.transforms import source
-from rljax.transforms.source import draws
+from rljax.transforms.source import histories
 from tests import tiny
 
 N, P, G = 64, 8, 8  # prompts, prompts of a step, samples of each
@@ -141,9 +141,9 @@ def test_the_alignment_of_curves_is_that_of_the_paper():
     want = [
         1 - sum((r - m) ** 2 for r, m in zip(c, mean, strict=True)) / sum((1 - m) ** 2 for m in mean) for c in curve
     ]
-    np.testing.assert_allclose(draws.alignment(jnp.asarray(curve)), want, rtol=1e-5)
+    np.testing.assert_allclose(histories.alignment(jnp.asarray(curve)), want, rtol=1e-5)
     assert want[3] == pytest.approx(1)
-    np.testing.assert_array_equal(draws.alignment(jnp.ones((2, 3))), 1)  # nothing is left to learn
+    np.testing.assert_array_equal(histories.alignment(jnp.ones((2, 3))), 1)  # nothing is left to learn
 
 
 # --- statistics ---------------------------------------------------------------------------------
