@@ -288,7 +288,7 @@ def test_the_memory_of_a_pool_is_printed_before_the_run(capsys):
 
 
 @pytest.mark.full
-def test_a_run_goes_on_from_a_checkpoint_with_the_same_statistics_and_prompts(tmp_path):
+def test_a_run_goes_on_from_a_checkpoint_with_the_same_statistics_and_parameters(tmp_path):
     program = tiny.program(seam__source="mopps(candidates=40)")
     step, key = program.steps[-1], program.key
     state, _ = step.fused(step.begin(None, key), key)
@@ -297,7 +297,6 @@ def test_a_run_goes_on_from_a_checkpoint_with_the_same_statistics_and_prompts(tm
     with checkpoints.Checkpointer(tmp_path / "run", max_to_keep=1) as saver:
         saver.save(1, state, {})
     restored, _, _ = checkpoints.Checkpointer(tmp_path / "run").restore(step.shape)
-    assert set(np.asarray(step.next_prompts(restored, key).index)) <= set(np.asarray(state.pool["candidate"]))
     one, two = (jax.device_get(step.fused(x, key)[0]) for x in (state, restored))
     assert jax.tree.structure(one) == jax.tree.structure(two)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
