@@ -17,7 +17,7 @@ from rljax.config import files
 from rljax.data import storage
 from rljax.environments import worlds
 from rljax.host import processes, profiles, workdirs
-from rljax.run import checkpoints, events, forks, host_worlds, metrics, programs, sinks, verdicts, watch
+from rljax.run import checkpoints, events, forks, host_worlds, metrics, programs, sharding, sinks, verdicts, watch
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 
@@ -114,9 +114,14 @@ class Session(contextlib.AbstractContextManager):
         return self.program.steps[self.program.number(extras["step"] - 1)].shape
 
     def greet(self) -> None:
-        """Print where a fork begins, or that a finished run has nothing to do."""
+        """Print where a fork begins, the memory of sources, or that a finished run has nothing to do."""
         if self.start is not None:
             print(self.start.note, flush=True)
+        for step in self.program.steps:
+            setup, held = step.setup, sharding.sizes(step.shape).get("pool", 0)
+            if held and self.step < setup.phase.last:
+                source = setup.algorithm.source.spec
+                print(f"phase {setup.phase.name}: {source} keeps {sharding.size(held)} on each device", flush=True)
         if self.step >= self.program.updates:
             finished = f"already finished at step {self.step} of {self.program.updates}"
             print(f"{finished}: nothing was run (--fresh starts anew)", flush=True)

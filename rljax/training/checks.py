@@ -123,13 +123,21 @@ def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
     return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
 
 
-def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
-    """Run what the source does before it selects, and return rows of both passes."""
-    source, problems = setup.algorithm.source, setup.problems(key)
-    index = jnp.zeros((setup.prompts * source.oversample,), jnp.int32)
+def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
+    """Run the choice of prompts."""
+    source, index = setup.algorithm.source, _offered(setup)
     if source.choose is not None:
         want = types.Choice(index, index if source.uneven else None)
-        shapes.check_same("the choice", want, source.choose(pool, problems, index, key))
+        shapes.check_same("the choice", want, source.choose(pool, setup.problems(key), index, key))
+
+
+def _offered(setup: phases.Setup) -> types.Array:
+    return jnp.zeros((setup.prompts * setup.algorithm.source.oversample,), jnp.int32)
+
+
+def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
+    """Run what the source does between the choice and the selection, and return rows of both passes."""
+    source, problems, index = setup.algorithm.source, setup.problems(key), _offered(setup)
     assert rows.action is not None
     solutions = types.Action(rows.action.token, length=rows.group)
     if source.head is not None:
@@ -148,8 +156,10 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     """Run every piece as ``updates.update`` does."""
     algorithm, source = setup.algorithm, setup.algorithm.source
     needs, state = interpreter.needs(algorithm), interpreter.init(algorithm)
-    with errors.inside(f"source {source.spec}"):
+    with errors.called(f"source {source.spec}"):  # may refuse the size of the task
         pool = source.init(rows, setup.problems(key))
+        _chosen(setup, pool, key)
+    with errors.inside(f"source {source.spec}"):
         rows = _sourced(setup, pool, rows, key)
         rows, new = source.select(rows, pool, setup.rows, key)
         shapes.check_rollout(rows)

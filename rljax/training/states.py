@@ -142,8 +142,8 @@ def begin(
 def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     """Return the sharding of each leaf of a state.
 
-    Parameters, reference and optimizer state are sharded by the table of rules, pools by row; the rest is replicated.
-    Offloaded optimizer state is placed in host memory.
+    Parameters, reference and optimizer state are sharded by the table of rules, pools by row where the rows divide
+    evenly; the rest is replicated. Offloaded optimizer state is placed in host memory.
     """
     mesh = setup.mesh
     whole: Any = sharding.replicated(mesh)
@@ -155,6 +155,11 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     )
     if setup.learner.offload:
         opt_state = jax.tree.map(lambda s: s.with_memory_kind(optimizers.HOST), opt_state)
+
+    def pooled(x: types.Array) -> Any:
+        used, available = sharding.spread(mesh, x.shape[0]) if x.ndim else (0, 1)
+        return sharding.batch_sharding(mesh) if used == available else whole
+
     return types.TrainState(
         step=whole,
         cursor=whole,
@@ -162,7 +167,7 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
         opt_state=opt_state,
         algorithm=jax.tree.map(lambda _: whole, state.algorithm),
         reference=None if state.reference is None else trained["policy"],
-        pool=jax.tree.map(lambda x: sharding.batch_sharding(mesh) if x.ndim else whole, state.pool),
+        pool=jax.tree.map(pooled, state.pool),
         skipped=whole,
         skipped_total=whole,
         snapshot=None if state.snapshot is None else trained["policy"],

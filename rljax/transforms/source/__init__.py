@@ -26,6 +26,8 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 
 ====================  ===================================================================
 ``plain.py``          samples, demonstrations, and both in one group
+``draws.py``          prompts chosen by statistics of each prompt: posteriors of its success rate
+``histories.py``      the same: totals, the last visit, learning curves
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
@@ -37,9 +39,29 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 """
 
 from rljax.transforms.source.files import stored
+from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
 from rljax.transforms.source.filters import dynamic
+from rljax.transforms.source.histories import band, lim, regret, retire
 from rljax.transforms.source.memory import replay
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 
 __all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "stored", "task"]
+__all__ = [
+    "band",
+    "by_deviation",
+    "by_failure",
+    "demonstrations",
+    "dynamic",
+    "guided",
+    "hard_replay",
+    "learnability",
+    "lim",
+    "mopps",
+    "partial",
+    "regret",
+    "replay",
+    "retire",
+    "task",
+    "vade",
+]

@@ -41,6 +41,7 @@ class Tally(NamedTuple):
     spread: Array  # [B] float32, standard deviation of the total rewards
     advantage: Array  # [B] float32, mean |r - mean| / std of the group; 0 if all are equal
     domain: Array  # [B] int32
+    best: Array  # [B] float32, largest total reward; 0 where nothing counts
 
 
 def tally(rollout: types.Rollout) -> Tally:
@@ -72,6 +73,7 @@ def tally(rollout: types.Rollout) -> Tally:
         spread=spread,
         advantage=jnp.where(spread > 0, total(jnp.abs(away)) / some / jnp.where(spread > 0, spread, 1.0), 0.0),
         domain=of_group(domain),
+        best=jnp.where(count > 0, jax.ops.segment_max(jnp.where(once > 0, reward, -jnp.inf), number, places), 0.0),
     )
 
 

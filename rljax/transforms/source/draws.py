@@ -1,0 +1,240 @@
+"""Draws: sources that choose the prompts of a step by statistics of each prompt.
+
+A draw keeps numbers for each of N candidates, updates them from the rows of every step, which it returns unchanged, and
+gives the P prompts of the next step: those of the largest score, in random order among equals. No prompt is drawn twice
+in a step. A weighted draw without replacement is a score too: log w plus Gumbel noise (Gumbel top-k, Kool et al., arXiv
+1903.06059). A row succeeds if its total reward is above 0.
+
+Argument ``candidates`` of every draw: how many prompts have statistics, and are trained on; 0: all of the task.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import types
+from rljax.transforms import define
+from rljax.transforms.source import candidates as prompts
+from rljax.transforms.source import groups
+
+Array = types.Array
+Statistics = Mapping[str, Array]
+Candidates = Annotated[int, types.Range(0, 1e9)]
+_PRIOR = {"wins": 1.0, "losses": 1.0}  # Beta(1, 1), uniform
+
+
+class Seen(NamedTuple):
+    """What a step saw of each candidate."""
+
+    count: Array  # [N] float32, rows; 0: the prompt was not drawn
+    wins: Array  # [N] float32, rows that succeed
+    reward: Array  # [N] float32, mean total reward; 0 if the prompt was not drawn
+    best: Array  # [N] float32, largest total reward; 0 if the prompt was not drawn
+
+
+def seen(index: Array, rollout: types.Rollout) -> Seen:
+    """Return what the rows of a step say of candidates ``index`` ``[N]``; other prompts are not counted."""
+    tally, zero = groups.tally(rollout), jnp.zeros(index.shape)
+    count, wins, reward = (
+        prompts.add(zero, index, tally.index, x) for x in (tally.count, tally.wins, tally.count * tally.reward)
+    )
+    place, there = prompts.slot(index, tally.index)
+    place = jnp.where(there & (tally.count > 0), place, index.size)
+    best = jnp.full(index.shape, -jnp.inf).at[place].max(tally.best, mode="drop")
+    return Seen(count, wins, reward / jnp.maximum(count, 1.0), jnp.where(count > 0, best, 0.0))
+
+
+def draw(
+    count: int,
+    start: Mapping[str, Any],
+    update: Callable[[Statistics, Seen], Statistics],
+    score: Callable[[Statistics, Array, types.Key], Array],
+    share: Any = 1.0,
+    pool: int = 0,
+) -> types.Source:
+    """Return the source that draws the P candidates of the largest score.
+
+    Args:
+      count: number of candidates; 0: all prompts.
+      start: the statistics of a prompt by name, a number or an array of ``[...]`` each.
+      update: from the statistics ``[N, ...]`` and what a step saw to the new statistics.
+      score: from the statistics of n candidates in random order, bool ``[n]``, and a key, to scores ``[n]``. The
+        booleans are True on the (1 - share) P prompts of the shuffle.
+      share: of the step's prompts, those that the shuffle does not give.
+      pool: n is this number times P, at most N; 0: n is N.
+
+    Returns:
+      The source.
+    """
+
+    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
+        del rollout
+        index = prompts.index(problems, count)
+        of = {k: jnp.full((index.size, *np.shape(x)), x, jnp.float32) for k, x in start.items()}
+        return {"candidate": index, "statistics": of}
+
+    def choose(pooled: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
+        index, size = pooled["candidate"], offered.size
+        if index.size < size:
+            raise ValueError(
+                f"candidates={count}: a step draws {size} different prompts, and there are {index.size}; set "
+                f"candidates to {size} or more, or draw fewer prompts a step."
+            )
+        order_key, score_key = jax.random.split(key)
+        order = jax.random.permutation(order_key, index.size)
+        shuffled = offered if index.size == problems.size else order  # all are candidates: places are indices
+        given = jnp.zeros(index.shape, bool).at[shuffled[: size - round(share * size)]].set(True)
+        order = order[: pool * size or None]
+        value = score({k: x[order] for k, x in pooled["statistics"].items()}, given[order], score_key)
+        return types.Choice(index[order[jax.lax.top_k(value, size)[1]]])
+
+    def select(rollout: types.Rollout, pooled: types.Tree, count: int, key: types.Key):
+        del count, key
+        new = update(pooled["statistics"], seen(pooled["candidate"], rollout))
+        return rollout, {**pooled, "statistics": new}
+
+    return types.Source(init=init, choose=choose, select=select)
+
+
+def _posterior(decay: Any, unseen: Any = 1.0) -> Callable[[Statistics, Seen], Statistics]:
+    """Return the update of Beta posteriors: a <- d a + (1 - d) + successes, d is ``unseen`` of prompts not drawn."""
+
+    def update(of: Statistics, step: Seen) -> Statistics:
+        kept = jnp.where(step.count > 0, decay, unseen)
+        new = {"wins": step.wins, "losses": step.count - step.wins}
+        return {k: kept * of[k] + (1.0 - kept) + x for k, x in new.items()}
+
+    return update
+
+
+def _mean(of: Statistics) -> Array:
+    return of["wins"] / (of["wins"] + of["losses"])
+
+
+def weighted(weight: Array, key: types.Key) -> Array:
+    """Return scores whose largest are a draw without replacement, with probabilities as ``weight`` ``[n]``."""
+    return jnp.log(weight) + jax.random.gumbel(key, weight.shape)
+
+
+@define.source
+def mopps(
+    target: types.Fraction = 0.5, decay: types.Fraction = 1.0, pool: types.Count = 16, candidates: Candidates = 0
+):
+    """Draw prompts whose success rate, drawn from its posterior, is nearest to ``target``.
+
+    Of ``pool`` times as many random candidates, each with p ~ Beta(a, b), those of the least (p - target)^2. After a
+    step a <- decay a + (1 - decay) + successes, and b likewise with failures, for the prompts drawn; a = b = 1 at
+    first. Source: MoPPS (arXiv 2507.04632); its release sets a and b to 8 if a prompt has one sample, this does not.
+
+    Args:
+      target: success rate.
+      decay: 1 forgets nothing; less moves the posterior towards the prior at every visit.
+      pool: candidates compared for each prompt drawn.
+      candidates: see the module.
+    """
+
+    def score(of: Statistics, given: Array, key: types.Key) -> Array:
+        del given
+        return -((jax.random.beta(key, of["wins"], of["losses"]) - target) ** 2)
+
+    return draw(candidates, _PRIOR, _posterior(decay), score, pool=pool)
+
+
+@define.source
+def vade(decay: types.Fraction = 0.9, unseen: types.Fraction = 0.99, candidates: Candidates = 0):
+    """Draw prompts of the largest p (1 - p), with p drawn from a posterior that is forgotten at two rates.
+
+    The posterior of ``mopps``, in which prompts that were not drawn move towards the prior too, by another decay.
+    Source: VADE (arXiv 2511.18902) for the posterior, the Thompson draw and the two decays. Its information gain and
+    its constants were not available: p (1 - p), and which prompts each decay applies to, are assumptions.
+
+    Args:
+      decay: of prompts drawn in the step.
+      unseen: of the others.
+      candidates: see the module.
+    """
+
+    def score(of: Statistics, given: Array, key: types.Key) -> Array:
+        del given
+        p = jax.random.beta(key, of["wins"], of["losses"])
+        return p * (1.0 - p)
+
+    return draw(candidates, _PRIOR, _posterior(decay, unseen), score)
+
+
+@define.source
+def learnability(share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candidates: Candidates = 0):
+    """Draw a share of the prompts by the largest expected p (1 - p), the rest from the shuffle.
+
+    E[p (1 - p)] = ab / ((a + b)(a + b + 1)) under the posterior of ``mopps``: 1/6 for a prompt not seen yet, 1/4 at
+    most. Source: Sampling for Learnability (arXiv 2408.15099), also in Kinetix (arXiv 2410.23208); there p is measured
+    by rollouts of their own.
+
+    Args:
+      share: of the prompts of a step.
+      decay: see ``mopps``.
+      candidates: see the module.
+    """
+
+    def score(of: Statistics, given: Array, key: types.Key) -> Array:
+        del key
+        total = of["wins"] + of["losses"]
+        return jnp.where(given, jnp.inf, of["wins"] * of["losses"] / (total * (total + 1.0)))
+
+    return draw(candidates, _PRIOR, _posterior(decay), score, share)
+
+
+@define.source
+def by_failure(decay: types.Fraction = 1.0, candidates: Candidates = 0):
+    """Draw prompts with weights 1 - success rate. Prioritized sampling of Kimi k1.5 (arXiv 2501.12599).
+
+    The rate is the mean a / (a + b) of the posterior of ``mopps``, 1/2 for a prompt not seen yet.
+
+    Args:
+      decay: see ``mopps``.
+      candidates: see the module.
+    """
+    return draw(candidates, _PRIOR, _posterior(decay), lambda of, given, key: weighted(1.0 - _mean(of), key))
+
+
+@define.source
+def by_deviation(floor: types.Positive = 0.05, decay: types.Fraction = 1.0, candidates: Candidates = 0):
+    """Draw prompts with weights sqrt(v (1 - v)) + floor, v the success rate. SPO (arXiv 2509.13232).
+
+    The rate is that of ``by_failure``; SPO's decay depends on the change of the policy, here it is a number.
+
+    Args:
+      floor: weight of a prompt that always or never succeeds.
+      decay: see ``mopps``.
+      candidates: see the module.
+    """
+
+    def score(of: Statistics, given: Array, key: types.Key) -> Array:
+        del given
+        v = _mean(of)
+        return weighted(jnp.sqrt(v * (1.0 - v)) + floor, key)
+
+    return draw(candidates, _PRIOR, _posterior(decay), score)
+
+
+@define.source
+def hard_replay(share: types.Fraction = 0.25, decay: types.Fraction = 1.0, candidates: Candidates = 0):
+    """Draw a share of the prompts from those seen before, with weights 1 / success rate; the rest from the shuffle.
+
+    Source: difficulty-aware retrospective sampling of QwenLong-L1 (arXiv 2505.17667), there between phases. Statistics
+    pass to the next phase if its task and source are the same. The rate is that of ``by_failure``, above 0.
+
+    Args:
+      share: of the prompts of a step; what cannot be filled so is drawn at random.
+      decay: see ``mopps``.
+      candidates: see the module.
+    """
+
+    def score(of: Statistics, given: Array, key: types.Key) -> Array:
+        before = of["wins"] + of["losses"] > 2.0 + 1e-3  # more than the prior
+        return jnp.where(given, jnp.inf, jnp.where(before, weighted(1.0 / _mean(of), key), -jnp.inf))
+
+    return draw(candidates, _PRIOR, _posterior(decay), score, share)
