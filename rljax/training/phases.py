@@ -187,7 +187,7 @@ class Setup(Generic[S]):
 
         return types.Problems(
             size=size,
-            domains=getattr(self.task, "domains", 1),
+            domains=1 if domain is None else getattr(self.task, "domains", 1),
             domain=jnp.zeros_like if domain is None else lambda index: domain(index, "train"),
             encode=encode,
             shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
