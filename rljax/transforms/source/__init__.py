@@ -29,15 +29,20 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
+``domains.py``        prompts by domain: bandits, mixtures, orders of difficulty
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
 ====================  ===================================================================
 """
 
+from rljax.transforms.source.domains import dump, easiest, gaussian, mixture, ordered, sec, shortfall
 from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.memory import replay
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 
-__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "task"]
+__all__ = [
+    *("demonstrations", "dump", "dynamic", "easiest", "gaussian", "guided", "mixture", "ordered", "partial", "replay"),
+    *("sec", "shortfall", "task"),
+]
