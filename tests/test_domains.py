@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.curriculum import rollouts as study
 from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import arithmetic
@@ -454,3 +455,17 @@ def test_rows_of_a_host_task_have_its_domains(tmp_path):
     rows = rows_lib.blank(setup, index, index, token, token * 1.0)
     np.testing.assert_array_equal(rows.domain, setup.task.domain(index, "train"))
     assert setup.problems(jax.random.key(0)).domains == 3 and len({*np.asarray(rows.domain).tolist()}) > 1
+
+
+def test_rollouts_of_the_study_are_interpolated_between_measurements():
+    flat = [[0.0]] * 3
+    assert study.Curve([0, 100, 200], [0.5, 0.8, 1.0], flat).needed == pytest.approx(150)
+    assert study.Curve([0, 100, 200], [0.95, 0.8, 1.0], flat).needed == 0
+    assert study.Curve([0, 100, 200], [0.5, 0.8, 0.89], flat).needed == math.inf
+
+
+@pytest.mark.full
+def test_the_study_runs_in_its_quick_mode(tmp_path, capsys):
+    study.main(study.QUICK, tmp_path, {"sec": study.SOURCES["sec"]})
+    assert (tmp_path / "rollouts.png").stat().st_size
+    assert "| sec | 0 of 2 | >= 32 | 1.00 |" in capsys.readouterr().out
