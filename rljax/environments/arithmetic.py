@@ -140,26 +140,30 @@ def arithmetic(
     Raises:
       ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
+    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length)
     if isinstance(digits, tuple):
         if len(digits) < 2 or len(set(digits)) < len(digits):
             raise ValueError(f"digits: {digits} is not a number, or several different ones")
-        given = operators, working, slip, noise, heldout, prompt_length, completion_length
         names = tuple(f"{count} digit{'s' * (count > 1)}" for count in digits)
-        return mixed.mix([arithmetic(operands, count, *given) for count in digits], names)
+        return mixed.mix([_one(operands, count, operators, common) for count in digits], names)
+    return _one(operands, digits, operators, common)
+
+
+def _one(operands: int, digits: int, operators: str, common: rules.Common) -> task.Problems:
+    """Build the task of one number of digits."""
     if not 2 <= operands <= 10:
         raise ValueError(f"operands: {operands} is not in [2, 10]")
     if not 1 <= digits <= 9:  # sums of longer numbers exceed int32
         raise ValueError(f"digits: {digits} is not in [1, 9]")
     if not operators or set(operators) - set(OPERATORS) or len(set(operators)) < len(operators):
         raise ValueError(f"operators: {operators!r} is not a choice, without repeats, from {OPERATORS!r}")
-    if working and operators != "+":
+    if common.working and operators != "+":
         raise ValueError(f"working: True requires operators '+', not {operators!r}; set working to False")
     if _limit(operands, digits, operators) >= 2**31:
         raise ValueError(
             f"digits: {digits} with operands {operands} and operators {operators!r} gives answers beyond int32"
         )
     ordered = "".join(o for o in OPERATORS if o in operators)  # "-+" and "+-" are one task with one split
-    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length)
     return constructors.build(Arithmetic(operands, digits, ordered), common)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax import core
 
 from rljax import types
 from rljax.language import hints
@@ -104,7 +105,7 @@ def _source(at: Function, start: Function, update: Function, abstract: types.Sou
     template = at(start())
     for record in (abstract, abstract.again):
         for field in dataclasses.fields(record) if record is not None else ():
-            if isinstance(getattr(record, field.name), jax.core.Tracer):
+            if isinstance(getattr(record, field.name), core.Tracer):
                 raise ValueError(f"{refusal}it decides {type(record).__name__}.{field.name}, which fixes shapes.")
 
     def rebuilt(part: Callable[[types.Source], Any]) -> Any:

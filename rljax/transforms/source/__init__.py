@@ -43,6 +43,17 @@ from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 
 __all__ = [
-    *("demonstrations", "dump", "dynamic", "easiest", "gaussian", "guided", "mixture", "ordered", "partial", "replay"),
-    *("sec", "shortfall", "task"),
+    "demonstrations",
+    "dump",
+    "dynamic",
+    "easiest",
+    "gaussian",
+    "guided",
+    "mixture",
+    "ordered",
+    "partial",
+    "replay",
+    "sec",
+    "shortfall",
+    "task",
 ]
