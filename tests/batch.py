@@ -22,6 +22,10 @@ def kind(name):
 
 # by name, what a config must write for pieces with arguments that have no default
 ARGUMENTS = {
+    "easiest": "0.5",
+    "gaussian": "0.5",
+    "mixture": "(0.5, 0.5)",
+    "ordered": "0.5",
     "budget_triangle": "4.0",
     "by_part": "'rate'",
     "by_role": "(0.2, 1.0)",

@@ -86,7 +86,10 @@ BAD = [
         {"seam__penalty": "kl(coefficient=linear(0.1, 0.0, 0))"},
         r"linear\(steps=0\): steps must be a whole number in \[1",
     ),
-    ({"seam__source": "replay(share=linear(0.1, 0.2, 5))"}, r"config\.seam\.source: .*share cannot be a schedule"),
+    (
+        {"seam__source": "dynamic(oversample=linear(1, 2, 5))"},
+        r"dynamic\(oversample=linear\(start=1.*must be a whole",
+    ),
     (
         {"seam__reward": "overlong(8)"},
         r"overlong\(limit, cache, factor, beyond\): missing a required argument: 'cache'",

@@ -16,7 +16,7 @@ path a function or class under ``@task``; modules are imported when needed.
 ``arithmetic.py``    device task: sums, differences and products, with written-out working
 ``countdown.py``     device task: reach a target from given numbers
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
-                     ``lists``; ``arithmetic`` is made of the same parts
+                     ``lists``; ``arithmetic`` is made of the same parts; several tasks that take turns, ``mixed``
 ``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; ``code``, programs;
                      ``gym``, the generators of reasoning-gym
 ``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
@@ -50,7 +50,13 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @runtime_checkable
 class Task(Protocol):
-    """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``."""
+    """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``.
+
+    A task whose prompts are of several kinds may report them: an attribute ``domains``, how many there are; a method
+    ``domain(index, split)``, from ``[n]`` int32 to the domain of each prompt, ``[n]`` int32 in [0, domains), traceable,
+    of host tasks too; and ``domain_names``, a text for each. The domain becomes ``Rollout.domain``, unless a world or a
+    verdict writes its own; metrics are split by it, and some sources draw by it (``transforms.source.domains``).
+    """
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.environments import characters
-from rljax.environments.problems import constructors, rules, task
+from rljax.environments.problems import constructors, mixed, rules, task
 
 OPERATORS = "+-*"
 
@@ -104,7 +104,7 @@ class Arithmetic:
 
 def arithmetic(
     operands: int = 2,
-    digits: int = 2,
+    digits: int | tuple[int, ...] = 2,
     operators: str = "+",
     working: bool = True,
     slip: float = 0.0,
@@ -112,7 +112,7 @@ def arithmetic(
     heldout: float = 0.1,
     prompt_length: int | None = None,
     completion_length: int | None = None,
-) -> task.Problems:
+) -> task.Problems | mixed.Mixed:
     """Build the arithmetic task: ``37+48=`` is answered by ``7+8=15;3+4+1=8;85``, or by ``85`` without working.
 
     Operands are written with exactly ``digits`` digits, so ``7`` is ``07`` when there are two; answers are plain.
@@ -125,7 +125,7 @@ def arithmetic(
 
     Args:
       operands: how many numbers a problem has, 2 to 10.
-      digits: decimal digits of each number.
+      digits: decimal digits of each number; of several, such as (1, 2, 3), problems take turns, and each is a domain.
       operators: some of ``+-*``; each gap draws one of them, and ``*`` binds tighter.
       working: demonstrations add column by column; for ``operators="+"`` only.
       slip: probability of forgetting a carry, for each carry.
@@ -140,20 +140,30 @@ def arithmetic(
     Raises:
       ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
+    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length)
+    if isinstance(digits, tuple):
+        if len(digits) < 2 or len(set(digits)) < len(digits):
+            raise ValueError(f"digits: {digits} is not a number, or several different ones")
+        names = tuple(f"{count} digit{'s' * (count > 1)}" for count in digits)
+        return mixed.mix([_one(operands, count, operators, common) for count in digits], names)
+    return _one(operands, digits, operators, common)
+
+
+def _one(operands: int, digits: int, operators: str, common: rules.Common) -> task.Problems:
+    """Build the task of one number of digits."""
     if not 2 <= operands <= 10:
         raise ValueError(f"operands: {operands} is not in [2, 10]")
     if not 1 <= digits <= 9:  # sums of longer numbers exceed int32
         raise ValueError(f"digits: {digits} is not in [1, 9]")
     if not operators or set(operators) - set(OPERATORS) or len(set(operators)) < len(operators):
         raise ValueError(f"operators: {operators!r} is not a choice, without repeats, from {OPERATORS!r}")
-    if working and operators != "+":
+    if common.working and operators != "+":
         raise ValueError(f"working: True requires operators '+', not {operators!r}; set working to False")
     if _limit(operands, digits, operators) >= 2**31:
         raise ValueError(
             f"digits: {digits} with operands {operands} and operators {operators!r} gives answers beyond int32"
         )
     ordered = "".join(o for o in OPERATORS if o in operators)  # "-+" and "+-" are one task with one split
-    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length)
     return constructors.build(Arithmetic(operands, digits, ordered), common)
 
 

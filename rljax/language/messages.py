@@ -8,9 +8,10 @@ _LONGEST_MESSAGE = 4000
 
 
 def shown(value: Any) -> str:
-    """Return ``repr(value)`` for an error message, shortened to 200 characters."""
+    """Return ``repr(value)``, of a piece or a schedule its call, for a message, shortened to 200 characters."""
     try:
-        text = repr(value)
+        text = getattr(value, "spec", None) or repr(value)
+        text = text if isinstance(text, str) else repr(value)
     except Exception:  # an integer of more digits than Python prints, deep nesting, or an object of a user
         text = f"<a value of type {type(value).__name__} that cannot be printed>"
     return _shortened(text, _LONGEST_VALUE)

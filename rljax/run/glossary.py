@@ -35,6 +35,8 @@ def _entries(text: str) -> tuple[Entry, ...]:
 METRICS = _entries("""
 accuracy [fraction] rows that the verifier calls correct, of those the policy wrote
     0 or 1 for long: the task is too hard or solved, and groups are flat
+accuracy/domain/* [fraction] accuracy on the prompts of one domain, if the task has 2 to 32
+    far below the others: the domain is too hard, or is drawn too rarely
 advantage_abs [reward] mean |advantage| of the tokens
     0: the policy term has no gradient
 age [updates] versions between the one that wrote a token and the trainer's
@@ -95,10 +97,14 @@ reward [reward] reward of the valid rows after shaping, mean
     flat: nothing is learned; rising while accuracy falls: the reward is exploited
 reward/* [reward] one part of the verdict or of the shaping, mean over the valid rows
     a part that rises alone: it is exploited
+reward/domain/* [reward] reward on the prompts of one domain, if the task has 2 to 32, mean over the valid rows
+    far below the others: see accuracy/domain
 reward_std [reward] standard deviation of the rewards of a step
     0: all rewards are equal and advantages are 0
 sampler_gap [nats] mean |log-prob when scored - log-prob when sampled|
     above 0.05: sampler and trainer disagree; use float32, or weight.truncated_importance()
+share/domain/* [fraction] valid rows of one domain, if the task has 2 to 32
+    0: the domain was not drawn, and its accuracy and reward are given as 0
 skipped [steps] gradient steps that were skipped because they were not finite
     above 0 repeatedly: lower the learning rate, look for infinite rewards
 slot_utilisation [fraction] decoded positions that hold a token of a row

@@ -10,7 +10,7 @@ from rljax.algorithms import interpreter
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.language import errors
-from rljax.training import passes, phases, play, rollouts, stored, updates, world_checks
+from rljax.training import by_domain, passes, phases, play, rollouts, stored, updates, world_checks
 from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
 from rljax.transforms.source import groups
@@ -168,8 +168,8 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
     rows, state = interpreter.transform(algorithm, rows, state, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
-    turns = "turns" in supplies.supplies(setup.task)
-    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=turns)
+    turns, domains = "turns" in supplies.supplies(setup.task), by_domain.names(setup.task)
+    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
@@ -183,3 +183,5 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     reference = params if needs.reference or needs.divergence else None
     _, state = interpreter.after(algorithm, reference, params, metrics, state, key)
     interpreter.observe(algorithm, state, metrics)
+    with errors.inside(f"source {source.spec}"):
+        shapes.check_same("the pool", pool, source.observe(pool, metrics))

@@ -180,7 +180,8 @@ class Setup(Generic[S]):
 
     def problems(self, key: types.Key) -> types.Problems:
         """Return the training prompts as the source sees them; ``key`` is the run's root key."""
-        domain, tokenizer = getattr(self.task, "domain", None), getattr(self.task, "tokenizer", None)
+        domain = None if self.stored is not None else getattr(self.task, "domain", None)
+        tokenizer = getattr(self.task, "tokenizer", None)
 
         size = self.size
 
@@ -193,10 +194,8 @@ class Setup(Generic[S]):
 
         return types.Problems(
             size=size,
-            domains=getattr(self.task, "domains", 1),
-            domain=jnp.zeros_like
-            if domain is None or self.stored is not None
-            else lambda index: domain(index, "train"),
+            domains=1 if domain is None else getattr(self.task, "domains", 1),
+            domain=jnp.zeros_like if domain is None else lambda index: domain(index, "train"),
             encode=encode,
             shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
         )

@@ -28,9 +28,9 @@ def blank(
       mask: ``[B, L]`` float32, 1 on prompt tokens.
 
     Returns:
-      B rows; completion mask and rewards are 0, all rows are valid.
+      B rows; completion mask and rewards are 0, all rows are valid; the domain is the task's, if it reports any.
     """
-    rows, width = position.shape[0], setup.task.completion_length
+    rows, width, domain = position.shape[0], setup.task.completion_length, getattr(setup.task, "domain", None)
     zero = jnp.zeros((rows,), jnp.int32)
     return types.Rollout(
         mask=jnp.zeros((rows, width)),
@@ -42,7 +42,7 @@ def blank(
         outcome=zero,
         episode=jnp.arange(rows, dtype=jnp.int32),
         agent=zero,
-        domain=zero,
+        domain=zero if domain is None else domain(index, "train").astype(jnp.int32),
         index=index,
     )
 

@@ -14,7 +14,7 @@ from rljax import transforms, types
 from rljax.algorithms import interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
-from rljax.training import optimizers, phases, sharding
+from rljax.training import by_domain, optimizers, phases, sharding
 from rljax.transforms import ops, trajectories
 
 _PIECES = 3  # stream of the root key
@@ -254,13 +254,16 @@ def _turns(rollout: types.Rollout) -> types.Array:
     return jnp.sum(ops.segment_first(turn, counted)) / jnp.maximum(jnp.sum(episode), 1.0)
 
 
-def rollout_metrics(rollout: types.Rollout, judged: bool, turns: bool = False) -> dict[str, types.Array]:
+def rollout_metrics(
+    rollout: types.Rollout, judged: bool, turns: bool = False, domains: tuple[str, ...] = ()
+) -> dict[str, types.Array]:
     """Return metrics of the rows a step trains on; an agent's rows of an episode count once.
 
     Args:
       rollout: the rows.
       judged: whether a verifier has judged them; else there are no metrics of rewards.
       turns: whether the rows are those of a world; else there are no metrics of turns.
+      domains: names of the domains that the metrics are split by.
 
     Returns:
       Scalars by name. Lengths are in tokens that the policy wrote.
@@ -284,6 +287,7 @@ def rollout_metrics(rollout: types.Rollout, judged: bool, turns: bool = False) -
             f"outcome/{o.name.lower()}": ops.masked_mean((rollout.outcome == o) * 1.0, every) for o in types.Outcome
         }
         metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in rollout.parts.items()}
+        metrics |= by_domain.metrics(rollout, domains)
     if rollout.finish is not None:
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
     if rollout.version is not None:
@@ -332,8 +336,8 @@ def update(
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
-    turns = "turns" in supplies.supplies(setup.task)
-    metrics |= rollout_metrics(rollout, judged=source.origin == "policy", turns=turns)
+    turns, domains = "turns" in supplies.supplies(setup.task), by_domain.names(setup.task)
+    metrics |= rollout_metrics(rollout, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     for number, o in enumerate(algorithm.objectives):

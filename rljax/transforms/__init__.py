@@ -64,6 +64,8 @@ def describe(value: Any) -> str:
     spec = getattr(value, "spec", None)
     if isinstance(spec, str) and spec:
         return spec
+    if isinstance(value, tuple):
+        return f"({', '.join(map(describe, value))}{',' * (len(value) == 1)})"
     if isinstance(value, jax.Array) and value.ndim == 0 and not isinstance(value, core.Tracer):
         value = value.item()
     return repr(value)

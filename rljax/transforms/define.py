@@ -43,7 +43,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.language import dotted
-from rljax.transforms import idle, ops, shapes
+from rljax.transforms import idle, ops, shapes, steered
 
 T = TypeVar("T", bound=types.Transform)
 Function = Callable[..., Any]
@@ -84,8 +84,8 @@ def _recorded(function: Function, seam: str) -> Function:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
-        moving = {k: v for k, v in arguments.items() if isinstance(v, types.Controller)}
-        built = _steered(function, arguments, moving) if moving else function(*bound.args, **bound.kwargs)
+        moving = any(map(steered.moves, arguments.values()))
+        built = steered.build(function, arguments) if moving else function(*bound.args, **bound.kwargs)
         spec = transforms.call(function.__name__, arguments)
         if seam == "ratio" and not built.needs.moves:
             built = dataclasses.replace(built, needs=built.needs | idle.UNDECLARED)
@@ -93,41 +93,6 @@ def _recorded(function: Function, seam: str) -> Function:
 
     build.seam = seam  # type: ignore[attr-defined]
     return dotted.mark(build, "piece")
-
-
-def _steered(function: Function, arguments: Arguments, moving: Mapping[str, types.Controller]) -> types.Transform:
-    """Build a piece whose ``moving`` arguments are read from its state at every use."""
-
-    def at(states: Mapping[str, Any]) -> Any:
-        return function(**{**arguments, **{k: c.value(states[k]) for k, c in moving.items()}})
-
-    def steer(part: Callable[[Any], types.Transform]) -> Any:
-        template = part(at({k: c.init() for k, c in moving.items()}))
-
-        def init() -> Any:
-            return {k: c.init() for k, c in moving.items()}, template.init()
-
-        def observe(state: Any, metrics: types.Metrics) -> Any:
-            return {k: c.update(state[0][k], metrics) for k, c in moving.items()}, template.observe(state[1], metrics)
-
-        def apply(*args: Any) -> Any:
-            *records, (outer, inner), key = args
-            out = part(at(outer)).apply(*records, inner, key)
-            return out if isinstance(template, types.LossTransform) else (out[0], (outer, out[1]))
-
-        return dataclasses.replace(template, apply=apply, init=init, observe=observe)
-
-    built = at({k: c.init() for k, c in moving.items()})
-    if not isinstance(built, types.Transform):
-        raise ValueError(
-            f"{function.__name__}: {', '.join(moving)} cannot be a schedule; only numbers of transforms can"
-        )
-    steered = steer(lambda p: p)
-    if isinstance(built, types.LossTransform):
-        # the statistics read the same numbers, from a separate state
-        statistics = tuple(steer(lambda p, i=i: p.statistics[i]) for i in range(len(built.statistics)))
-        steered = dataclasses.replace(steered, statistics=statistics)
-    return steered
 
 
 # --- what the decorators share ------------------------------------------------------------------

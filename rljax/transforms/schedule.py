@@ -117,6 +117,51 @@ def piecewise(values: tuple[tuple[int, float], ...]) -> types.Controller:
 
 
 @define.schedule
+def oscillating(low: types.Positive, high: types.Positive, period: types.Count = 4) -> types.Controller:
+    """Go from ``low`` to ``high`` and back, again and again, by a constant factor each step.
+
+    value = low (high / low)^(1 - |1 - 2 step / period|), step modulo period. Cyclical curriculum learning (arXiv
+    2202.05531) so varies the share of the examples that it trains on.
+
+    Args:
+      low: first value.
+      high: value after half a period.
+      period: steps until the first value is reached again.
+    """
+
+    def value(count):
+        share = 1.0 - jnp.abs(1.0 - 2.0 * (count % period) / period)
+        return low * (high / low) ** share
+
+    return _counted(value)
+
+
+@define.schedule
+def adaptive_difficulty(
+    initial: types.Fraction = 0.0,
+    target: types.Fraction = 0.5,
+    slope: types.Positive = 2.0,
+    step: types.Positive = 0.01,
+) -> types.Controller:
+    """Move towards harder prompts while the accuracy is above a target, towards easier ones while it is below.
+
+    c <- clip(c + step tanh(slope (accuracy - target)), 0, 1): the accuracy's part of the draw of GAIN-RL (arXiv
+    2506.02281), whose step is half a batch of ranks. Reads the metric ``accuracy``.
+
+    Args:
+      initial: first value.
+      target: accuracy at which it stays.
+      slope: of the tanh.
+      step: largest change after a step.
+    """
+    return types.Controller(
+        init=lambda: jnp.asarray(initial, jnp.result_type(float)),
+        value=lambda centre: centre,
+        update=lambda c, metrics: jnp.clip(c + step * jnp.tanh(slope * (metrics["accuracy"] - target)), 0.0, 1.0),
+    )
+
+
+@define.schedule
 def adaptive_kl(
     initial: types.Positive, target: types.Positive, horizon: types.Positive = 10_000.0
 ) -> types.Controller:

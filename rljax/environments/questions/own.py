@@ -28,6 +28,7 @@ def table(
     prompt_length: Size = 0,
     completion_length: Count = 256,
     overlong: Overlong = "error",
+    domain: str = "",
     *,
     format: str = "",
 ) -> Questions:
@@ -55,6 +56,8 @@ def table(
       completion_length: T, tokens, end-of-sequence included.
       overlong: how longer prompts are treated: 'error'; 'drop' those of the training split, with a warning, while
         held-out ones are an error; 'drop_all' those of both splits.
+      domain: a column with a text or a number in every row. Its values, at most 1,024, are the domains of the
+        prompts, numbered by first appearance; metrics are split by them, and some sources draw by them.
       format: of the files, as in ``rows.read``.
 
     Returns:
@@ -74,7 +77,9 @@ def table(
         if not isinstance(heldout, float | int):
             several = heldout if isinstance(heldout, tuple | list) else (heldout,)
             heldout = tuple(_TFDS + str(p).removeprefix(_TFDS) for p in several)
-    how = recipe.Recipe(format or "rows", prompt, answer, demonstration, reward, final, formats, instruction)
+    how = recipe.Recipe(
+        format or "rows", prompt, answer, demonstration, reward, final, formats, instruction, domain=domain
+    )
     return recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong, format)
 
 

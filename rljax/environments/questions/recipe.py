@@ -18,6 +18,7 @@ Role = Literal["system", "user", "assistant"]
 Chat = bool | str | tuple[tuple[Role, str], ...] | None
 Final = Literal["", "marked", "boxed"]
 
+_DOMAINS = 1024  # the most values of a column of domains
 _REFERENCE = ("", "reference", "target")  # names of a parameter that can only mean the reference
 
 
@@ -36,6 +37,7 @@ class Recipe:
     frame: str = "{}"  # around the prompt, in plain text
     lead: str = ""  # before a demonstration, in plain text
     edit: Callable[[str], str] = str  # a change of demonstrations
+    domain: str = ""  # the column whose values are the domains; "": there is one domain
 
     def questions(self, read: rows.Rows, judge: rewards.Rewards, styles: Sequence[answers.Format]) -> list[Question]:
         """Return the rows as questions, each checked.
@@ -51,6 +53,7 @@ class Recipe:
         prompt, answer, shown = (
             columns.Template(name, getattr(self, name)) for name in ("prompt", "answer", "demonstration")
         )
+        domain = columns.Template("domain", self.domain)
         has = read.columns()
         for second in (part.second for part in judge.parts if part.second not in (answer.column, *_REFERENCE)):
             if second in has:
@@ -77,7 +80,8 @@ class Recipe:
                 taken["prompt"] = text
             for name in judge.required - taken.keys():
                 columns.find(row, name, where, "an argument of the reward function")
-            questions.append(Question(asked, text, reference, solution, taken, where))
+            of = domain.read(row, where) if self.domain else ""
+            questions.append(Question(asked, text, reference, solution, taken, where, of))
         return questions
 
     def _solution(self, shown: str, reference: Any, styles: Sequence[answers.Format]) -> str | None:
@@ -147,6 +151,7 @@ def build(
         return recipe.questions(rows.read(files, format), judge, styles)
 
     train = read(path)
+    sources = splits.by_hash(train, heldout) if fraction else splits.by_file(train, read(heldout))
     return Questions(
         name=recipe.name,
         prompt_length=prompt_length,
@@ -154,10 +159,25 @@ def build(
         overlong=overlong,
         chat=before,
         plain=chat is None,
-        sources=splits.by_hash(train, heldout) if fraction else splits.by_file(train, read(heldout)),
+        sources=sources,
         reward=judge,
         parts=judge.names,
+        domain_names=_domains(recipe.domain, [*train, *(() if fraction else sources["heldout"])]),
     )
+
+
+def _domains(column: str, questions: Sequence[Question]) -> tuple[str, ...]:
+    """Return the domains by first appearance; ValueError if they are too many."""
+    first: dict[str, str] = {}
+    for question in questions:
+        first.setdefault(question.domain, question.where)
+    if len(first) > _DOMAINS:
+        name, where = list(first.items())[_DOMAINS]
+        raise ValueError(
+            f"{where}: domain={messages.shown(column)} has more than {_DOMAINS:,} values; {messages.shown(name)} is "
+            "one too many"
+        )
+    return tuple(first)
 
 
 def messages_before(chat: Chat) -> tuple[Mapping[str, str], ...] | None:

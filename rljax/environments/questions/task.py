@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
@@ -35,6 +36,7 @@ class Question(NamedTuple):
     solution: str | None  # what a demonstration writes
     columns: Mapping[str, Any]  # keyword arguments of the reward function
     where: str  # file and line
+    domain: str = ""
 
 
 class _Rows(NamedTuple):
@@ -46,6 +48,7 @@ class _Rows(NamedTuple):
     cut: int  # solutions that are longer than T
     lacking: Sequence[int]  # questions without a solution
     pad: int
+    domain: np.ndarray  # [N] int32
 
 
 _Encoded = Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]]  # by split, the ids of each prompt and solution
@@ -70,6 +73,7 @@ class Questions:
     sources: Mapping[str, Sequence[Question]] = dataclasses.field(repr=False)
     reward: Callable[..., Any]
     parts: tuple[str, ...] = ()  # names of the numbers that the reward function always returns besides the reward
+    domain_names: tuple[str, ...] = ("",)
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
     host: bool = True
 
@@ -97,7 +101,7 @@ class Questions:
         task = dataclasses.replace(task, prompt_length=length)
         task._check_known(tokenizer, encoded)
         task._check_lengths(encoded)
-        tokens = {}
+        tokens, number = {}, {name: number for number, name in enumerate(self.domain_names)}
         for split, pairs in encoded.items():
             keep = [row for row, (prompt, _) in enumerate(pairs) if len(prompt) <= length]
             tokens[split] = _Rows(
@@ -107,12 +111,23 @@ class Questions:
                 sum(len(pairs[row][1]) > self.completion_length for row in keep),
                 [row for row in keep if self.sources[split][row].solution is None],
                 tokenizer.pad,
+                np.array([number[self.sources[split][row].domain] for row in keep], np.int32),
             )
         return dataclasses.replace(task, tokens=tokens)
 
     def size(self, split: Split) -> int:
         """Return the number of questions of a split; once bound, of those whose prompt fits."""
         return len(self._source(split)) if self.tokens is None else len(self._bound(split).row)
+
+    @property
+    def domains(self) -> int:
+        """Number of domains, the values of a column."""
+        return len(self.domain_names)
+
+    def domain(self, index: types.Array, split: Split) -> types.Array:
+        """Return the domain of questions ``index`` ``[n]``, ``[n]`` int32; traceable."""
+        rows = self._bound(split)
+        return jnp.asarray(rows.domain)[index % len(rows.row)]
 
     def prompts(self, index: Any, split: Split) -> types.Prompts:
         """Return prompts ``index`` ``[P]`` as NumPy arrays: token ``[P, L]`` int32 and mask ``[P, L]`` float32."""

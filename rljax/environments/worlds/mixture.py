@@ -47,6 +47,11 @@ class Mixture:
         """Number of domains."""
         return len(self.worlds)
 
+    def domain(self, index: Array, split: Split) -> Array:
+        """Return the domain of problems ``index`` ``[n]``, ``[n]`` int32."""
+        del split
+        return index % self.domains
+
     @property
     def max_turns(self) -> int:
         """The most turns of an episode."""

@@ -7,8 +7,9 @@ def supplies(task: Task) -> frozenset[str]:
     """Return what the rows of a task hold beyond the defaults, by the names of ``types.Source.supplies``.
 
     "token_reward" and "turns" for several turns; "agents" for several seats; "episodes" for several rows an episode:
-    chapters, or several seats; "domains" where the world has an attribute ``domains`` above 1; and the names of
-    ``World.extra``. A task of one turn supplies "token_reward" or "domains" if its attribute ``supplies`` says so.
+    chapters, or several seats; "domains" where the task has an attribute ``domains`` above 1; and the names of
+    ``World.extra``. A task of one turn supplies "token_reward" if its attribute ``supplies`` says so, and "domains"
+    likewise if its verdict writes them.
     """
     names = {*getattr(task, "supplies", ())}
     several = getattr(task, "max_turns", 1) > 1

@@ -32,6 +32,7 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
 ``files.py``          rows of files, which no policy samples
+``domains.py``        prompts by domain: bandits, mixtures, orders of difficulty
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
@@ -40,6 +41,7 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 
 from rljax.transforms.source.files import stored
 from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
+from rljax.transforms.source.domains import dump, easiest, gaussian, mixture, ordered, sec, shortfall
 from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.histories import band, lim, regret, retire
 from rljax.transforms.source.memory import replay
@@ -64,4 +66,18 @@ __all__ = [
     "retire",
     "task",
     "vade",
+__all__ = [
+    "demonstrations",
+    "dump",
+    "dynamic",
+    "easiest",
+    "gaussian",
+    "guided",
+    "mixture",
+    "ordered",
+    "partial",
+    "replay",
+    "sec",
+    "shortfall",
+    "task",
 ]

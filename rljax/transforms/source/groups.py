@@ -44,11 +44,15 @@ class Tally(NamedTuple):
     best: Array  # [B] float32, largest total reward; 0 where nothing counts
 
 
-def tally(rollout: types.Rollout) -> Tally:
-    """Count the scored rows of each prompt; rows of a second pass and of other authors do not count."""
-    number, places = place(rollout), rollout.group.size
+def counted(rollout: types.Rollout) -> Array:
+    """Return 1 on the rows that a tally counts, ``[B]``: not those of a second pass, nor those of other authors."""
     mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-    once = trajectories.once(rollout) * (mine > 0) * (1.0 - rollout.extra.get("pass", jnp.zeros_like(mine)))
+    return trajectories.once(rollout) * (mine > 0) * (1.0 - rollout.extra.get("pass", jnp.zeros_like(mine)))
+
+
+def tally(rollout: types.Rollout) -> Tally:
+    """Count the scored rows of each prompt."""
+    number, places, once = place(rollout), rollout.group.size, counted(rollout)
     reward = trajectories.total(rollout)
 
     def total(x: Array) -> Array:
