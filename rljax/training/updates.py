@@ -326,9 +326,7 @@ def update(
         metrics["carried"] = jnp.mean((rollout.finish == types.Finish.UNFINISHED) * 1.0)
     free = jnp.sum(source.in_flight(state.pool)["free"]) // setup.samples if source.segment else None
     drawn = setup.prompts * source.oversample if free is None else free
-    rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
-    rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
-    rollout, inner = interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+    rollout, pool, inner = _selected(setup, state, rollout, key)
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
@@ -347,6 +345,32 @@ def update(
     if setup.logged:
         metrics["rows"] = logged
     return state.replace(cursor=state.cursor.at[setup.cursor].add(drawn)), metrics
+
+
+def _selected(
+    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
+) -> tuple[types.Rollout, types.Tree, types.State]:
+    """Return the rows to train on with their advantages, the pool, and the states of the rollout transforms.
+
+    A source that selects single rows does it after the advantages, whose baselines are those of whole groups.
+    """
+    algorithm, source = setup.algorithm, setup.algorithm.source
+
+    def select(rollout: types.Rollout) -> tuple[types.Rollout, types.Tree]:
+        rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
+        return sharding.constrain(rollout, setup.mesh), pool
+
+    def transform(rollout: types.Rollout) -> tuple[types.Rollout, types.State]:
+        return interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+
+    if source.grouped:
+        rollout, pool = select(rollout)
+        rollout, inner = transform(_complete(setup, state, rollout))
+        return rollout, pool, inner
+    rollout, inner = transform(_complete(setup, state, sharding.constrain(rollout, setup.mesh)))
+    rollout, pool = select(rollout)
+    # stored rows have the log-probs of earlier parameters
+    return _complete(setup, state, rollout) if source.off_policy else rollout, pool, inner
 
 
 def _when_due(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
