@@ -2,14 +2,14 @@
 
 import dataclasses
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import types
-from rljax.config import resolve
+from rljax.config import resolve, uneven
 from rljax.training import checks, steps
 from rljax.transforms import source
 from rljax.transforms.source import budgets, chain
@@ -108,9 +108,6 @@ def test_samples_are_allotted_to_the_largest_values_and_their_sum_is_exact():
         np.testing.assert_allclose(np.sort(taken), np.sort(value.reshape(-1))[::-1][: total - 10][::-1])
 
 
-GYM = "reasoning_gym('basic_arithmetic')"
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -119,11 +116,6 @@ GYM = "reasoning_gym('basic_arithmetic')"
         ({"seam__source": "knapsack() | guided(1)"}, r"demonstrations take the last samples of equal groups"),
         ({"algorithm": "dpo()", "learner__microbatches": 2}, r"must be 1, as dpo.* reads whole groups"),
         ({"learner__lanes": 2}, r"config\.learner\.lanes=2 .*: must be 0"),
-        ({"task": "tests.test_budgets.judged()", "verifier__chunks": 2}, r"config\.verifier\.chunks=2 .*: must be 1"),
-        (
-            {"task": "tests.test_budgets.judged(True)"},
-            r"reward function of task .* judges batch\.samples rows together",
-        ),
     ],
 )
 def test_what_reads_equal_groups_refuses_unequal_samples(fields, message):
@@ -131,8 +123,22 @@ def test_what_reads_equal_groups_refuses_unequal_samples(fields, message):
         resolve.phases(tiny.config(**{"seam__source": "knapsack()", **fields}))
 
 
+@pytest.mark.parametrize(
+    ("reward", "chunks", "message"),
+    [
+        (lambda completion, target: 1.0, 2, r"config\.verifier\.chunks=2 \(phase 'main'\): must be 1"),
+        (lambda completions, target: 1.0, 1, r"reward function of task 'judged' judges batch\.samples rows together"),
+    ],
+)
+def test_a_host_task_is_judged_in_one_chunk_and_row_by_row(reward, chunks, message):
+    phase = resolve.phases(tiny.config(seam__source="knapsack()", verifier__chunks=chunks))[-1]
+    task = types.SimpleNamespace(host=True, name="judged", parts=(), reward=reward)
+    with pytest.raises(ValueError, match=message):
+        uneven.check(phase.settings, phase.algorithm, task, "main")
+
+
 def test_a_world_refuses_places_without_samples():
-    setup = tiny.program("grpo(kl=0.0)", task="guess()", model__context=256).steps[-1].setup
+    setup = tiny.program("grpo(kl=0.0)", task="guess()").steps[-1].setup
     algorithm = dataclasses.replace(setup.algorithm, source=source.adaptive(2))
     with pytest.raises(Exception, match="world, which plays equal numbers"):
         checks.check(tiny.changed(setup, algorithm=algorithm))
@@ -149,14 +155,14 @@ def step_of(*pieces):
 @pytest.mark.full
 def test_a_step_samples_the_budget_and_observes_the_rates():
     step, state, key = step_of(source.knapsack())
-    rates = state.pool["rate"]
+    rates = np.asarray(state.pool["rate"])
     for _ in range(2):
         wanted = np.asarray(step.next_prompts(state, key).samples)
         rows = step.rollout(state, key)
         np.testing.assert_array_equal(np.unique(rows.group, return_counts=True)[1], wanted)
         state, metrics = step.fused(state, key)
         assert np.isfinite(metrics["loss"]) and metrics["valid_rows"] == 32
-    assert np.any(np.asarray(state.pool["rate"]) != np.asarray(rates))
+    assert np.any(np.asarray(state.pool["rate"]) != rates)
 
 
 @pytest.mark.full

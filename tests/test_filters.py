@@ -274,9 +274,9 @@ def test_a_chain_with_a_filter_of_rows_selects_after_the_advantages():
 
 @pytest.mark.full
 def test_a_step_trains_on_the_rows_that_the_pieces_return():
-    program = tiny.program("grpo()", task="arithmetic(operands=2, digits=1, working=False, noise=0.3)")
+    program = tiny.program("grpo()")
     setup = program.steps[-1].setup
-    pieces = source.selective_replay(2), source.pairs(draws=1), source.recompose(1, 1.0, 1.0)
+    pieces = source.selective_replay(2), source.pairs(keep=1.0, draws=1), source.recompose(2, 1.0, 1.0)
     algorithm = dataclasses.replace(setup.algorithm, source=chain.chain(pieces))
     step = steps.make_step(tiny.changed(setup, algorithm=algorithm))
     state = step.begin(None, program.key)
