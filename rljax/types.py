@@ -331,10 +331,11 @@ class Source:
     origin: Literal["policy", "demonstrations", "stored"] = "policy"
     demonstrated: int = 0  # of each prompt's samples, how many are the task's demonstrations instead
     off_policy: bool = False  # some rows were not sampled by the policy
-    supplies: frozenset[str] = frozenset()  # names of ``Needs`` such as "turns", and of ``Rollout.extra``
+    supplies: frozenset[str] = frozenset()  # names of ``Needs`` such as "turns", of ``extra`` and ``parts``
     oversample: int = 1  # prompts drawn for each prompt kept
     segment: int = 0  # the most tokens that a step adds to a row; 0: rows are sampled whole
     uneven: bool = False  # ``choose`` gives unequal samples
+    grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()
     choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None
@@ -374,8 +375,7 @@ class Algorithm:
 
 # Ranges are checked by the parser, never in the mathematics, where numbers may be traced.
 Range = ranges.Range
-# A number of a piece may be a Python number, a traced scalar or a Controller: Any to a type checker, while
-# the parser admits numbers within the range, and Controllers.
+# A Python number, a traced scalar or a Controller: Any to a type checker; the parser checks the range.
 Number = Annotated[Any, Range()]
 Positive = Annotated[Any, Range(0, open_low=True)]
 NonNegative = Annotated[Any, Range(0)]

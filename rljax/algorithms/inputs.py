@@ -68,5 +68,5 @@ def unsupplied(algorithm: types.Algorithm, supplies: Collection[str] = ()) -> tu
 
 
 def missing_parts(algorithm: types.Algorithm, parts: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the parts of a verdict that the algorithm reads and that are not among ``parts``, sorted."""
-    return tuple(sorted(interpreter.needs(algorithm).parts - {*parts}))
+    """Return the parts that the algorithm reads and that neither its source nor ``parts``, the verdict, has, sorted."""
+    return tuple(sorted(interpreter.needs(algorithm).parts - {*parts} - algorithm.source.supplies))

@@ -14,7 +14,7 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import effects, schema, stored
+from rljax.config import effects, schema, stored, uneven
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.host import profiles
@@ -263,6 +263,7 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _check_rounding(chosen)
     _check_split(chosen, algorithm, task, name)
+    uneven.check(chosen, algorithm, task, name)
 
 
 def _longest(task: environments.Task) -> tuple[str, float]:

@@ -127,8 +127,11 @@ def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
     """Run the choice of prompts."""
     source, index = setup.algorithm.source, _offered(setup)
     if source.choose is not None:
-        want = types.Choice(index, index if source.uneven else None)
-        shapes.check_same("the choice", want, source.choose(pool, setup.problems(key), index, key))
+        choice = source.choose(pool, setup.problems(key), index, key)
+        unlike = source.uneven or choice.samples is not None
+        shapes.check_same("the choice", types.Choice(index, index if unlike else None), choice)
+        if unlike and (setup.world is not None or worlds.on_host(setup.task)):
+            raise ValueError(f"task {setup.task.name!r} is a world, which plays equal numbers of episodes of a prompt")
 
 
 def _offered(setup: phases.Setup) -> types.Array:
@@ -152,6 +155,14 @@ def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: ty
     return merged
 
 
+def _selected(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
+    """Return the rows that the source selects, checked."""
+    rows, new = setup.algorithm.source.select(rows, pool, setup.rows, key)
+    shapes.check_rollout(rows)
+    shapes.check_same("the pool", pool, new)
+    return rows
+
+
 def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None:
     """Run every piece as ``updates.update`` does."""
     algorithm, source = setup.algorithm, setup.algorithm.source
@@ -161,12 +172,13 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
         _chosen(setup, pool, key)
     with errors.inside(f"source {source.spec}"):
         rows = _sourced(setup, pool, rows, key)
-        rows, new = source.select(rows, pool, setup.rows, key)
-        shapes.check_rollout(rows)
-        shapes.check_same("the pool", pool, new)
+        rows = _selected(setup, pool, rows, key) if source.grouped else rows
     named = {"ref_logp": needs.reference, "proximal_logp": needs.proximal or needs.fixed_proximal, "value": needs.value}
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
     rows, state = interpreter.transform(algorithm, rows, state, key)
+    if not source.grouped:
+        with errors.inside(f"source {source.spec}"):
+            rows = _selected(setup, pool, rows, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
     turns, domains = "turns" in supplies.supplies(setup.task), by_domain.names(setup.task)
     metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)

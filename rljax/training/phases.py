@@ -220,7 +220,7 @@ class Setup(Generic[S]):
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         source = self.algorithm.source
-        whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven
+        whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven and source.grouped
         whole &= source.again is None or source.again.plain  # else rows of a prompt may be trained under several
         whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0

@@ -85,6 +85,7 @@ def sample(
         samples=1 if uneven else setup.samples,
         length=setup.task.completion_length,
         of=drawn.rows(setup)[0] if uneven else None,
+        live=ops.valid_rows(rows) > 0 if uneven else None,
     )
     return rows_lib.filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
 

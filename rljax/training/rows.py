@@ -60,7 +60,8 @@ class Drawn(flax.struct.PyTreeNode):
         if self.samples is None:
             row = jnp.arange(self.index.size * setup.samples, dtype=jnp.int32)
             return row // setup.samples, row % setup.samples
-        row, ends = jnp.arange(setup.rows, dtype=jnp.int32), jnp.cumsum(self.samples)
+        count = setup.rows if setup.algorithm.source.uneven else self.index.size * setup.samples
+        row, ends = jnp.arange(count, dtype=jnp.int32), jnp.cumsum(self.samples)
         of = jnp.minimum(jnp.searchsorted(ends, row, side="right"), self.index.size - 1).astype(jnp.int32)
         return of, row - (ends - self.samples)[of]
 
@@ -82,8 +83,9 @@ def unsampled(setup: phases.Setup, drawn: Drawn, prompts: types.Prompts) -> type
     each = drawn.position, prompts.index, prompts.token, prompts.mask
     if drawn.samples is None:
         return blank(setup, *(ops.repeat(x, setup.samples) for x in each))
-    of, _ = drawn.rows(setup)
-    return blank(setup, *(x[of] for x in each))
+    of, sample = drawn.rows(setup)
+    rows = blank(setup, *(x[of] for x in each))
+    return rows.replace(valid=(sample < drawn.samples[of]) * 1.0)  # rows beyond the last sample are not used
 
 
 def keys(setup: phases.Setup, step: types.Array, drawn: Drawn, key: types.Key) -> types.Key:

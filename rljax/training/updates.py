@@ -241,19 +241,6 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
 
 
-def _turns(rollout: types.Rollout) -> types.Array:
-    """Return the mean number of turns of an episode, those of all its agents together."""
-    counted = ops.trained_tokens(rollout)
-    if "written" in rollout.extra:  # other players too, in the episodes that count
-        played = ops.segments(rollout, "episode")
-        counts = ops.segment_total(jnp.any(counted > 0, axis=1).astype(counted.dtype), played) > 0
-        counted = rollout.extra["written"] * counts[:, None]
-    row = jnp.arange(counted.shape[0], dtype=jnp.int32)[:, None]
-    turn = ops.dense(jnp.broadcast_to(row, counted.shape), ops.segments(rollout, "turn"))
-    episode = ops.segment_first(ops.segments(rollout, "episode"), jnp.any(counted > 0, axis=1).astype(counted.dtype))
-    return jnp.sum(ops.segment_first(turn, counted)) / jnp.maximum(jnp.sum(episode), 1.0)
-
-
 def rollout_metrics(
     rollout: types.Rollout, judged: bool, turns: bool = False, domains: tuple[str, ...] = ()
 ) -> dict[str, types.Array]:
@@ -272,7 +259,7 @@ def rollout_metrics(
     length = trajectories.summed(rollout, jnp.sum(rollout.mask, axis=1))
     metrics = {"length": ops.masked_mean(length, once), "valid_rows": jnp.sum(valid)}
     if turns:
-        metrics["turns"] = _turns(rollout)
+        metrics["turns"] = trajectories.turns(rollout)
     if judged:
         reward = trajectories.total(rollout)
         on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], once, 0.0)
@@ -321,8 +308,7 @@ def update(
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
     algorithm, source, previous = setup.algorithm, setup.algorithm.source, state
-    decoded = rollout.extra.get("slots")
-    metrics = {}
+    decoded, metrics = rollout.extra.get("slots"), {}
     if decoded is not None:
         written = rollout.mask if rollout.version is None else rollout.mask * (rollout.version == state.step)
         metrics["slot_utilisation"] = jnp.sum(written) / jnp.sum(decoded)
@@ -330,9 +316,7 @@ def update(
         metrics["carried"] = jnp.mean((rollout.finish == types.Finish.UNFINISHED) * 1.0)
     free = jnp.sum(source.in_flight(state.pool)["free"]) // setup.samples if source.segment else None
     drawn = setup.prompts * source.oversample if free is None else free
-    rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
-    rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
-    rollout, inner = interpreter.transform(algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+    rollout, pool, inner = _selected(setup, state, rollout, key)
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
@@ -351,6 +335,30 @@ def update(
     if setup.logged:
         metrics["rows"] = logged
     return state.replace(cursor=state.cursor.at[setup.cursor].add(drawn)), metrics
+
+
+def _selected(
+    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
+) -> tuple[types.Rollout, types.Tree, types.State]:
+    """Return the rows to train on with their advantages, the pool, and the states of the rollout transforms.
+
+    A source that selects single rows does it after the advantages, whose baselines are those of whole groups.
+    """
+    source = setup.algorithm.source
+
+    def select(rollout: types.Rollout) -> tuple[types.Rollout, types.Tree]:
+        return source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
+
+    pool = state.pool
+    if source.grouped:
+        rollout, pool = select(rollout)
+    rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
+    rollout, inner = interpreter.transform(setup.algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+    if not source.grouped:
+        rollout, pool = select(rollout)
+        # stored rows have the log-probs of earlier parameters
+        rollout = _complete(setup, state, rollout) if source.off_policy else rollout
+    return sharding.constrain(rollout, setup.mesh), pool, inner
 
 
 def _when_due(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):

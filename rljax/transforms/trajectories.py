@@ -177,3 +177,16 @@ def gae(
 
     zero = jnp.zeros_like(paid[:, 0])
     return _linked(rollout, back, (zero, zero))
+
+
+def turns(rollout: types.Rollout) -> Array:
+    """Return the mean number of turns of an episode, those of all its agents together."""
+    counted = ops.trained_tokens(rollout)
+    if "written" in rollout.extra:  # other players too, in the episodes that count
+        played = ops.segments(rollout, "episode")
+        counts = ops.segment_total(jnp.any(counted > 0, axis=1).astype(counted.dtype), played) > 0
+        counted = rollout.extra["written"] * counts[:, None]
+    row = jnp.arange(counted.shape[0], dtype=jnp.int32)[:, None]
+    turn = ops.dense(jnp.broadcast_to(row, counted.shape), ops.segments(rollout, "turn"))
+    episode = ops.segment_first(ops.segments(rollout, "episode"), jnp.any(counted > 0, axis=1).astype(counted.dtype))
+    return jnp.sum(ops.segment_first(turn, counted)) / jnp.maximum(jnp.sum(episode), 1.0)

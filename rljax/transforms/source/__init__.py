@@ -6,7 +6,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     The pool at the start of a phase. ``rollout`` has the shapes of a batch, ``problems`` the size of the task.
 ``choose(pool, problems, offered, key) -> Choice``
     The prompts of the step and the samples of each, before sampling. ``offered`` ``[P]`` are the next of the shuffle;
-    as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows.
+    as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows; without
+    ``uneven`` a prompt has all its samples or, in the last places, none, and those rows are invalid.
 ``head(pool, problems, solutions, key) -> Action``
     The tokens that each completion begins with, ``[B, T]`` and ``length`` ``[B]``; the policy continues them, and no
     loss touches them. ``solutions`` ``[B, T]`` are the task's demonstrations (``solutions=True``).
@@ -16,6 +17,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     edit) -> rollout`` puts them in place of rows of the first pass.
 ``select(rollout, pool, count, key) -> (rollout, pool)``
     Returns ``count`` of the scored rows, whole groups, and observes them all: it updates the statistics in the pool.
+    If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` is that of whole
+    groups, and may return any rows, in any number of each.
 ``observe(pool, metrics) -> pool``
     Ends the step.
 
@@ -29,7 +32,9 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``draws.py``          prompts chosen by statistics of each prompt: posteriors of its success rate
 ``histories.py``      the same: totals, the last visit, learning curves
 ``segments.py``       rows that are sampled over several steps
-``filters.py``        which of the scored rows are trained on
+``filters.py``        which of the scored groups are trained on
+``single.py``         which of the scored rows, by their advantages
+``budgets.py``        how many samples each prompt gets
 ``memory.py``         rows of earlier steps
 ``files.py``          rows of files, which no policy samples
 ``domains.py``        prompts by domain: bandits, mixtures, orders of difficulty
@@ -44,9 +49,12 @@ from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay,
 from rljax.transforms.source.domains import dump, easiest, gaussian, mixture, ordered, sec, shortfall
 from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.histories import band, lim, regret, retire
+from rljax.transforms.source.budgets import adaptive, inverse_success, knapsack
+from rljax.transforms.source.filters import balanced, dynamic, rounds
 from rljax.transforms.source.memory import replay
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
+from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
 __all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "stored", "task"]
 __all__ = [
@@ -79,5 +87,20 @@ __all__ = [
     "replay",
     "sec",
     "shortfall",
+__all__ = [
+    "adaptive",
+    "balanced",
+    "demonstrations",
+    "dynamic",
+    "guided",
+    "inverse_success",
+    "knapsack",
+    "one_of_each",
+    "pairs",
+    "partial",
+    "recompose",
+    "replay",
+    "rounds",
+    "selective_replay",
     "task",
 ]

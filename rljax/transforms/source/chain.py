@@ -79,6 +79,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         oversample=places,
         segment=0 if flying is None else flying.segment,
         uneven=any(p.uneven for p in pieces),
+        grouped=all(p.grouped for p in pieces),
         solutions=any(p.solutions for p in pieces),
         init=init,
         choose=None if drawing is None else _within(drawing, drawing.choose),

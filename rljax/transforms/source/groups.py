@@ -22,6 +22,21 @@ def place(rollout: types.Rollout) -> Array:
     return jnp.cumsum(first.at[0].set(True), dtype=jnp.int32) - 1
 
 
+def rank(ids: Array, *keys: Array) -> tuple[Array, Array]:
+    """Return the place of each row among the rows with its id, and how many there are, ``[B]`` int32 each.
+
+    Args:
+      ids: ``[B]`` integers.
+      keys: ``[B]`` each, ascending; the first decides, then the second; rows with equal keys are in their order.
+    """
+    number = ops.dense(ids)
+    size = jax.ops.segment_sum(jnp.ones_like(number), number, ids.size)
+    order = jnp.lexsort((*reversed(keys), number))
+    first = jnp.cumsum(size) - size
+    ranked = jnp.zeros_like(number).at[order].set(jnp.arange(ids.size, dtype=number.dtype))
+    return (ranked - first[number]).astype(jnp.int32), size[number].astype(jnp.int32)
+
+
 def put(mine: Array, new: types.Rollout, old: types.Rollout) -> types.Rollout:
     """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others."""
 
@@ -29,6 +44,11 @@ def put(mine: Array, new: types.Rollout, old: types.Rollout) -> types.Rollout:
         return jnp.where(mine.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
 
     return jax.tree.map(pick, new, old)
+
+
+def stale(rows: types.Rollout) -> types.Rollout:
+    """Return the rows of an earlier step, as the policy of this step sees them: ``on_policy`` 0."""
+    return rows.replace(on_policy=jnp.zeros_like(rows.reward))
 
 
 class Tally(NamedTuple):
