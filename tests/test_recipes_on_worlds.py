@@ -266,7 +266,7 @@ def test_sources_keep_the_rows_of_a_group_together():
         np.testing.assert_array_equal(kept.episode[kept.group == number], r.episode[r.group == number])
     replay = source.replay(0.5)
     fresh = r.replace(group=r.group + 100, episode=r.episode + 100, token_reward=r.token_reward + 1)
-    _, pool = replay.select(r, replay.init(r), r.mask.shape[0], KEY)
+    _, pool = replay.select(r, replay.init(r, None), r.mask.shape[0], KEY)
     mixed, _ = replay.select(fresh, pool, r.mask.shape[0], KEY)
     old = np.asarray(mixed.on_policy) == 0
     assert old.sum() == r.mask.shape[0] // 2

@@ -142,11 +142,16 @@ def begin(
 def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     """Return the sharding of each leaf of a state.
 
-    Parameters, reference and optimizer state are sharded by the table of rules, pools by row; the rest is replicated.
-    Offloaded optimizer state is placed in host memory.
+    Parameters, reference and optimizer state are sharded by the table of rules, arrays of pools by their first
+    dimension where it divides; the rest is replicated. Offloaded optimizer state is placed in host memory.
     """
     mesh = setup.mesh
     whole: Any = sharding.replicated(mesh)
+
+    def by_row(leaf: Any) -> Any:
+        split, devices = sharding.spread(mesh, leaf.shape[0]) if leaf.ndim else (0, 1)
+        return sharding.batch_sharding(mesh) if split == devices else whole
+
     params = {m: sharding.param_sharding(mesh, setup.networks[m].axes, tree) for m, tree in state.params.items()}
     trained, shapes = ({m: adapters.trained(x) for m, x in tree.items()} for tree in (params, state.params))
     opt_state = tuple(
@@ -162,7 +167,7 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
         opt_state=opt_state,
         algorithm=jax.tree.map(lambda _: whole, state.algorithm),
         reference=None if state.reference is None else trained["policy"],
-        pool=jax.tree.map(lambda x: sharding.batch_sharding(mesh) if x.ndim else whole, state.pool),
+        pool=jax.tree.map(by_row, state.pool),
         skipped=whole,
         skipped_total=whole,
         snapshot=None if state.snapshot is None else trained["policy"],

@@ -29,15 +29,31 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
+``experience.py``     memories that decide which prompts are drawn, or what a group is trained on
+``store.py``          for authors of pieces: memories of episodes by prompt
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
 ====================  ===================================================================
 """
 
+from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
 from rljax.transforms.source.filters import dynamic
-from rljax.transforms.source.memory import replay
+from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 
-__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "task"]
+__all__ = [
+    "arpo",
+    "base_samples",
+    "demonstrations",
+    "dynamic",
+    "exgrpo",
+    "guided",
+    "guided_if",
+    "partial",
+    "replay",
+    "rlep",
+    "task",
+    "unsolved",
+]
