@@ -17,27 +17,28 @@ from tests import tiny
 
 KEY = jax.random.key(0)
 T = 3
+FULL = pytest.mark.full
 
 
 def batch(index, reward, serial=0, each=1, **fields):
-    """Return rows of hand-made groups: ``index`` and ``reward`` [groups, rows]; reward[0] of a prompt marks the row."""
+    """Return rows of hand-made groups, ``reward`` [groups, rows]; the tokens of a row are its serial number."""
     index, reward = (np.asarray(x) for x in (index, reward))
     count, rows = index.size, reward.size
     number = serial + np.arange(rows)
-    prompt = np.repeat(index, rows // count)
-    return types.Rollout(
-        mask=jnp.ones((rows, T)),
-        reward=jnp.asarray(reward.reshape(-1), jnp.float32),
-        group=jnp.asarray(100 * serial + np.repeat(np.arange(count), rows // count), jnp.int32),
-        index=jnp.asarray(prompt, jnp.int32),
-        context=types.Context(jnp.asarray(prompt)[:, None].astype(jnp.int32), jnp.ones((rows, 1))),
-        action=types.Action(jnp.asarray(number, jnp.int32)[:, None] * jnp.ones((1, T), jnp.int32)),
-        behaviour_logp=jnp.asarray(-number, jnp.float32)[:, None] * jnp.ones((1, T)),
-        version=jnp.full((rows, T), serial, jnp.int32),
-        valid=fields.pop("valid", jnp.ones((rows,))),
-        episode=jnp.arange(rows, dtype=jnp.int32) // each,
-        on_policy=jnp.ones((rows,)),
-        parts={"format": jnp.asarray(number, jnp.float32)},
+    whole = np.repeat(index, rows // count).astype(np.int32)
+    return types.Rollout(  # NumPy arrays: making them compiles nothing
+        mask=np.ones((rows, T), np.float32),
+        reward=reward.reshape(-1).astype(np.float32),
+        group=(100 * serial + np.arange(rows) // (rows // count)).astype(np.int32),
+        index=whole,
+        context=types.Context(whole[:, None], np.ones((rows, 1), np.float32)),
+        action=types.Action(np.tile(number[:, None], T).astype(np.int32)),
+        behaviour_logp=np.tile(-number[:, None], T).astype(np.float32),
+        version=np.full((rows, T), serial, np.int32),
+        valid=np.asarray(fields.pop("valid", np.ones(rows)), np.float32),
+        episode=np.arange(rows, dtype=np.int32) // each,
+        on_policy=np.ones(rows, np.float32),
+        parts={"format": number.astype(np.float32)},
         **fields,
     )
 
@@ -75,6 +76,7 @@ class Simulated:
 
     def put(self, prompts, priorities, stored, rows):
         """Store rows."""
+        """Store rows."""
         for prompt, priority, wanted, row in zip(prompts, priorities, stored, rows, strict=True):
             if wanted:
                 self.entries.append((prompt, priority, self.count, self.clock, row))
@@ -84,7 +86,9 @@ class Simulated:
         self.entries = kept[: self.capacity]
 
 
-@pytest.mark.parametrize(("capacity", "most", "age"), [(5, 1, None), (7, 2, 3), (4, 3, 1), (40, 9, 2)])
+@pytest.mark.parametrize(
+    ("capacity", "most", "age"), [pytest.param(5, 1, None, marks=FULL), (7, 2, 3), pytest.param(4, 3, 1, marks=FULL)]
+)
 def test_a_store_keeps_what_a_list_keeps(capacity, most, age):
     draw = np.random.default_rng(capacity)
     step = jax.jit(lambda s, rows, stored, worth: store.put(store.tick(s, age), rows, stored, worth, most))
@@ -114,7 +118,7 @@ def test_entries_are_drawn_by_weight_without_replacement():
     pool = store.empty(batch([0], [0]), 5).replace(
         filled=jnp.asarray([True, True, False, True, True]), priority=jnp.asarray([1.0, 3.0, 9.0, 0.0, 6.0])
     )
-    place, there = jax.vmap(lambda k: store.draw(pool, 4, k))(jax.random.split(KEY, 4000))
+    place, there = jax.jit(jax.vmap(lambda k: store.draw(pool, 4, k)))(jax.random.split(KEY, 4000))
     assert np.all(np.asarray(there) == [True, True, True, False])
     assert all(set(p) == {0, 1, 4} for p in np.asarray(place)[:50, :3].tolist())
     share = np.bincount(np.asarray(place)[:, 0], minlength=5) / 4000
@@ -123,9 +127,9 @@ def test_entries_are_drawn_by_weight_without_replacement():
 
 def test_an_entry_is_an_episode_of_all_its_rows():
     rows = batch([3, 5], np.zeros((2, 4)), each=2)
-    pool = store.put(store.empty(rows, 3, 2), rows, jnp.asarray([False, True, True, False]), jnp.zeros(4))
+    pool = jax.jit(store.put)(store.empty(rows, 3, 2), rows, jnp.asarray([False, True, True, False]), jnp.zeros(4))
     new = batch([5, 3], np.zeros((2, 4)), 50, each=2)
-    mixed, mine = store.insert(pool, new, jnp.ones((4,), bool))
+    mixed, mine = jax.jit(store.insert)(pool, new, jnp.ones((4,), bool))
     assert rows_of(mixed) == [50, 51, 4, 5, 54, 55, 2, 3]
     np.testing.assert_array_equal(mixed.episode, new.episode)
     np.testing.assert_array_equal(mixed.group, new.group)
@@ -145,6 +149,7 @@ def test_bytes_are_those_of_the_pool_and_demonstrations_are_refused():
 # --- successes in groups ------------------------------------------------------------------------
 
 
+@functools.cache
 def success_rules(name):
     """Return the piece, whether a group of these rewards gets stored rows, how many, and how many a prompt keeps."""
     return {
@@ -154,7 +159,7 @@ def success_rules(name):
     }[name]
 
 
-@pytest.mark.parametrize("name", ["arpo", "rlep", "guided_if"])
+@pytest.mark.parametrize("name", ["arpo", pytest.param("rlep", marks=FULL), pytest.param("guided_if", marks=FULL)])
 def test_stored_successes_are_put_where_the_method_says(name):
     piece, wanted, most, kept = success_rules(name)
     draw, shape = np.random.default_rng(7), (5, 4)
@@ -187,44 +192,55 @@ def test_stored_successes_are_put_where_the_method_says(name):
     assert put > 10
 
 
+def arpo_after(*batches):
+    """Return the rows of the last of several batches of 5 groups of 4 after ARPO, and the pool."""
+    piece, _, _, _ = success_rules("arpo")
+    pool = piece.init(batches[0], problems())
+    for rows in batches:
+        mixed, pool = jitted(piece)(rows, pool, 20, KEY)
+    return mixed, pool
+
+
+@jax.jit
 def advantages(rollout):
-    algorithm = types.Algorithm(
-        objectives=(), transforms=(advantage.center_by_group(), advantage.scale_by_group()), source=source.task()
-    )
-    return np.asarray(interpreter.transform(algorithm, rollout, interpreter.init(algorithm), KEY)[0].advantage)[:, 0]
+    pieces = (advantage.center_by_group(), advantage.scale_by_group())
+    algorithm = types.Algorithm(objectives=(), transforms=pieces)
+    return interpreter.transform(algorithm, rollout, interpreter.init(algorithm), KEY)[0].advantage[:, 0]
+
+
+FIRST = ([4, 6, 7, 8, 9], [[0, 1, 0, 0], [1, 0, 0, 1], *np.zeros((3, 4))])
 
 
 def test_a_failed_group_has_advantages_after_one_success_was_put_in_and_others_keep_theirs():
-    piece = source.arpo()
-    pool = piece.init(batch([0], np.zeros((1, 4))), problems())
-    _, pool = jitted(piece)(batch([4, 6], [[0, 1, 0, 0], [1, 0, 0, 1]]), pool, 8, KEY)
-    rows = batch([4, 5, 6], [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], 50)
-    mixed, _ = jitted(piece)(rows, pool, 12, KEY)
+    rows = batch([4, 5, 6, 6, 7], [*np.zeros((2, 4)), [0, 1, 0, 0], [1, 1, 1, 1], np.zeros(4)], 50)
+    mixed, _ = arpo_after(batch(*FIRST), rows)
     before, after = advantages(rows), advantages(mixed)
-    assert np.all(before[:8] == 0) and np.all(after[4:8] == 0)  # prompt 5 was never solved
-    root = math.sqrt(3.0)  # one success of four: mean 1/4, std sqrt(3)/4
-    np.testing.assert_allclose(after[:4], [-1 / root, -1 / root, -1 / root, root], rtol=1e-4)
-    np.testing.assert_array_equal(after[8:], before[8:])
-    assert rows_of(mixed)[:4] == [50, 51, 52, 1] and rows_of(mixed)[4:] == rows_of(rows)[4:]
+    assert np.all(np.asarray(before)[:8] == 0) and np.all(np.asarray(after)[4:8] == 0)  # prompt 5 was never solved
+    # one success of four: mean 1/4, variance (3/16 + 9/16) / 3, so deviations of -1/2 and 3/2 standard deviations
+    np.testing.assert_allclose(after[:4], [-0.5, -0.5, -0.5, 1.5], rtol=1e-4)
+    np.testing.assert_array_equal(after[4:], before[4:])
+    assert rows_of(mixed) == [50, 51, 52, 1, *rows_of(rows)[4:]]
 
 
 def test_a_group_that_does_not_count_or_has_another_prompt_gets_nothing():
-    piece = source.arpo()
-    pool = piece.init(batch([0], np.zeros((1, 2))), problems())
-    _, pool = jitted(piece)(batch([4], [[0, 1]]), pool, 2, KEY)
-    rows = batch([4, 4], np.zeros((2, 2)), 50, valid=jnp.asarray([0.0, 0.0, 1.0, 0.0]))
-    assert rows_of(jitted(piece)(rows, pool, 4, KEY)[0]) == [50, 51, 52, 1]
-    other = rows.replace(context=rows.context.replace(token=rows.context.token + 1))
-    assert rows_of(jitted(piece)(other, pool, 4, KEY)[0]) == [50, 51, 52, 53]
-    # stored rows and those of a second pass are not stored again
-    again = batch([8], [[1, 1]], 60).replace(on_policy=jnp.zeros((2,)))
-    assert not np.any(np.asarray(jitted(piece)(again, pool, 2, KEY)[1].index) == 8)
+    valid = [*np.zeros(4), 0, 0, 1, 0, *np.ones(12)]
+    rows = batch([4, 4, 4, 1, 2], np.zeros((5, 4)), 50, valid=valid)
+    token = rows.context.token + (np.arange(20) // 4 == 2)[:, None].astype(np.int32)  # the third asks something else
+    mixed, _ = arpo_after(batch(*FIRST), rows.replace(context=rows.context.replace(token=token)))
+    assert rows_of(mixed) == [*rows_of(rows)[:7], 1, *rows_of(rows)[8:]]
+
+
+def test_only_rows_of_the_policy_under_the_prompt_of_the_task_are_stored():
+    other, again = np.ones(20, np.float32), np.zeros(20, np.float32)
+    other[:4], again[4:8] = 0, 1
+    _, pool = arpo_after(batch(np.arange(5), np.ones((5, 4)), extra={"pass": again}).replace(on_policy=other))
+    assert sorted(np.asarray(pool.index)[np.asarray(pool.filled)].tolist()) == [2, 3, 4]
 
 
 # --- whole batches ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=FULL), 2])
 def test_replay_takes_groups_of_the_last_batches(steps):
     piece, seen = source.replay(0.5, steps), set()
     pool = piece.init(batch(np.zeros(4), np.zeros((4, 2))), problems())
@@ -252,16 +268,18 @@ def test_replay_refuses_a_part_of_the_batch():
 # --- memories that choose -----------------------------------------------------------------------
 
 
+@FULL
 def test_exgrpo_draws_medium_prompts_with_their_success_of_lowest_entropy():
     piece = source.exgrpo(share=0.5, capacity=6, width=0.1, start=0.2)
-    entropy = jnp.asarray([0.9, 0.1, 0.5, 0.3, *[1.0] * 12])[:, None] * jnp.ones((1, T))
+    entropy = np.tile(np.asarray([0.9, 0.1, 0.5, 0.3, *[1.0] * 12], np.float32)[:, None], T)
     rows = batch([1, 2, 3, 4], [[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]]).replace(entropy=entropy)
     pool = piece.init(rows, problems())
     offered = jnp.asarray([5, 6, 7, 8])
     assert np.asarray(piece.choose(pool, problems(), offered, KEY).index).tolist() == [5, 6, 7, 8]  # it is empty
     _, pool = jitted(piece)(rows, pool, 16, KEY)
     assert {*np.asarray(pool["memory"].index)[np.asarray(pool["memory"].filled)].tolist()} == {1, 4} and pool["open"]
-    first = jax.vmap(lambda k: piece.choose(pool, problems(), offered, k).index)(jax.random.split(KEY, 2000))
+    many = jax.jit(jax.vmap(lambda pool, k: piece.choose(pool, problems(), offered, k).index, (None, 0)))
+    first = many(pool, jax.random.split(KEY, 2000))
     first = np.asarray(first)
     assert np.all(first[:, :2] == [5, 6]) and {*np.asarray(first[:, 2:]).reshape(-1).tolist()} == {1, 4}
     odds = np.mean(np.asarray(first[:, 2]) == 1)  # the densities of 1/2 and 1/4 at center 1/2, width 0.1
@@ -274,26 +292,27 @@ def test_exgrpo_draws_medium_prompts_with_their_success_of_lowest_entropy():
     assert not np.any(pool["memory"].filled)  # a prompt that is solved whole is retired
 
 
+@FULL
 def test_exgrpo_waits_for_a_batch_above_its_start():
     piece = source.exgrpo(share=0.5, capacity=6, start=0.5)
-    rows = batch([1, 2], [[1, 0], [0, 0]]).replace(entropy=jnp.ones((4, T)))
+    rows = batch([1, 2], [[1, 0], [0, 0]]).replace(entropy=np.ones((4, T), np.float32))
     _, pool = jitted(piece)(rows, piece.init(rows, problems()), 4, KEY)
     assert not pool["open"] and np.any(pool["memory"].filled)
     assert np.asarray(piece.choose(pool, problems(), jnp.asarray([5, 6]), KEY).index).tolist() == [5, 6]
 
 
 def test_base_samples_splits_prompts_by_what_the_first_policy_solves():
-    piece, valid = source.base_samples(steps=2, solved=0.75), lambda r: np.asarray(r.valid).tolist()
-    first = batch([1, 2], [[1, 1, 1, 0], [1, 1, 0, 0]])
+    piece, zero = source.base_samples(steps=2, solved=0.75), np.zeros((2, 4))
+    first = batch([1, 2, 8, 8], [[1, 1, 1, 0], [1, 1, 0, 0], *zero])
     pool = piece.init(first, problems())
-    mixed, pool = jitted(piece)(first, pool, 8, KEY)
-    assert valid(mixed) == [0.0] * 8
-    _, pool = jitted(piece)(batch([3, 4], [[0, 0, 0, 0], [1, 1, 1, 1]], 10), pool, 8, KEY)
-    later = batch([1, 2, 3, 4], np.ones((4, 4)), 20)
-    mixed, after = jitted(piece)(later, pool, 16, KEY)
-    assert valid(mixed) == [0.0, 0.0, 0.0, 1.0, *[1.0] * 8, 0.0, 0.0, 0.0, 1.0]
-    assert rows_of(mixed)[3] in (0, 1, 2) and rows_of(mixed)[15] in (14, 15, 16, 17)
-    assert np.asarray(mixed.on_policy).tolist() == [1, 1, 1, 0, *[1] * 8, 1, 1, 1, 0]
+    mixed, pool = jitted(piece)(first, pool, 16, KEY)
+    assert not np.any(mixed.valid)
+    _, pool = jitted(piece)(batch([3, 4, 8, 8], [[0, 0, 0, 0], [1, 1, 1, 1], *zero], 16), pool, 16, KEY)
+    mixed, after = jitted(piece)(batch([1, 2, 3, 4], np.ones((4, 4)), 50), pool, 16, KEY)
+    shown = [*[0, 0, 0, 1], *[1] * 8, *[0, 0, 0, 1]]
+    assert np.asarray(mixed.valid).tolist() == shown
+    assert np.asarray(mixed.on_policy).tolist() == [*[1, 1, 1, 0], *[1] * 8, *[1, 1, 1, 0]]
+    assert rows_of(mixed)[3] in (0, 1, 2) and rows_of(mixed)[15] in (20, 21, 22, 23)
     np.testing.assert_array_equal(after.filled, pool.filled)  # nothing more is stored
 
 
@@ -302,10 +321,10 @@ def test_unsolved_trains_on_demonstrations_when_there_are_as_many_as_groups():
     assert piece.demonstrated == 1
     pool, waiting, trained = piece.init(batch(np.zeros(3), np.zeros((3, 3))), problems()), [], 0
     draw = np.random.default_rng(3)
-    for number in range(30):
+    for number in range(20):
         index, reward = draw.integers(0, 8, 3), (draw.random((3, 3)) < 0.3).astype(float)
         reward[:, 2] = 1  # the demonstrations
-        rows = batch(index, reward, 9 * number).replace(on_policy=jnp.tile(jnp.asarray([1.0, 1.0, 0.0]), 3))
+        rows = batch(index, reward, 9 * number).replace(on_policy=np.tile(np.asarray([1, 1, 0], np.float32), 3))
         mixed, pool = jitted(piece)(rows, pool, 9, KEY)
         token, valid = rows_of(mixed), np.asarray(mixed.valid).reshape(3, 3)
         np.testing.assert_array_equal(valid, [[0, 0, 1]] * 3 if len(waiting) >= 3 else [[1, 1, 0]] * 3)
@@ -325,7 +344,7 @@ def test_unsolved_trains_on_demonstrations_when_there_are_as_many_as_groups():
 # --- in the loop ----------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@FULL
 def test_a_run_stores_successes_and_its_pool_survives_a_checkpoint(tmp_path):
     program = tiny.program("grpo(kl=0.0)", seam__source="arpo(capacity=12)")
     step, key = program.steps[0], program.key
