@@ -223,11 +223,8 @@ class Needs:
     idle: frozenset[tuple[str, ...]] = frozenset()  # (call, *causes): arguments without effect, see transforms.idle
 
     def __or__(self, other: "Needs") -> "Needs":
-        union = {
-            f.name: getattr(self, f.name) | getattr(other, f.name)
-            for f in dataclasses.fields(self)
-            if f.name != "whole"
-        }
+        names = (f.name for f in dataclasses.fields(self) if f.name != "whole")
+        union = {name: getattr(self, name) | getattr(other, name) for name in names}
         return Needs(**union, whole=max(self.whole, other.whole, key=_WHOLE.__getitem__))
 
 
@@ -309,6 +306,7 @@ class Problems:
     domain: Callable[[Array], Array]  # index [n] -> domain [n] int32, traceable
     encode: Callable[[str], list[int]]
     shuffled: Callable[[Array], Array]  # a permutation of the indices, the same in the whole run
+    rows: int = 1  # of an episode, which are adjacent in a batch
 
 
 @dataclasses.dataclass(frozen=True)

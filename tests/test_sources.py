@@ -149,7 +149,8 @@ def test_a_chain_runs_its_pieces_in_order_and_one_piece_is_itself():
     dynamic = source.dynamic(2)
     assert chain.chain((dynamic,)) is dynamic
     both = chain.chain((source.replay(0.5), dynamic))
-    assert both.oversample == 2 and both.off_policy and both.spec == "replay(share=0.5) | dynamic(oversample=2)"
+    assert both.oversample == 2 and both.off_policy
+    assert both.spec == "replay(share=0.5, steps=1) | dynamic(oversample=2)"
     step, _, key = step_of(source.replay(0.5), dynamic)
     state = step.begin(None, key)
     assert set(state.pool) == {"replay", "dynamic"} and state.pool["replay"]["rows"].reward.shape == (64,)

@@ -82,15 +82,18 @@ def srft(sft: NonNegative = 0.5, rl: NonNegative = 0.1, demonstrations: Count = 
 
 
 @recipe
-def relift(entropy: NonNegative = 1e-3, length: Count | None = None):
-    """The reinforcement side of ReLIFT: centered rewards, no clip, constant length, a small entropy bonus.
+def relift(entropy: NonNegative = 1e-3, length: Count | None = None, sft: NonNegative = 1.0):
+    """Reinforce samples; when enough prompts were left unsolved, fit their demonstrations in a step of its own.
 
-    ReLIFT (arXiv 2506.07527). Its fine-tuning on demonstrations of unsolved prompts is a phase of ``sft``. Differs from
-    ``dr_grpo`` by the missing clip and the bonus.
+    ReLIFT (arXiv 2506.07527): centered rewards, no clip, constant length and a small entropy bonus; -sft logp averaged
+    over the tokens of demonstrations, by the same optimizer. Equals ``luffy`` where all rows are sampled by the policy.
     """
+    sampled = chain(ratio.token(), surrogate.unclipped())
+    fit = penalty.nll(sft, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
     return compose(
+        source=source.unsolved(),
         advantage=[advantage.center_by_group()],
-        loss=[ratio.token(), surrogate.unclipped(), *when(entropy, penalty.entropy(entropy))],
+        loss=[where("on_policy", sampled), *when(entropy, penalty.entropy(entropy)), *when(sft, fit)],
         reduce=reduce.fixed_length(length),
     )
 
@@ -121,10 +124,11 @@ def dph_rl(
     """Clipped GRPO on fresh rows, and an f-divergence to the reference on stored rows that it solved before.
 
     DPH-RL (arXiv 2509.07430): forward KL u - 1 - log u, u = pi / ref, keeps what the base model can do. Stored rows
-    have ``on_policy`` 0. ``coefficient`` is 0.05-0.2 for "js".
+    have ``on_policy`` 0. ``coefficient`` is 0.05-0.2 for "js". ``source.base_samples`` samples them in the first steps.
     """
     fresh = chain(ratio.token(), surrogate.clip(low, high))
     return compose(
+        source=source.base_samples(),
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
         loss=[where("on_policy", fresh), penalty.f_divergence(divergence, coefficient, only="off_policy")],
         reduce=reduce.mean_over_tokens(),

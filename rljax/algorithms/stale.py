@@ -178,7 +178,7 @@ def remix(
     """
     falling = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
     return compose(
-        source=source.replay(share),
+        source=source.replay(share, steps=2),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[
             ratio.token("behaviour"),

@@ -198,6 +198,7 @@ class Setup(Generic[S]):
             domain=jnp.zeros_like if domain is None else lambda index: domain(index, "train"),
             encode=encode,
             shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
+            rows=self.rows_of_episode,
         )
 
     def verify(

@@ -264,6 +264,9 @@ def _plain(
         rows = rows.replace(extra={**rows.extra, "head": jnp.zeros_like(rows.mask)})
     if source.again is not None:
         rows = passes.first(setup, rows)
+    rows = rows.replace(parts=dict.fromkeys(setup.task.parts, jnp.zeros_like(rows.reward)))
+    if worlds.on_host(setup.task):  # see play.of_host
+        return rows.replace(token_reward=jnp.zeros_like(rows.mask), extra={})
     if not environments.scored_on_device(setup.task) or rows.action is None:
         return rows
     verdict = jax.eval_shape(lambda r: setup.verify(r.index, "train", r.action.token, r.mask), rows)

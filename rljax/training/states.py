@@ -147,6 +147,7 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     """
     mesh = setup.mesh
     whole: Any = sharding.replicated(mesh)
+
     params = {m: sharding.param_sharding(mesh, setup.networks[m].axes, tree) for m, tree in state.params.items()}
     trained, shapes = ({m: adapters.trained(x) for m, x in tree.items()} for tree in (params, state.params))
     opt_state = tuple(

@@ -92,10 +92,15 @@ def srft(d, sft=0.5, rl=0.1):
     return parts.token_mean(d, term)
 
 
-def relift(d, entropy=1e-3, length=6):
-    """-A rho - c H, A = r - mean, by a constant length. 2506.07527."""
+def relift(d, entropy=1e-3, length=6, sft=1.0):
+    """Own -A rho, all - c H, by a constant length; plus the demonstrations' token mean of -logp. 2506.07527."""
     a = parts.centred(d)
-    return _fixed_length(d, lambda i, t: -a[i] * parts.ratio(d, i, t) - entropy * d["entropy"][i, t], length)
+
+    def term(i, t):
+        policy = -a[i] * parts.ratio(d, i, t) if _sampled(d, i) else 0.0
+        return policy - entropy * d["entropy"][i, t]
+
+    return _fixed_length(d, term, length) + sft * _fit_others(d)
 
 
 def oreal(d, positive=1.0, negative=0.5, kl=0.01):

@@ -38,69 +38,64 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``memory.py``         rows of earlier steps
 ``files.py``          rows of files, which no policy samples
 ``domains.py``        prompts by domain: bandits, mixtures, orders of difficulty
+``experience.py``     memories that decide which prompts are drawn, or what a group is trained on
+``store.py``          for authors of pieces: memories of episodes by prompt
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
 ====================  ===================================================================
 """
 
-from rljax.transforms.source.files import stored
-from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
-from rljax.transforms.source.domains import dump, easiest, gaussian, mixture, ordered, sec, shortfall
-from rljax.transforms.source.filters import dynamic
-from rljax.transforms.source.histories import band, lim, regret, retire
 from rljax.transforms.source.budgets import adaptive, inverse_success, knapsack
+from rljax.transforms.source.domains import dump, easiest, gaussian, mixture, ordered, sec, shortfall
+from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
+from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
+from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import balanced, dynamic, rounds
-from rljax.transforms.source.memory import replay
+from rljax.transforms.source.histories import band, lim, regret, retire
+from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.segments import partial
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
-__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "stored", "task"]
 __all__ = [
+    "adaptive",
+    "arpo",
+    "balanced",
     "band",
+    "base_samples",
     "by_deviation",
     "by_failure",
-    "demonstrations",
-    "dynamic",
-    "guided",
-    "hard_replay",
-    "learnability",
-    "lim",
-    "mopps",
-    "partial",
-    "regret",
-    "replay",
-    "retire",
-    "task",
-    "vade",
-__all__ = [
     "demonstrations",
     "dump",
     "dynamic",
     "easiest",
+    "exgrpo",
     "gaussian",
     "guided",
-    "mixture",
-    "ordered",
-    "partial",
-    "replay",
-    "sec",
-    "shortfall",
-__all__ = [
-    "adaptive",
-    "balanced",
-    "demonstrations",
-    "dynamic",
-    "guided",
+    "guided_if",
+    "hard_replay",
     "inverse_success",
     "knapsack",
+    "learnability",
+    "lim",
+    "mixture",
+    "mopps",
     "one_of_each",
+    "ordered",
     "pairs",
     "partial",
     "recompose",
+    "regret",
     "replay",
+    "retire",
+    "rlep",
     "rounds",
+    "sec",
     "selective_replay",
+    "shortfall",
+    "stored",
     "task",
+    "unsolved",
+    "vade",
 ]
