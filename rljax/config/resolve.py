@@ -295,8 +295,6 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
             f"{where}: {algorithm.source.spec} carries rows over inside the program, and task {task.name!r} is scored "
             "on the host, or played there. Use another config.seam.source, or a task that runs on devices."
         )
-    if algorithm.source.demonstrated and task.host:
-        raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
 
 
 def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:

@@ -131,14 +131,16 @@ def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: ty
     assert rows.action is not None
     solutions = types.Action(rows.action.token, length=rows.group)
     if source.head is not None:
-        shapes.check_same("the head", solutions, source.head(pool, problems, solutions, key))
+        shapes.check_same("the head", solutions, source.head(pool, problems, rows, solutions, key))
     if source.again is None:
         return rows
     first = jax.tree.map(lambda x: x[: index.size], solutions)
     edit = source.again.edit(pool, problems, rows, first, setup.edits, key)
     second = groups.take(rows, jnp.repeat(edit.row, source.again.samples or setup.settings.batch.samples))
     merged = source.again.merge(rows, second, edit)
-    shapes.check_same("the merged rows", rows, merged)
+    added = {name for name in merged.extra if name in source.supplies}
+    before = {name: x for name, x in merged.extra.items() if name not in added or name in rows.extra}
+    shapes.check_same("the merged rows", rows, merged.replace(extra=before))
     return merged
 
 

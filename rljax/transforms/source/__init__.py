@@ -7,9 +7,10 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
 ``choose(pool, problems, offered, key) -> Choice``
     The prompts of the step and the samples of each, before sampling. ``offered`` ``[P]`` are the next of the shuffle;
     as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows.
-``head(pool, problems, solutions, key) -> Action``
+``head(pool, problems, rows, solutions, key) -> Action``
     The tokens that each completion begins with, ``[B, T]`` and ``length`` ``[B]``; the policy continues them, and no
-    loss touches them. ``solutions`` ``[B, T]`` are the task's demonstrations (``solutions=True``).
+    loss touches them. ``rows`` have no completion yet; ``solutions`` ``[B, T]`` are the task's demonstrations
+    (``solutions=True``). A host task samples the rows in chunks: a random head depends on the group, not on the place.
 ``again``
     A second pass (``types.Again``). ``edit(pool, problems, rollout, solutions, count, key) -> Edit`` returns ``count``
     edited prompts after the first pass has been scored; each gets rows, which are scored too; ``merge(first, second,
@@ -29,6 +30,8 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored rows are trained on
 ``memory.py``         rows of earlier steps
+``prefix.py``         completions that begin with a part of a demonstration
+``forks.py``          second passes that continue a part of the policy's own completion
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
@@ -36,8 +39,27 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 """
 
 from rljax.transforms.source.filters import dynamic
+from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
 from rljax.transforms.source.memory import replay
 from rljax.transforms.source.plain import demonstrations, guided, task
+from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.segments import partial
 
-__all__ = ["demonstrations", "dynamic", "guided", "partial", "replay", "task"]
+__all__ = [
+    "anytime",
+    "backward",
+    "branched",
+    "bread",
+    "cure",
+    "demonstrations",
+    "dynamic",
+    "expert_rewrite",
+    "guided",
+    "partial",
+    "prefixed",
+    "prefixed_between",
+    "prefixed_binomial",
+    "replay",
+    "retry_from_middle",
+    "task",
+]

@@ -1,0 +1,310 @@
+"""Completions that begin with given tokens: no loss touches these, and what follows is sampled and paid as a whole."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax import types
+from rljax.transforms import source
+from tests import enumeration as world
+
+PROBLEMS = types.Problems(
+    size=6,
+    domains=1,
+    domain=jnp.zeros_like,
+    encode=lambda text: [ord(c) - ord("a") for c in text],
+    shuffled=lambda index: index,
+)
+
+
+def batch(reward, *, samples, width=8, length=None, **fields):
+    """Return scored rows of prompts 0, 1, ...; token t of row b is 10 b + t."""
+    reward = jnp.asarray(reward, jnp.float32)
+    rows = reward.size
+    length = jnp.full((rows,), width, jnp.int32) if length is None else jnp.asarray(length, jnp.int32)
+    column = jnp.arange(width, dtype=jnp.int32)[None, :]
+    number = jnp.arange(rows, dtype=jnp.int32)
+    mask = (column < length[:, None]).astype(jnp.float32)
+    values = {
+        "mask": mask,
+        "reward": reward,
+        "group": number // samples + 7,
+        "index": number // samples,
+        "episode": number,
+        "valid": jnp.ones((rows,)),
+        "entropy": jnp.zeros_like(mask),
+        "on_policy": jnp.ones((rows,)),
+        "finish": jnp.full((rows,), int(types.Finish.STOP), jnp.int32),
+        "action": types.Action(token=10 * number[:, None] + column, length=length),
+        "context": types.Context(token=jnp.full((rows, 3), 99, jnp.int32), mask=jnp.ones((rows, 3))),
+        "extra": {"pass": jnp.zeros((rows,)), "head": jnp.zeros_like(mask)},
+    }
+    return types.Rollout(**(values | fields))
+
+
+def second_of(edit, samples, reward=1.0, width=8):
+    """Return rows of a second pass: token 1000, and reward 1 unless ``reward`` says otherwise."""
+    count = edit.row.size * samples
+    rows = batch(jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (count,)), samples=samples, width=width)
+    return rows.replace(
+        action=rows.action.replace(token=jnp.full_like(rows.action.token, 1000)),
+        valid=jnp.repeat(edit.used, samples).astype(jnp.float32),
+        extra={**rows.extra, "pass": jnp.ones((count,))},
+    )
+
+
+def edited(piece, rows, *, count, solutions=None, pool=(), key=0):
+    return piece.again.edit(pool, PROBLEMS, rows, solutions, count, jax.random.key(key))
+
+
+def shown(*length, width=8):
+    return types.Action(
+        token=jnp.tile(100 + jnp.arange(width, dtype=jnp.int32), (len(length), 1)),
+        length=jnp.asarray(length, jnp.int32),
+    )
+
+
+def lengths(piece, rows, solutions, pool=(), key=0):
+    return np.asarray(piece.head(pool, PROBLEMS, rows, solutions, jax.random.key(key)).length)
+
+
+# --- heads of demonstrations ----------------------------------------------------------------------
+
+
+def test_a_share_of_0_is_the_plain_source():
+    plain, none = source.task(), source.prefixed(0.0)
+    for name in ("head", "choose", "again", "init", "select", "observe", "in_flight"):
+        assert getattr(none, name) is getattr(plain, name)
+    assert (none.solutions, none.supplies, none.off_policy) == (False, frozenset(), False)
+
+
+def test_a_head_is_a_share_of_the_tokens_before_the_end():
+    rows, solutions = batch([0] * 4, samples=1), shown(6, 6, 1, 0)
+    for share in (0.4, jnp.float32(0.4)):  # a schedule is a traced number
+        np.testing.assert_array_equal(lengths(source.prefixed(share), rows, solutions), [2, 2, 0, 0])
+    np.testing.assert_array_equal(lengths(source.prefixed(1.0), rows, solutions), [5, 5, 0, 0])
+    np.testing.assert_array_equal(lengths(source.prefixed(jnp.float32(0)), rows, solutions), 0)
+
+
+def test_random_heads_are_those_of_the_prompt_whatever_rows_are_sampled_together():
+    rows = batch([0] * 4000, samples=4, width=2)
+    solutions = shown(*[101] * 4000, width=2)
+    drawn = lengths(source.prefixed_between(0.2, 0.6), rows, solutions).reshape(-1, 4)
+    np.testing.assert_array_equal(drawn, drawn[:, :1].repeat(4, 1))
+    assert drawn.min() >= 20 and drawn.max() <= 60
+    assert abs(drawn[:, 0].mean() - 40) < 5 * 40 / np.sqrt(12) / np.sqrt(1000)
+    half = jax.tree.map(lambda x: x[2000:], rows)
+    later = lengths(source.prefixed_between(0.2, 0.6), half, shown(*[101] * 2000, width=2))
+    np.testing.assert_array_equal(later, drawn.reshape(-1)[2000:])
+    each = lengths(source.prefixed_between(0.2, 0.6, "row"), rows, solutions).reshape(-1, 4)
+    assert np.mean(each[:, 0] != each[:, 1]) > 0.9
+    some = lengths(source.prefixed_between(0.5, 0.5, chance=0.3), rows, solutions).reshape(-1, 4)
+    assert set(some.reshape(-1)) == {0, 50} and abs(np.mean(some[:, 0] > 0) - 0.3) < 0.075
+    width = 20
+    drawn = lengths(
+        source.prefixed_binomial(0.3, "row"),
+        batch([0] * 4000, samples=4, width=width),
+        shown(*[11] * 4000, width=width),
+    )
+    assert abs(drawn.mean() - 3.0) < 5 * np.sqrt(2.1 / 4000) and abs(drawn.var() - 2.1) < 0.25
+
+
+def test_a_backward_curriculum_reaches_the_whole_problem_of_a_learner_that_plain_sampling_never_helps():
+    # The learner completes at most ``skill`` of 10 tokens, and gains one token each time that it succeeds.
+    piece = source.backward(start=0.9, change=0.1, threshold=0.5)
+    pool = piece.init(None, PROBLEMS)
+    skill = np.array([1, 1, 1, 1, 3, 0])
+    solutions, shares = shown(*[11] * 12, width=12), []
+    for _ in range(12):
+        rows = batch([0] * 12, samples=2)
+        head = lengths(piece, rows, solutions, pool)
+        left = 10 - head[::2]
+        won = left <= skill
+        shares.append(head[::2])
+        _, pool = piece.select(batch(np.repeat(won, 2), samples=2), pool, 12, jax.random.key(0))
+        skill = skill + won
+    shares = np.array(shares)
+    for prompt in range(5):  # each step one token back, to the whole problem
+        np.testing.assert_array_equal(shares[:, prompt], np.maximum(9 - np.arange(12), 0))
+    np.testing.assert_array_equal(shares[:, 5], 9)  # never succeeds: stays
+    together = source.backward(start=0.9, change=0.1, threshold=0.5, each="batch")
+    start = together.init(None, PROBLEMS)
+    for wins, share in ((6, 0.8), (5, 0.9), (0, 0.9)):
+        _, pool = together.select(batch([1] * wins + [0] * (12 - wins), samples=2), start, 12, jax.random.key(0))
+        np.testing.assert_allclose(pool["share"], [share], rtol=1e-6)
+
+
+def test_a_prompt_outside_the_candidates_has_their_mean_start():
+    piece = source.backward(start=0.5, change=0.5, candidates=2)
+    _, pool = piece.select(batch([1, 0, 1], samples=1), piece.init(None, PROBLEMS), 3, jax.random.key(0))
+    np.testing.assert_allclose(pool["share"], [0.0, 0.5])
+    np.testing.assert_array_equal(lengths(piece, batch([0] * 3, samples=1), shown(9, 9, 9, width=9), pool), [0, 4, 2])
+
+
+def test_bread_branches_from_the_demonstration_where_a_whole_group_failed():
+    piece = source.bread(share=0.5, change=0.25, prompts=0.5)
+    pool = piece.init(None, PROBLEMS)
+    rows = batch([0, 1, 0, 0, 1, 1, 0, 0], samples=2)
+    edit = edited(piece, rows, count=3, solutions=shown(9, 9, 5, 7, width=9), pool=pool)
+    np.testing.assert_array_equal(edit.row, [2, 6, 0])
+    np.testing.assert_array_equal(edit.used, [True, True, False])
+    np.testing.assert_array_equal(edit.head.length, [4, 3, 4])
+    np.testing.assert_array_equal(edit.head.token[0], 100 + np.arange(9))
+    merged = piece.again.merge(rows, second_of(edit, 2, [1, 0, 0, 0, 1, 1]), edit)
+    np.testing.assert_array_equal(merged.reward, [0, 1, 1, 0, 1, 1, 0, 0])
+    np.testing.assert_array_equal(merged.extra["pass"], [0, 0, 1, 1, 0, 0, 1, 1])
+    np.testing.assert_array_equal(merged.episode, np.arange(8))
+    _, pool = piece.select(merged.replace(index=rows.index, group=rows.group), pool, 8, jax.random.key(0))
+    np.testing.assert_allclose(pool["share"], [0.5, 0.5, 0.5, 0.75, 0.5, 0.5])  # half of the branches: as it was
+    solved = merged.replace(index=rows.index, group=rows.group, reward=jnp.ones((8,)))
+    np.testing.assert_allclose(piece.select(solved, pool, 8, jax.random.key(0))[1]["share"][:4], [0.5, 0.25, 0.5, 0.5])
+
+
+# --- gradients, by enumeration --------------------------------------------------------------------
+
+GIVEN = 1  # the first of three tokens
+BEGIN = world.SEQUENCE[:, 0] == GIVEN
+SEQUENCE, STATE, REWARD = world.SEQUENCE[BEGIN], world.STATE[BEGIN], world.REWARD[BEGIN]
+
+
+def rows_given(**fields):
+    rows, head = REWARD.size, np.tile([1.0, 0, 0], (REWARD.size, 1))
+    logp = world.LOGP[BEGIN]
+    return rljax.rollout_from_arrays(
+        mask=1 - head,
+        reward=REWARD,
+        group=np.zeros(rows, int),
+        behaviour_logp=logp * (1 - head),
+        raw_logp=logp * (1 - head),
+        ref_logp=world.REF[BEGIN],
+        extra={"head": head},
+        **fields,
+    )
+
+
+def gradient(recipe, rows, table=world.LOGITS, **seam):
+    def loss(table):
+        logp = jax.nn.log_softmax(table)[STATE, SEQUENCE]
+        return rljax.objective(recipe, rows, types.Scores(logp=logp), **({"seam": seam} if seam else {}))[0]
+
+    return np.asarray(jax.grad(loss)(jnp.asarray(table)))
+
+
+def continuation(table):
+    return jnp.exp(jnp.sum(jax.nn.log_softmax(table)[STATE, SEQUENCE][:, 1:], axis=1))
+
+
+@pytest.mark.parametrize("recipe", ["grpo(kl=0.1)", "dapo()", "gspo()", "reinforce_plus_plus()", "cispo()"])
+def test_no_term_moves_the_probability_of_a_given_token(recipe):
+    assert not np.any(gradient(recipe, rows_given())[0])
+    assert np.any(gradient(recipe, rows_given()))
+
+
+def test_the_expected_gradient_is_that_of_the_reward_given_the_head():
+    truth = jax.grad(lambda table: jnp.sum(continuation(table) * REWARD))(jnp.asarray(world.LOGITS))
+    weight = np.asarray(continuation(jnp.asarray(world.LOGITS))) * REWARD.size
+    rows = rows_given(advantage=((REWARD - 0.3) * weight)[:, None] * np.ones((1, 3)))
+    got = gradient("reinforce()", rows, reduce="mean_over_rows_of_sums()")
+    np.testing.assert_allclose(got, -truth, atol=1e-6)
+
+
+def test_the_likelihood_of_hints_is_the_only_term_on_given_tokens():
+    recipe = "grpo(kl=0.1)"
+    plain = gradient(recipe, rows_given())
+    both = gradient(recipe, rows_given(), penalty="+ hint_nll(0.25)")
+    want = -0.25 * jax.grad(lambda table: jax.nn.log_softmax(table)[0, GIVEN])(jnp.asarray(world.LOGITS))
+    np.testing.assert_allclose(both - plain, want, atol=1e-6)
+
+
+# --- forks of the policy's own completions ---------------------------------------------------------
+
+
+def test_cure_continues_before_a_token_of_high_entropy_into_the_same_group():
+    entropy = jax.random.uniform(jax.random.key(3), (16, 8))
+    rows = batch([0] * 16, samples=8, entropy=entropy, length=[8] * 15 + [5])
+    piece = source.cure(share=0.25, branches=3, top=3)
+    best = np.argsort(-np.asarray(entropy)[:, :7], axis=1)[:, :3]  # the last token ends the row
+    seen = set()
+    for key in range(20):
+        edit = edited(piece, rows, count=4, key=key)
+        np.testing.assert_array_equal(edit.row, [0, 1, 8, 9])
+        assert all(edit.used)
+        assert all(length in best[row] for row, length in zip(edit.row, edit.head.length, strict=True))
+        seen.add(int(edit.head.length[0]))
+        np.testing.assert_array_equal(edit.head.token, rows.action.token[edit.row])
+    assert seen == set(best[0])
+    rewards = np.arange(12) / 10
+    merged = piece.again.merge(rows, second_of(edit, 3, rewards), edit)
+    np.testing.assert_allclose(merged.reward, [0, 0, *rewards[:6], 0, 0, *rewards[6:]], rtol=1e-6)
+    np.testing.assert_array_equal(merged.extra["pass"], [0, 0, 1, 1, 1, 1, 1, 1] * 2)
+    with pytest.raises(ValueError, match=r"cure: share=0.5 of a group and branches=3 .* at most 0.25"):
+        source.cure(0.5, 3)
+
+
+def test_a_retry_continues_each_row_of_a_failed_group_in_its_place():
+    rows = batch([0, 1, 0, 0], samples=2, length=[8, 8, 5, 7])
+    piece = source.retry_from_middle(0.5, 0.5)
+    edit = edited(piece, rows, count=3)
+    np.testing.assert_array_equal(edit.row, [2, 3, 0])
+    np.testing.assert_array_equal(edit.used, [True, True, False])
+    np.testing.assert_array_equal(edit.head.length, [2, 3, 0])
+    merged = piece.again.merge(rows, second_of(edit, 1), edit)
+    np.testing.assert_array_equal(merged.reward, [0, 1, 1, 1])
+    np.testing.assert_array_equal(merged.action.token[:2], rows.action.token[:2])
+
+
+def test_branches_of_a_flat_group_share_one_state():
+    rows = batch([1, 1, 1, 0, 1, 0, 0, 0, 0], samples=3, length=[8] * 9)
+    piece = source.branched(0.5, 0.5)
+    edit = edited(piece, rows, count=2)
+    np.testing.assert_array_equal(edit.used, [True, True])
+    assert 0 <= edit.row[0] < 3 and 6 <= edit.row[1] < 9
+    np.testing.assert_array_equal(edit.head.token, rows.action.token[edit.row])
+    merged = piece.again.merge(rows, second_of(edit, 3, [1, 0, 0, 0, 0, 1]), edit)
+    np.testing.assert_array_equal(merged.reward, [1, 0, 0, 0, 1, 0, 0, 0, 1])
+
+
+def test_budgets_cut_thoughts_and_credit_what_comes_before():
+    piece = source.anytime(cuts=2, summaries=2, room=4, text="ba")
+    rows = batch([1, 0], samples=2, width=12, length=[3, 12])
+    edit = edited(piece, rows, count=4)
+    np.testing.assert_array_equal(edit.row, [0, 0, 1, 1])
+    np.testing.assert_array_equal(edit.used, [False, False, True, True])
+    np.testing.assert_array_equal(edit.head.length[2:], [6, 10])
+    np.testing.assert_array_equal(edit.head.token[2, :6], [10, 11, 12, 13, 1, 0])  # 4 of 8, then the text
+    np.testing.assert_array_equal(edit.head.token[3, 6:10], [16, 17, 1, 0])
+    second = second_of(edit, 2, [9, 9, 9, 9, 0, 1, 1, 1], width=12)
+    merged = piece.again.merge(rows, second, edit)
+    np.testing.assert_allclose(merged.extra["cut_reward"], [[1, 1], [0.5, 1]])
+    np.testing.assert_array_equal(merged.extra["segment"], [[0] * 4 + [1] * 8] * 2)
+    np.testing.assert_allclose(merged.reward, [1, 0.75])
+    np.testing.assert_array_equal(merged.mask, [[1] * 3 + [0] * 9, [1] * 8 + [0] * 4])
+    out = rljax.transform("brpo_budget()", merged)
+    # F = [[1, .5], [.75, .5]]; A_0 = F_0 - mean F_0, A_1 = F_1 - r_1 / 4 - mean F_1 / 2
+    np.testing.assert_allclose(out.advantage[:, 0], [0.125, -0.125])
+    np.testing.assert_allclose(out.advantage[1, 5], 0.5 - 0.125 - 0.25)
+    one = source.anytime(cuts=1, summaries=2, room=4)
+    edit = edited(one, rows, count=2)
+    merged = one.again.merge(rows, second_of(edit, 2, [9, 9, 0, 1], width=12), edit)
+    got, want = rljax.transform("brpo_budget()", merged), rljax.transform("dr_grpo()", merged)
+    np.testing.assert_allclose(got.advantage * got.mask, want.advantage * want.mask)
+    with pytest.raises(ValueError, match="room=12 leaves 0 of 12 completion tokens for 1 budgets"):
+        edited(source.anytime(cuts=1, room=12), rows, count=2)
+
+
+def test_a_rewritten_demonstration_counts_if_it_is_right_and_its_group_failed():
+    piece = source.expert_rewrite(before="b", after="cd", room=3)
+    rows = batch([0, 0, 1, 0, 0, 0], samples=2, width=4)
+    more = piece.again.longer(3, 4)
+    wide = types.Context(
+        token=jnp.pad(rows.context.token, ((0, 0), (more, 0))), mask=jnp.pad(rows.context.mask, ((0, 0), (more, 0)))
+    )
+    edit = edited(piece, rows.replace(context=wide), count=2, solutions=shown(3, 3, 4, width=4))
+    np.testing.assert_array_equal(edit.row, [0, 4])
+    np.testing.assert_array_equal(edit.token[0, -8:], [99, 99, 99, 1, 100, 101, 2, 3])  # without end-of-sequence
+    np.testing.assert_array_equal(edit.mask.sum(axis=1), [8, 9])
+    merged = piece.again.merge(rows, second_of(edit, 1, [1, 0], width=4), edit)
+    np.testing.assert_array_equal(merged.reward, [0, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(merged.extra["pass"], [0, 1, 0, 0, 0, 0])
