@@ -1,5 +1,7 @@
 """Completions that begin with given tokens: no loss touches these, and what follows is sampled and paid as a whole."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,12 @@ import pytest
 
 import rljax
 from rljax import types
+from rljax.run import host_rollouts
+from rljax.training import phases, updates
 from rljax.transforms import source
 from tests import enumeration as world
+from tests import test_sources as contract
+from tests import tiny
 
 PROBLEMS = types.Problems(
     size=6,
@@ -21,25 +27,24 @@ PROBLEMS = types.Problems(
 
 def batch(reward, *, samples, width=8, length=None, **fields):
     """Return scored rows of prompts 0, 1, ...; token t of row b is 10 b + t."""
-    reward = jnp.asarray(reward, jnp.float32)
-    rows = reward.size
-    length = jnp.full((rows,), width, jnp.int32) if length is None else jnp.asarray(length, jnp.int32)
-    column = jnp.arange(width, dtype=jnp.int32)[None, :]
-    number = jnp.arange(rows, dtype=jnp.int32)
-    mask = (column < length[:, None]).astype(jnp.float32)
+    reward = np.asarray(reward, np.float32)
+    rows, column = reward.size, np.arange(width, dtype=np.int32)[None, :]
+    length = np.full(rows, width, np.int32) if length is None else np.asarray(length, np.int32)
+    number, one = np.arange(rows, dtype=np.int32), np.ones(rows, np.float32)
+    mask = (column < length[:, None]).astype(np.float32)
     values = {
         "mask": mask,
         "reward": reward,
         "group": number // samples + 7,
         "index": number // samples,
         "episode": number,
-        "valid": jnp.ones((rows,)),
-        "entropy": jnp.zeros_like(mask),
-        "on_policy": jnp.ones((rows,)),
-        "finish": jnp.full((rows,), int(types.Finish.STOP), jnp.int32),
+        "valid": one,
+        "entropy": 0 * mask,
+        "on_policy": one,
+        "finish": np.full(rows, types.Finish.STOP, np.int32),
         "action": types.Action(token=10 * number[:, None] + column, length=length),
-        "context": types.Context(token=jnp.full((rows, 3), 99, jnp.int32), mask=jnp.ones((rows, 3))),
-        "extra": {"pass": jnp.zeros((rows,)), "head": jnp.zeros_like(mask)},
+        "context": types.Context(token=np.full((rows, 3), 99, np.int32), mask=np.ones((rows, 3), np.float32)),
+        "extra": {"pass": 0 * one, "head": 0 * mask},
     }
     return types.Rollout(**(values | fields))
 
@@ -47,16 +52,30 @@ def batch(reward, *, samples, width=8, length=None, **fields):
 def second_of(edit, samples, reward=1.0, width=8):
     """Return rows of a second pass: token 1000, and reward 1 unless ``reward`` says otherwise."""
     count = edit.row.size * samples
-    rows = batch(jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (count,)), samples=samples, width=width)
+    rows = batch(np.broadcast_to(reward, count), samples=samples, width=width)
     return rows.replace(
-        action=rows.action.replace(token=jnp.full_like(rows.action.token, 1000)),
-        valid=jnp.repeat(edit.used, samples).astype(jnp.float32),
-        extra={**rows.extra, "pass": jnp.ones((count,))},
+        action=rows.action.replace(token=0 * rows.action.token + 1000),
+        valid=np.repeat(edit.used, samples).astype(np.float32),
+        extra={**rows.extra, "pass": np.ones(count, np.float32)},
     )
 
 
-def edited(piece, rows, *, count, solutions=None, pool=(), key=0):
-    return piece.again.edit(pool, PROBLEMS, rows, solutions, count, jax.random.key(key))
+def edited(piece, rows, *, count, solutions=None, pool=()):
+    return edits(piece, rows, count=count, solutions=solutions, pool=pool)(jax.random.key(0))
+
+
+def edits(piece, rows, *, count, solutions=None, pool=()):
+    run = jax.jit(piece.again.edit, static_argnums=(1, 4))
+    return lambda key: jax.device_get(run(pool, PROBLEMS, rows, solutions, count, key))
+
+
+def merge(piece, first, second, edit):
+    return jax.device_get(jax.jit(piece.again.merge)(first, second, edit))
+
+
+def selecting(piece):
+    run = jax.jit(piece.select, static_argnums=2)
+    return lambda rows, pool: jax.device_get(run(rows, pool, rows.reward.size, jax.random.key(0)))[1]
 
 
 def shown(*length, width=8):
@@ -66,8 +85,13 @@ def shown(*length, width=8):
     )
 
 
-def lengths(piece, rows, solutions, pool=(), key=0):
-    return np.asarray(piece.head(pool, PROBLEMS, rows, solutions, jax.random.key(key)).length)
+def heading(piece):
+    run = jax.jit(piece.head, static_argnums=1)
+    return lambda rows, solutions, pool=(): np.asarray(run(pool, PROBLEMS, rows, solutions, jax.random.key(0)).length)
+
+
+def lengths(piece, rows, solutions, pool=()):
+    return heading(piece)(rows, solutions, pool)
 
 
 # --- heads of demonstrations ----------------------------------------------------------------------
@@ -116,29 +140,29 @@ def test_a_backward_curriculum_reaches_the_whole_problem_of_a_learner_that_plain
     piece = source.backward(start=0.9, change=0.1, threshold=0.5)
     pool = piece.init(None, PROBLEMS)
     skill = np.array([1, 1, 1, 1, 3, 0])
-    solutions, shares = shown(*[11] * 12, width=12), []
+    solutions, shares, head_of, after = shown(*[11] * 12, width=12), [], heading(piece), selecting(piece)
     for _ in range(12):
         rows = batch([0] * 12, samples=2)
-        head = lengths(piece, rows, solutions, pool)
+        head = head_of(rows, solutions, pool)
         left = 10 - head[::2]
         won = left <= skill
         shares.append(head[::2])
-        _, pool = piece.select(batch(np.repeat(won, 2), samples=2), pool, 12, jax.random.key(0))
+        pool = after(batch(np.repeat(won, 2), samples=2), pool)
         skill = skill + won
     shares = np.array(shares)
     for prompt in range(5):  # each step one token back, to the whole problem
         np.testing.assert_array_equal(shares[:, prompt], np.maximum(9 - np.arange(12), 0))
     np.testing.assert_array_equal(shares[:, 5], 9)  # never succeeds: stays
     together = source.backward(start=0.9, change=0.1, threshold=0.5, each="batch")
-    start = together.init(None, PROBLEMS)
+    start, after = together.init(None, PROBLEMS), selecting(together)
     for wins, share in ((6, 0.8), (5, 0.9), (0, 0.9)):
-        _, pool = together.select(batch([1] * wins + [0] * (12 - wins), samples=2), start, 12, jax.random.key(0))
+        pool = after(batch([1] * wins + [0] * (12 - wins), samples=2), start)
         np.testing.assert_allclose(pool["share"], [share], rtol=1e-6)
 
 
 def test_a_prompt_outside_the_candidates_has_their_mean_start():
     piece = source.backward(start=0.5, change=0.5, candidates=2)
-    _, pool = piece.select(batch([1, 0, 1], samples=1), piece.init(None, PROBLEMS), 3, jax.random.key(0))
+    pool = selecting(piece)(batch([1, 0, 1], samples=1), piece.init(None, PROBLEMS))
     np.testing.assert_allclose(pool["share"], [0.0, 0.5])
     np.testing.assert_array_equal(lengths(piece, batch([0] * 3, samples=1), shown(9, 9, 9, width=9), pool), [0, 4, 2])
 
@@ -152,14 +176,15 @@ def test_bread_branches_from_the_demonstration_where_a_whole_group_failed():
     np.testing.assert_array_equal(edit.used, [True, True, False])
     np.testing.assert_array_equal(edit.head.length, [4, 3, 4])
     np.testing.assert_array_equal(edit.head.token[0], 100 + np.arange(9))
-    merged = piece.again.merge(rows, second_of(edit, 2, [1, 0, 0, 0, 1, 1]), edit)
+    merged = merge(piece, rows, second_of(edit, 2, [1, 0, 0, 0, 1, 1]), edit)
     np.testing.assert_array_equal(merged.reward, [0, 1, 1, 0, 1, 1, 0, 0])
     np.testing.assert_array_equal(merged.extra["pass"], [0, 0, 1, 1, 0, 0, 1, 1])
     np.testing.assert_array_equal(merged.episode, np.arange(8))
-    _, pool = piece.select(merged.replace(index=rows.index, group=rows.group), pool, 8, jax.random.key(0))
+    after = selecting(piece)
+    pool = after(merged.replace(index=rows.index, group=rows.group), pool)
     np.testing.assert_allclose(pool["share"], [0.5, 0.5, 0.5, 0.75, 0.5, 0.5])  # half of the branches: as it was
-    solved = merged.replace(index=rows.index, group=rows.group, reward=jnp.ones((8,)))
-    np.testing.assert_allclose(piece.select(solved, pool, 8, jax.random.key(0))[1]["share"][:4], [0.5, 0.25, 0.5, 0.5])
+    solved = merged.replace(index=rows.index, group=rows.group, reward=np.ones(8, np.float32))
+    np.testing.assert_allclose(after(solved, pool)["share"][:4], [0.5, 0.25, 0.5, 0.5])
 
 
 # --- gradients, by enumeration --------------------------------------------------------------------
@@ -189,7 +214,7 @@ def gradient(recipe, rows, table=world.LOGITS, **seam):
         logp = jax.nn.log_softmax(table)[STATE, SEQUENCE]
         return rljax.objective(recipe, rows, types.Scores(logp=logp), **({"seam": seam} if seam else {}))[0]
 
-    return np.asarray(jax.grad(loss)(jnp.asarray(table)))
+    return np.asarray(jax.jit(jax.grad(loss))(jnp.asarray(table)))
 
 
 def continuation(table):
@@ -203,7 +228,7 @@ def test_no_term_moves_the_probability_of_a_given_token(recipe):
 
 
 def test_the_expected_gradient_is_that_of_the_reward_given_the_head():
-    truth = jax.grad(lambda table: jnp.sum(continuation(table) * REWARD))(jnp.asarray(world.LOGITS))
+    truth = jax.jit(jax.grad(lambda table: jnp.sum(continuation(table) * REWARD)))(jnp.asarray(world.LOGITS))
     weight = np.asarray(continuation(jnp.asarray(world.LOGITS))) * REWARD.size
     rows = rows_given(advantage=((REWARD - 0.3) * weight)[:, None] * np.ones((1, 3)))
     got = gradient("reinforce()", rows, reduce="mean_over_rows_of_sums()")
@@ -222,13 +247,13 @@ def test_the_likelihood_of_hints_is_the_only_term_on_given_tokens():
 
 
 def test_cure_continues_before_a_token_of_high_entropy_into_the_same_group():
-    entropy = jax.random.uniform(jax.random.key(3), (16, 8))
+    entropy = np.random.default_rng(3).random((16, 8), np.float32)
     rows = batch([0] * 16, samples=8, entropy=entropy, length=[8] * 15 + [5])
     piece = source.cure(share=0.25, branches=3, top=3)
-    best = np.argsort(-np.asarray(entropy)[:, :7], axis=1)[:, :3]  # the last token ends the row
-    seen = set()
+    best = np.argsort(-entropy[:, :7], axis=1)[:, :3]  # the last token ends the row
+    seen, run = set(), edits(piece, rows, count=4)
     for key in range(20):
-        edit = edited(piece, rows, count=4, key=key)
+        edit = run(jax.random.key(key))
         np.testing.assert_array_equal(edit.row, [0, 1, 8, 9])
         assert all(edit.used)
         assert all(length in best[row] for row, length in zip(edit.row, edit.head.length, strict=True))
@@ -236,7 +261,7 @@ def test_cure_continues_before_a_token_of_high_entropy_into_the_same_group():
         np.testing.assert_array_equal(edit.head.token, rows.action.token[edit.row])
     assert seen == set(best[0])
     rewards = np.arange(12) / 10
-    merged = piece.again.merge(rows, second_of(edit, 3, rewards), edit)
+    merged = merge(piece, rows, second_of(edit, 3, rewards), edit)
     np.testing.assert_allclose(merged.reward, [0, 0, *rewards[:6], 0, 0, *rewards[6:]], rtol=1e-6)
     np.testing.assert_array_equal(merged.extra["pass"], [0, 0, 1, 1, 1, 1, 1, 1] * 2)
     with pytest.raises(ValueError, match=r"cure: share=0.5 of a group and branches=3 .* at most 0.25"):
@@ -250,7 +275,7 @@ def test_a_retry_continues_each_row_of_a_failed_group_in_its_place():
     np.testing.assert_array_equal(edit.row, [2, 3, 0])
     np.testing.assert_array_equal(edit.used, [True, True, False])
     np.testing.assert_array_equal(edit.head.length, [2, 3, 0])
-    merged = piece.again.merge(rows, second_of(edit, 1), edit)
+    merged = merge(piece, rows, second_of(edit, 1), edit)
     np.testing.assert_array_equal(merged.reward, [0, 1, 1, 1])
     np.testing.assert_array_equal(merged.action.token[:2], rows.action.token[:2])
 
@@ -262,7 +287,7 @@ def test_branches_of_a_flat_group_share_one_state():
     np.testing.assert_array_equal(edit.used, [True, True])
     assert 0 <= edit.row[0] < 3 and 6 <= edit.row[1] < 9
     np.testing.assert_array_equal(edit.head.token, rows.action.token[edit.row])
-    merged = piece.again.merge(rows, second_of(edit, 3, [1, 0, 0, 0, 0, 1]), edit)
+    merged = merge(piece, rows, second_of(edit, 3, [1, 0, 0, 0, 0, 1]), edit)
     np.testing.assert_array_equal(merged.reward, [1, 0, 0, 0, 1, 0, 0, 0, 1])
 
 
@@ -276,20 +301,23 @@ def test_budgets_cut_thoughts_and_credit_what_comes_before():
     np.testing.assert_array_equal(edit.head.token[2, :6], [10, 11, 12, 13, 1, 0])  # 4 of 8, then the text
     np.testing.assert_array_equal(edit.head.token[3, 6:10], [16, 17, 1, 0])
     second = second_of(edit, 2, [9, 9, 9, 9, 0, 1, 1, 1], width=12)
-    merged = piece.again.merge(rows, second, edit)
+    merged = merge(piece, rows, second, edit)
     np.testing.assert_allclose(merged.extra["cut_reward"], [[1, 1], [0.5, 1]])
     np.testing.assert_array_equal(merged.extra["segment"], [[0] * 4 + [1] * 8] * 2)
     np.testing.assert_allclose(merged.reward, [1, 0.75])
     np.testing.assert_array_equal(merged.mask, [[1] * 3 + [0] * 9, [1] * 8 + [0] * 4])
-    out = rljax.transform("brpo_budget()", merged)
+    advantage = [
+        jax.jit(lambda r, call=call: rljax.transform(call, r).advantage * r.mask)
+        for call in ("brpo_budget()", "dr_grpo()")
+    ]
+    out = advantage[0](merged)
     # F = [[1, .5], [.75, .5]]; A_0 = F_0 - mean F_0, A_1 = F_1 - r_1 / 4 - mean F_1 / 2
-    np.testing.assert_allclose(out.advantage[:, 0], [0.125, -0.125])
-    np.testing.assert_allclose(out.advantage[1, 5], 0.5 - 0.125 - 0.25)
+    np.testing.assert_allclose(out[:, 0], [0.125, -0.125])
+    np.testing.assert_allclose(out[1, 5], 0.5 - 0.125 - 0.25)
     one = source.anytime(cuts=1, summaries=2, room=4)
     edit = edited(one, rows, count=2)
-    merged = one.again.merge(rows, second_of(edit, 2, [9, 9, 0, 1], width=12), edit)
-    got, want = rljax.transform("brpo_budget()", merged), rljax.transform("dr_grpo()", merged)
-    np.testing.assert_allclose(got.advantage * got.mask, want.advantage * want.mask)
+    merged = merge(one, rows, second_of(edit, 2, [9, 9, 0, 1], width=12), edit)
+    np.testing.assert_allclose(advantage[0](merged), advantage[1](merged))
     with pytest.raises(ValueError, match="room=12 leaves 0 of 12 completion tokens for 1 budgets"):
         edited(source.anytime(cuts=1, room=12), rows, count=2)
 
@@ -298,13 +326,95 @@ def test_a_rewritten_demonstration_counts_if_it_is_right_and_its_group_failed():
     piece = source.expert_rewrite(before="b", after="cd", room=3)
     rows = batch([0, 0, 1, 0, 0, 0], samples=2, width=4)
     more = piece.again.longer(3, 4)
-    wide = types.Context(
-        token=jnp.pad(rows.context.token, ((0, 0), (more, 0))), mask=jnp.pad(rows.context.mask, ((0, 0), (more, 0)))
-    )
+    wide = jax.tree.map(lambda x: np.pad(x, ((0, 0), (more, 0))), rows.context)
     edit = edited(piece, rows.replace(context=wide), count=2, solutions=shown(3, 3, 4, width=4))
     np.testing.assert_array_equal(edit.row, [0, 4])
     np.testing.assert_array_equal(edit.token[0, -8:], [99, 99, 99, 1, 100, 101, 2, 3])  # without end-of-sequence
     np.testing.assert_array_equal(edit.mask.sum(axis=1), [8, 9])
-    merged = piece.again.merge(rows, second_of(edit, 1, [1, 0], width=4), edit)
+    merged = merge(piece, rows, second_of(edit, 1, [1, 0], width=4), edit)
     np.testing.assert_array_equal(merged.reward, [0, 1, 1, 0, 0, 0])
     np.testing.assert_array_equal(merged.extra["pass"], [0, 1, 0, 0, 0, 0])
+
+
+# --- in the step --------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_what_follows_a_head_is_sampled_scored_and_paid_as_one_completion():
+    step, state, key = contract.step_of(source.prefixed(0.5))
+    rows = step.rollout(state, key)
+    head, params = np.asarray(rows.extra["head"]), state.params["policy"]
+    assert head.sum() > 0 and not np.any(head * rows.mask)
+    score = jax.jit(lambda rows: phases.score(step.setup, "policy", params, rows, types.Needs()).logp)
+    logp = np.asarray(score(rows))
+    np.testing.assert_allclose(logp * rows.mask, rows.behaviour_logp * rows.mask, atol=1e-5)
+    assert np.all(logp[head > 0] < 0)  # the tokens of a head have log-probs, which hint_nll reads
+    verdict = step.setup.verify(rows.index, "train", rows.action.token, rows.mask + head)
+    np.testing.assert_array_equal(rows.reward, verdict.reward)
+    rows = rows.replace(extra={**rows.extra, "now": jnp.zeros_like(rows.group)})
+    metrics = jax.jit(lambda rows: updates.rollout_metrics(rows, judged=True))(rows)
+    np.testing.assert_allclose(metrics["head"], head.sum(axis=1).mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["length"], rows.mask.sum(axis=1).mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["truncated"], np.mean(rows.finish == types.Finish.LENGTH), rtol=1e-6)
+
+
+@pytest.mark.full
+def test_branches_continue_the_tokens_of_the_row_that_was_cut():
+    step, state, key = contract.step_of(source.cure(share=0.25, branches=3))
+    rows = jax.device_get(step.rollout(state, key))
+    plain = contract.rows_of(contract.PLAIN)
+    kept = np.arange(rows.group.size) % 4 == 0
+    np.testing.assert_array_equal(rows.extra["pass"], ~kept)
+    np.testing.assert_array_equal(rows.action.token[kept], plain.action.token[kept])
+    cut, head = np.repeat(rows.action.token[kept], 4, axis=0), rows.extra["head"] > 0
+    np.testing.assert_array_equal(rows.action.token[head], cut[head])
+    assert head.any() and np.any(rows.action.token[~kept] != cut[~kept])
+    np.testing.assert_array_equal(rows.episode, np.arange(rows.group.size))
+
+
+@pytest.mark.full
+def test_the_recipe_of_budgets_trains_on_cut_thoughts():
+    program = tiny.program("brpo_budget()", seam__source="anytime(cuts=2, summaries=2, room=1)")
+    state, metrics = program.steps[-1].fused(program.steps[-1].begin(None, program.key), program.key)
+    assert metrics["rows"].extra["cut_reward"].shape == (4, 2) and np.isfinite(metrics["loss"])
+    assert int(state.step) == 1
+    with pytest.raises(ValueError, match=r"extra\['cut_reward'\], extra\['segment'\], which neither its source"):
+        tiny.program("brpo_budget()")
+
+
+# --- tasks on the host ---------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::rljax.environments.questions.task.LengthWarning")
+def test_a_host_task_reads_the_demonstrations_that_a_source_mixes_in_or_begins_with(tmp_path):
+    rows = [{"question": f"{i} + 1 =", "answer": f"#### {i + 1}"} for i in range(24)]
+    for name, part in (("train", rows[:16]), ("test", rows[16:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    fields = {
+        "task": f"gsm8k(path={str(tmp_path)!r}, prompt_length=16, completion_length=8)",
+        "verifier__workers": 1,
+        "verifier__chunks": 2,
+    }
+    program = tiny.program("luffy()", seam__source="+ prefixed(0.5)", **fields)
+    step = program.steps[-1]
+    with host_rollouts.verifiers(program.setups[-1]) as workers:
+        journal = host_rollouts.Journal(None, 0)
+        out = host_rollouts.rollout(program, step, step.begin(None, program.key), workers, journal, chunks=2)
+    out = jax.device_get(out)
+    shown = np.arange(out.group.size) % 4 == 3
+    np.testing.assert_array_equal(out.on_policy, ~shown)
+    token, mask = step.setup.task.demonstrations(out.index, "train")
+    np.testing.assert_array_equal(out.mask[shown], mask[shown])
+    np.testing.assert_array_equal(out.action.token[shown] * mask[shown], (token * mask)[shown])
+    np.testing.assert_array_equal(out.reward[shown], 1.0)
+    head = out.extra["head"] > 0
+    np.testing.assert_array_equal(out.action.token[head], token[head])
+    assert head[~shown].any(axis=1).all() and not head[shown].any()
+
+
+def test_partial_rows_of_a_host_task_are_refused(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": "1 + 1 =", "answer": "#### 2"}) + "\n")
+    with pytest.raises(ValueError, match=r"partial.* carries rows over inside the program"):
+        tiny.program(seam__source="partial(2)", task=f"gsm8k(path={str(tmp_path)!r})")

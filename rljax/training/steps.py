@@ -156,10 +156,10 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         prompts = sharding.constrain(prompts, setup.mesh)
         if demonstrated:
             return rollouts.demonstrate(setup, step, drawn.position, prompts, key)
-        each, several = (solutions, None) if source.demonstrated == 0 else (None, solutions)
+        each = None if solutions is None else rows_lib.one_of_each(solutions, drawn.index.size)
         rollout = rollouts.sample(setup, params, pool, step, drawn, prompts, each, key)
-        if several is not None:
-            rollout = rollouts.guided(setup, rollout, several)
+        if source.demonstrated and solutions is not None:
+            rollout = rollouts.guided(setup, rollout, solutions)
         rollout = judge(rollout)
         return rollout if source.again is None else passes.first(setup, rollout)
 
@@ -185,12 +185,13 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         if setup.world is not None and not demonstrated:
             return play.played(setup, state, drawn, key)
         prompts = setup.task.prompts(drawn.index, "train")
-        each = ops.repeat(drawn.index, setup.solutions) if setup.solutions else None
-        solutions = None if each is None else rollouts.solutions(setup, state.step, each, key)
+        asked = ops.repeat(drawn.index, setup.solutions) if setup.solutions else None
+        solutions = None if asked is None else rollouts.solutions(setup, state.step, asked, key)
         rows = sample(state.params["policy"], state.pool, state.step, drawn, prompts, solutions, key)
         if source.again is None:
             return rows
-        edited, second = edit(state, rows, solutions, key)
+        each = None if solutions is None else rows_lib.one_of_each(solutions, drawn.index.size)
+        edited, second = edit(state, rows, drawn.shown(each), key)
         return merge(rows, second, edited)
 
     def update(state: types.TrainState, rows: types.Rollout, key: types.Key):

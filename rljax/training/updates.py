@@ -286,6 +286,8 @@ def rollout_metrics(rollout: types.Rollout, judged: bool, turns: bool = False) -
         metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in rollout.parts.items()}
     if rollout.finish is not None:
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
+    if "head" in rollout.extra:
+        metrics["head"] = ops.masked_mean(jnp.sum(rollout.extra["head"], axis=1), once)
     if rollout.version is not None:
         counted = rollout.mask * valid[:, None]
         metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)

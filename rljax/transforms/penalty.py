@@ -284,8 +284,10 @@ def hint_nll(loss, r, s, coefficient: types.NonNegative = 1e-3):
       coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
     """
     live = ops.given(s.logp, "penalty.hint_nll: the scores have no logp")
-    value = -jnp.where(ops.extra(r, "head") > 0, live, 0.0)
-    return value
+    head = ops.extra(r, "head")
+    value = -jnp.where(head > 0, live, 0.0)
+    mean = jnp.sum(value, axis=1, keepdims=True) / jnp.maximum(jnp.sum(head, axis=1, keepdims=True), 1.0)
+    return value, mean * jnp.ones_like(value)  # no head is among the tokens that a metric averages
 
 
 @define.penalty(name="kl", needs=types.Needs(reference=True, extra=frozenset({"previous_logp"})))
