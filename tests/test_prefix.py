@@ -9,9 +9,10 @@ import pytest
 
 import rljax
 from rljax import types
-from rljax.run import host_rollouts
+from rljax.run import host_rollouts, verdicts
 from rljax.training import phases, updates
 from rljax.transforms import source
+from rljax.transforms.source import chain
 from tests import enumeration as world
 from tests import test_sources as contract
 from tests import tiny
@@ -363,10 +364,12 @@ def test_branches_continue_the_tokens_of_the_row_that_was_cut():
     step, state, key = contract.step_of(source.cure(share=0.25, branches=3))
     rows = jax.device_get(step.rollout(state, key))
     plain = contract.rows_of(contract.PLAIN)
-    kept = np.arange(rows.group.size) % 4 == 0
+    first = plain.action.length[::4] > 1  # a row of one token has none that does not end it
+    kept = (np.arange(rows.group.size) % 4 == 0) | ~np.repeat(first, 4)
+    assert 0 < first.sum()
     np.testing.assert_array_equal(rows.extra["pass"], ~kept)
     np.testing.assert_array_equal(rows.action.token[kept], plain.action.token[kept])
-    cut, head = np.repeat(rows.action.token[kept], 4, axis=0), rows.extra["head"] > 0
+    cut, head = np.repeat(rows.action.token[::4], 4, axis=0), rows.extra["head"] > 0
     np.testing.assert_array_equal(rows.action.token[head], cut[head])
     assert head.any() and np.any(rows.action.token[~kept] != cut[~kept])
     np.testing.assert_array_equal(rows.episode, np.arange(rows.group.size))
@@ -392,14 +395,14 @@ def test_a_host_task_reads_the_demonstrations_that_a_source_mixes_in_or_begins_w
     for name, part in (("train", rows[:16]), ("test", rows[16:])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     fields = {
-        "task": f"gsm8k(path={str(tmp_path)!r}, prompt_length=16, completion_length=8)",
+        "task": f"gsm8k(path={str(tmp_path)!r}, prompt_length=32, completion_length=12)",
         "verifier__workers": 1,
         "verifier__chunks": 2,
     }
     program = tiny.program("luffy()", seam__source="+ prefixed(0.5)", **fields)
     step = program.steps[-1]
     with host_rollouts.verifiers(program.setups[-1]) as workers:
-        journal = host_rollouts.Journal(None, 0)
+        journal = verdicts.Journal(None, 0)
         out = host_rollouts.rollout(program, step, step.begin(None, program.key), workers, journal, chunks=2)
     out = jax.device_get(out)
     shown = np.arange(out.group.size) % 4 == 3
@@ -413,8 +416,27 @@ def test_a_host_task_reads_the_demonstrations_that_a_source_mixes_in_or_begins_w
     assert head[~shown].any(axis=1).all() and not head[shown].any()
 
 
+def pays(completion):
+    return 1.0
+
+
+def test_what_cannot_begin_a_completion_is_refused_by_name(tmp_path):
+    for pieces in ((source.partial(2), source.prefixed(0.5)), (source.demonstrations(), source.prefixed(0.5))):
+        with pytest.raises(ValueError, match=r"leaves no completion that prefixed\(share=0.5\) could begin"):
+            chain.chain(pieces)
+    with pytest.raises(ValueError, match=r"prefixed\(share=0.5\) continues completions, and task 'guess' is a world"):
+        tiny.program(seam__source="prefixed(0.5)", task="guess()")
+    for i, name in enumerate(("train", "test")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": f"What is {i}?"}) + "\n")
+    train, heldout = str(tmp_path / "train.jsonl"), str(tmp_path / "test.jsonl")
+    task = f"jsonl(path={train!r}, heldout={heldout!r}, answer='', reward='tests.test_prefix:pays')"
+    with pytest.raises(ValueError, match=r"has no demonstration for 1 rows .*set demonstration to a column"):
+        tiny.program(seam__source="prefixed(0.5)", task=task)
+
+
 def test_partial_rows_of_a_host_task_are_refused(tmp_path):
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": "1 + 1 =", "answer": "#### 2"}) + "\n")
+    for i, name in enumerate(("train", "test")):
+        row = {"question": f"1 + {i} =", "answer": f"#### {i + 1}"}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(ValueError, match=r"partial.* carries rows over inside the program"):
         tiny.program(seam__source="partial(2)", task=f"gsm8k(path={str(tmp_path)!r})")

@@ -308,8 +308,9 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
     if not worlds.in_turns(task):
         return
-    if source.demonstrated:
-        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} mixes completions, and {end} is a world.")
+    if source.demonstrated or source.head is not None or source.again is not None:
+        what = "mixes" if source.demonstrated else "continues" if source.head is not None else "samples again"
+        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} {what} completions, and {end} is a world.")
     if source.segment and (task.seats > 1 or task.rows == "chapters"):
         raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")
     if chosen.sampler.compact and task.seats > 1:

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
@@ -89,6 +90,8 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
         with errors.inside(f"task {setup.task.name!r}: demonstrations"):
             return rollouts.demonstrate(setup, zero, position, prompts, key)
     source = setup.algorithm.source
+    if setup.solutions:
+        _demonstrations(setup, position.size, key)
     drawn = rows_lib.each_once(position)
     rows = rows_lib.unsampled(setup, drawn.replace(samples=position) if source.uneven else drawn, prompts)
     if demonstrated:  # those of a host task are read outside of the program
@@ -108,6 +111,18 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
         rows = rows.replace(extra={**rows.extra, "head": rows.mask})
     rows = rows_lib.judged(rows, _verdict(setup, rows))
     return rows if source.again is None else passes.first(setup, rows)
+
+
+def _demonstrations(setup: phases.Setup, count: int, key: types.Key) -> None:
+    """Check that the task has the demonstrations that the source reads."""
+    if not hasattr(setup.task, "demonstrations"):
+        raise ValueError(
+            f"config.algorithm: {setup.algorithm.source.spec} reads demonstrations, and task {setup.task.name!r} has "
+            "no function demonstrations."
+        )
+    index: Any = np.zeros(1, np.int32) if setup.task.host else jnp.zeros((count,), jnp.int32)
+    with errors.inside(f"task {setup.task.name!r}: demonstrations"):
+        rollouts.solutions(setup, jnp.zeros((), jnp.int32), index, key)
 
 
 # --- the algorithm -----------------------------------------------------------------------------

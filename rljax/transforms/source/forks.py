@@ -147,8 +147,7 @@ def anytime(cuts: types.Count = 4, summaries: types.Count = 4, room: types.Count
         row = jnp.repeat(jnp.arange(rows, dtype=jnp.int32), cuts)
         spent = jnp.tile(budgets(width), rows)
         out = _continued(rollout, row, _length(rollout)[row] > spent, spent)
-        column = jnp.arange(width)[None, :] - spent[:, None]
-        token = out.head.token
+        column, token = jnp.arange(width)[None, :] - spent[:, None], rollout.action.token[row]
         for i, word in enumerate(words):
             token = jnp.where(column == i, word, token)
         return out.replace(head=types.Action(token=token, length=spent + len(words)))

@@ -123,11 +123,11 @@ def backward(
         return cut(solutions, _of(pool, rows.index))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
+        del count, key
         seen, share = groups.tally(rollout), pool["share"]
         if each == "batch":
-            wins, count = jnp.sum(seen.wins), jnp.sum(seen.count)
-            share = share - change * ((count > 0) & (wins >= threshold * count))
+            wins, judged = jnp.sum(seen.wins), jnp.sum(seen.count)
+            share = share - change * ((judged > 0) & (wins >= threshold * judged))
         else:
             solved = (seen.count > 0) & (seen.wins >= threshold * seen.count)
             share = candidates_lib.add(share, pool["prompts"], seen.index, -change * solved)
