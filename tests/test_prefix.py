@@ -1,15 +1,18 @@
 """Completions that begin with given tokens: no loss touches these, and what follows is sampled and paid as a whole."""
 
+import io
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rich.console
 
 import rljax
 from rljax import types
 from rljax.run import host_rollouts, verdicts
+from rljax.run.reports import show_rollouts
 from rljax.training import phases, updates
 from rljax.transforms import source
 from rljax.transforms.source import chain
@@ -383,6 +386,15 @@ def test_the_recipe_of_budgets_trains_on_cut_thoughts():
     assert int(state.step) == 1
     with pytest.raises(ValueError, match=r"extra\['cut_reward'\], extra\['segment'\], which neither its source"):
         tiny.program("brpo_budget()")
+
+
+def test_a_head_is_shown_before_what_the_policy_wrote():
+    tokens = {"text": ["1", "2", "3"], "advantage": [None, None, 0.5]}
+    record = {"step": 1, "index": 0, "group": 0, "prompt": "1+1=", "completion": "123", "reward": 1.0, "parts": {}}
+    console = rich.console.Console(record=True, width=80, file=io.StringIO())
+    show_rollouts.show([{**record, "head": 2, "tokens": tokens}], console=console)
+    text = console.export_text(styles=True)
+    assert "head 2 tokens" in text and "\x1b[2;3m1" in text
 
 
 # --- tasks on the host ---------------------------------------------------------------------------------
