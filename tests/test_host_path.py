@@ -19,7 +19,7 @@ import pytest
 from rljax import types
 from rljax.config import files
 from rljax.environments.verifiers import pool
-from rljax.run import evaluate, host_rollouts, loop, metrics, programs, verdicts
+from rljax.run import evaluate, host_rollouts, loop, metrics, programs
 from tests import compiler, orphans
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -171,7 +171,7 @@ def test_chunks_change_no_row(folder, moods):
     state = p.steps[0].begin(None, p.key)
     with host_rollouts.verifiers(p.setups[-1]) as workers:
         one, two = (
-            host_rollouts.rollout(p, step, state, workers, verdicts.Journal(None, 0), chunks=chunks)
+            host_rollouts.rollout(p, step, state, workers, host_rollouts.Journal(None, 0), chunks=chunks)
             for chunks in (1, 2)
         )
     assert calls(moods) == 2 * ROWS
@@ -186,7 +186,7 @@ def test_chunks_change_no_row(folder, moods):
 def test_demonstrations_end_where_the_budget_lets_them(folder):
     p = program(folder)
     state = p.steps[0].begin(None, p.key)
-    rows = host_rollouts.rollout(p, p.steps[0], state, None, verdicts.Journal(None, 0), chunks=2)
+    rows = host_rollouts.rollout(p, p.steps[0], state, None, host_rollouts.Journal(None, 0), chunks=2)
     length = rows.mask.sum(axis=1).astype(int)
     last = rows.action.token[np.arange(16), length - 1]
     for index, n, token in zip(rows.index, length, last, strict=True):
@@ -209,7 +209,7 @@ def test_crashed_rows_are_invalid_counted_and_told(folder, moods):
     p = result.program
     step, state = p.steps[0], p.steps[0].begin(None, p.key)
     with host_rollouts.verifiers(p.setups[-1]) as workers, pytest.warns(host_rollouts.VerifierWarning):
-        rows = host_rollouts.rollout(p, step, state, workers, verdicts.Journal(None, 0), chunks=2)
+        rows = host_rollouts.rollout(p, step, state, workers, host_rollouts.Journal(None, 0), chunks=2)
     completions = host_rollouts.texts(p.tokenizer, *jax.device_get((rows.action.token, rows.mask)))
     crashed = np.array([zlib.crc32(text.encode()) % 3 == 0 for text in completions])
     assert 0 < crashed.sum() < ROWS
@@ -342,11 +342,11 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
 
     path = tmp_path / "verdicts.jsonl"
     verdict = types.Verdict(reward=np.float32([0.1, 1]), outcome=np.int32([3, 1]), parts={"format": np.float32([0, 1])})
-    journal = verdicts.Journal(metrics.StepLog(path), 0)
+    journal = host_rollouts.Journal(metrics.StepLog(path), 0)
     for step in (1, 2, 3):
         assert journal.replay(step, completions(step)) is None
         journal.record(step, completions(step), verdict)
-    again = verdicts.Journal(metrics.StepLog(path), 1)
+    again = host_rollouts.Journal(metrics.StepLog(path), 1)
     assert again.replay(1, completions(1)) is None  # the checkpoint has it already
     found = again.replay(2, completions(2))
     jax.tree.map(np.testing.assert_array_equal, found, verdict)
@@ -354,9 +354,9 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
     assert again.replay(3, completions(9)) is None  # the same step of another run
     again.record(3, completions(9), verdict)
     assert [r["step"] for r in read(tmp_path, "verdicts")] == [1, 2, 3]
-    resumed = verdicts.Journal(metrics.StepLog(path), 2)
+    resumed = host_rollouts.Journal(metrics.StepLog(path), 2)
     assert resumed.replay(3, completions(9)) is not None
-    changed = verdicts.Journal(metrics.StepLog(path), 2, judge="another reward")
+    changed = host_rollouts.Journal(metrics.StepLog(path), 2, judge="another reward")
     assert changed.replay(3, completions(9)) is None
 
 
