@@ -337,7 +337,7 @@ class Source:
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()
     choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None
-    head: Callable[[Tree, Problems, Action, Key], Action] | None = None
+    head: Callable[[Tree, Problems, Rollout, Action, Key], Action] | None = None
     again: Again | None = None
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rows, pool, count, key: (rows, pool)
     observe: Callable[[Tree, Metrics], Tree] = _unchanged

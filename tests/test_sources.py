@@ -38,7 +38,9 @@ def headed(length: int = 0):
     """Begin every completion with the head of a demonstration."""
     return types.Source(
         solutions=True,
-        head=lambda pool, problems, solutions, key: solutions.replace(length=jnp.full_like(solutions.length, length)),
+        head=lambda pool, problems, rows, solutions, key: solutions.replace(
+            length=jnp.full_like(solutions.length, length)
+        ),
     )
 
 

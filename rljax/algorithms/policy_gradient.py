@@ -287,8 +287,8 @@ def brpo_pairwise(limit: Positive = 0.6, low: NonNegative = 0.2, high: NonNegati
 def brpo_budget(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count | None = None):
     """Credit each segment of a thought with the rewards at the token budgets that are still ahead of it.
 
-    BRPO of AnytimeReasoner (arXiv 2505.13438). extra["cut_reward"] [B, S] and extra["segment"] [B, T]; one budget is
-    ``dr_grpo``.
+    BRPO of AnytimeReasoner (arXiv 2505.13438). extra["cut_reward"] [B, S] and extra["segment"] [B, T], which
+    ``source.anytime`` writes; one budget is ``dr_grpo``.
     """
     return compose(
         advantage=[advantage.budget_relative()],

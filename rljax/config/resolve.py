@@ -302,8 +302,6 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
             f"{where}: {algorithm.source.spec} carries rows over inside the program, and task {task.name!r} is scored "
             "on the host, or played there. Use another config.seam.source, or a task that runs on devices."
         )
-    if algorithm.source.demonstrated and task.host:
-        raise ValueError(f"{where}: task {task.name!r} reads demonstrations on the host, not inside a rollout.")
 
 
 def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
@@ -317,8 +315,9 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
     if not worlds.in_turns(task):
         return
-    if source.demonstrated:
-        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} mixes completions, and {end} is a world.")
+    if source.demonstrated or source.head is not None or source.again is not None:
+        what = "mixes" if source.demonstrated else "continues" if source.head is not None else "samples again"
+        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} {what} completions, and {end} is a world.")
     if source.segment and (task.seats > 1 or task.rows == "chapters"):
         raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")
     if chosen.sampler.compact and task.seats > 1:

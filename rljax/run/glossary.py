@@ -61,6 +61,10 @@ flat_groups [fraction] groups in which all samples have equal rewards
     near 1: no group informs; more samples, or an easier or harder task
 gradient_norm [none] global norm of the gradient before clipping, mean over the gradient steps
     0: nothing is learned; far above config.learner.clip_norm: every step is clipped
+head [tokens] tokens that a row was given to begin with, mean
+    not falling with a curriculum: the success rate that moves it is not reached
+hint_nll [nats] mean -logp of the tokens that a row was given to begin with
+    growing: the policy unlearns the demonstrations
 kl [nats] KL to the reference for each token: of the sampler, or of the policy where a penalty measures it
     above 1: far from the start, often a hacked reward; large jumps: lower the learning rate
 length [tokens] tokens that the policy wrote in a row, mean

@@ -264,14 +264,15 @@ def rollout(
     for part in np.split(np.arange(drawn.index.size), chunks):
         chosen = jax.tree.map(lambda x, part=part: x[part], drawn)
         asked = prompts(task, program.mesh, chosen.index, "train")
-        given.append(_solutions(program, setup, int(state.step), chosen.index) if setup.solutions else None)
-        rows.append(step.sample(params, state.pool, state.step, chosen, asked, given[-1], key))
+        shown = _solutions(program, setup, int(state.step), chosen.index) if setup.solutions else None
+        rows.append(step.sample(params, state.pool, state.step, chosen, asked, shown, key))
+        given.append(None if shown is None else rows_lib.one_of_each(shown, chosen.index.size))
     judging = _Judging(program, step, verifiers, journal)
     whole = judging.scored(rows, (number, 0))
     if setup.algorithm.source.again is None:
         return whole
     solutions = None if given[0] is None else jax.tree.map(lambda *x: jnp.concatenate(x), *given)
-    edit, second = step.edit(state, whole, solutions, key)
+    edit, second = step.edit(state, whole, drawn.shown(solutions), key)
     return step.merge(whole, judging.scored([second], (number, 1)), edit)
 
 

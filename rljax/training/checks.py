@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
@@ -91,6 +92,8 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
         with errors.inside(f"task {setup.task.name!r}: demonstrations"):
             return rollouts.demonstrate(setup, zero, position, prompts, key)
     source = setup.algorithm.source
+    if setup.solutions:
+        _demonstrations(setup, position.size, key)
     drawn = rows_lib.each_once(position)
     rows = rows_lib.unsampled(setup, drawn.replace(samples=position) if source.uneven else drawn, prompts)
     if demonstrated:  # those of a host task are read outside of the program
@@ -110,6 +113,18 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
         rows = rows.replace(extra={**rows.extra, "head": rows.mask})
     rows = rows_lib.judged(rows, _verdict(setup, rows))
     return rows if source.again is None else passes.first(setup, rows)
+
+
+def _demonstrations(setup: phases.Setup, count: int, key: types.Key) -> None:
+    """Check that the task has the demonstrations that the source reads."""
+    if not hasattr(setup.task, "demonstrations"):
+        raise ValueError(
+            f"config.algorithm: {setup.algorithm.source.spec} reads demonstrations, and task {setup.task.name!r} has "
+            "no function demonstrations."
+        )
+    index: Any = np.zeros(1, np.int32) if setup.task.host else jnp.zeros((count,), jnp.int32)
+    with errors.inside(f"task {setup.task.name!r}: demonstrations"):
+        rollouts.solutions(setup, jnp.zeros((), jnp.int32), index, key)
 
 
 # --- the algorithm -----------------------------------------------------------------------------
@@ -144,14 +159,16 @@ def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: ty
     assert rows.action is not None
     solutions = types.Action(rows.action.token, length=rows.group)
     if source.head is not None:
-        shapes.check_same("the head", solutions, source.head(pool, problems, solutions, key))
+        shapes.check_same("the head", solutions, source.head(pool, problems, rows, solutions, key))
     if source.again is None:
         return rows
     first = jax.tree.map(lambda x: x[: index.size], solutions)
     edit = source.again.edit(pool, problems, rows, first, setup.edits, key)
     second = groups.take(rows, jnp.repeat(edit.row, source.again.samples or setup.settings.batch.samples))
     merged = source.again.merge(rows, second, edit)
-    shapes.check_same("the merged rows", rows, merged)
+    added = {name for name in merged.extra if name in source.supplies}
+    before = {name: x for name, x in merged.extra.items() if name not in added or name in rows.extra}
+    shapes.check_same("the merged rows", rows, merged.replace(extra=before))
     return merged
 
 

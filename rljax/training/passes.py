@@ -9,6 +9,7 @@ from rljax import sampling, types
 from rljax.sampling import segments
 from rljax.training import phases
 from rljax.training import rows as rows_lib
+from rljax.transforms.source import groups
 
 Array = types.Array
 
@@ -130,8 +131,8 @@ def second(
         jax.random.fold_in(key, rows_lib.ROWS),
         step,
         index,
-        number % count + (count * _sample(rows.group)[of] if again.by == "row" else 0),
-        rows_lib.PASS + _earlier(rows, edit)[number // count],
+        number % count + (count * groups.sample(rows)[of] if again.by == "row" else 0),
+        (rows_lib.PASS * (1 + _before(edit.row)) + _earlier(rows, edit))[number // count],
     )
     if edit.head is None:
         prompts = types.Prompts(edit.token, edit.mask, rows.index[edit.row])
@@ -147,10 +148,12 @@ def second(
     return out.replace(mask=out.mask * used[:, None], valid=used, on_policy=changed)
 
 
-def _sample(group: Array) -> Array:
-    """Return the number of each row among the adjacent rows of its group, ``[B]`` int32."""
-    row = jnp.arange(group.size, dtype=jnp.int32)
-    return row - jax.lax.cummax(jnp.where(group != jnp.roll(group, 1), row, 0))
+def _before(row: Array) -> Array:
+    """Return how often each number of ``row`` ``[n]`` is there before its place, ``[n]`` int32."""
+    order = jnp.argsort(row, stable=True)
+    rank = jnp.arange(row.size, dtype=jnp.int32)
+    first = jax.lax.cummax(jnp.where(row[order] != jnp.roll(row[order], 1), rank, 0))
+    return jnp.zeros_like(rank).at[order].set(rank - first)
 
 
 def _earlier(rows: types.Rollout, edit: types.Edit) -> Array:

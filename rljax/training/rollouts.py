@@ -71,7 +71,7 @@ def sample(
         assert solutions is not None
         of, _ = drawn.rows(setup)
         heads_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.HEADS), step)
-        heads = source.head(pool, setup.problems(key), jax.tree.map(lambda x: x[of], solutions), heads_key)
+        heads = source.head(pool, setup.problems(key), rows, jax.tree.map(lambda x: x[of], solutions), heads_key)
         prompts = types.Prompts(prompts.token[of], prompts.mask[of], prompts.index[of])
         return passes.continued(setup, params, step, rows, prompts, keys, heads)
     uneven = drawn.samples is not None

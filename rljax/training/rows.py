@@ -65,6 +65,18 @@ class Drawn(flax.struct.PyTreeNode):
         of = jnp.minimum(jnp.searchsorted(ends, row, side="right"), self.index.size - 1).astype(jnp.int32)
         return of, row - (ends - self.samples)[of]
 
+    def shown(self, solutions: types.Action | None) -> types.Action | None:
+        """Return a demonstration of each group, ``[P]``, in the order of the rows; those of unused places are last."""
+        if solutions is None or self.samples is None:
+            return solutions
+        order = jnp.argsort(self.samples == 0, stable=True)
+        return jax.tree.map(lambda x: x[order], solutions)
+
+
+def one_of_each(solutions: types.Action, prompts: int) -> types.Action:
+    """Return the first demonstration of each prompt, ``[P]``, of equal numbers of each."""
+    return jax.tree.map(lambda x: x[:: x.shape[0] // prompts], solutions)
+
 
 def each_once(index: jax.typing.ArrayLike) -> Drawn:
     """Return different prompts ``[P]`` as drawn, at positions equal to their indices."""
@@ -125,7 +137,9 @@ def demonstrated(rows: types.Rollout, solutions: types.Action) -> types.Rollout:
     before = None if rows.action is None else rows.action.kept
     kept = None if before is None else jnp.full_like(before, sampling.EVERY_TOKEN)
     certain = jnp.zeros_like(rows.mask)
+    extra = {**rows.extra, "head": certain} if "head" in rows.extra else rows.extra
     return rows.replace(
+        extra=extra,
         mask=(jnp.arange(rows.mask.shape[1])[None, :] < solutions.length[:, None]).astype(jnp.float32),
         action=types.Action(solutions.token, kept, solutions.length),
         behaviour_logp=certain,

@@ -140,10 +140,10 @@ class _Drive:
         prompts = sharding.constrain(prompts, self.setup.mesh)
         if source.origin == "demonstrations":
             return rollouts.demonstrate(self.setup, step, drawn.position, prompts, key)
-        each, several = (solutions, None) if source.demonstrated == 0 else (None, solutions)
+        each = None if solutions is None else rows_lib.one_of_each(solutions, drawn.index.size)
         rollout = rollouts.sample(self.setup, params, pool, step, drawn, prompts, each, key)
-        if several is not None:
-            rollout = rollouts.guided(self.setup, rollout, several)
+        if source.demonstrated and solutions is not None:
+            rollout = rollouts.guided(self.setup, rollout, solutions)
         rollout = self.judge(rollout)
         return rollout if source.again is None else passes.first(self.setup, rollout)
 
@@ -178,12 +178,13 @@ class _Drive:
         if self.setup.world is not None and source.origin == "policy":
             return play.played(self.setup, state, drawn, key)
         prompts = self.setup.task.prompts(drawn.index, "train")
-        each = ops.repeat(drawn.index, self.setup.solutions) if self.setup.solutions else None
-        solutions = None if each is None else rollouts.solutions(self.setup, state.step, each, key)
+        asked = ops.repeat(drawn.index, self.setup.solutions) if self.setup.solutions else None
+        solutions = None if asked is None else rollouts.solutions(self.setup, state.step, asked, key)
         rows = self.sample(state.params["policy"], state.pool, state.step, drawn, prompts, solutions, key)
         if source.again is None:
             return rows
-        edited, second = self.edit(state, rows, solutions, key)
+        each = None if solutions is None else rows_lib.one_of_each(solutions, drawn.index.size)
+        edited, second = self.edit(state, rows, drawn.shown(each), key)
         return self.merge(rows, second, edited)
 
 

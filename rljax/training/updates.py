@@ -277,6 +277,8 @@ def rollout_metrics(
         metrics |= by_domain.metrics(rollout, domains)
     if rollout.finish is not None:
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
+    if "head" in rollout.extra:
+        metrics["head"] = ops.masked_mean(jnp.sum(rollout.extra["head"], axis=1), once)
     if rollout.version is not None:
         counted = rollout.mask * valid[:, None]
         metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)

@@ -261,6 +261,35 @@ def nll(
     return value
 
 
+def _on_hints(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
+    del a
+
+    def weigh(r: types.Rollout, s: types.Scores | None, state: types.State, key: types.Key):
+        del s, key
+        valid = ops.valid_rows(r)
+        share = ops.extra(r, "head") * (valid / jnp.maximum(jnp.sum(valid), 1.0))[:, None]
+        return r.replace(coefficient={**r.coefficient, "hint_nll": share}), state
+
+    return (types.PrepareTransform(weigh),)
+
+
+@define.penalty(needs=define.reads(extra=("head",)), statistics=_on_hints)
+def hint_nll(loss, r, s, coefficient: types.NonNegative = 1e-3):
+    """Fit the tokens that a completion was given: -coefficient sum of logp over its head, averaged over valid rows.
+
+    extra["head"] [B, T] is 1 on these tokens, which no other term touches. Source: UFT (arXiv 2505.16984), whose KL
+    has the same coefficient. Differs from ``nll`` by the tokens.
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+    """
+    live = ops.given(s.logp, "penalty.hint_nll: the scores have no logp")
+    head = ops.extra(r, "head")
+    value = -jnp.where(head > 0, live, 0.0)
+    mean = jnp.sum(value, axis=1, keepdims=True) / jnp.maximum(jnp.sum(head, axis=1, keepdims=True), 1.0)
+    return value, mean * jnp.ones_like(value)  # no head is among the tokens that a metric averages
+
+
 @define.penalty(name="kl", needs=types.Needs(reference=True, extra=frozenset({"previous_logp"})))
 def previous_convex_kl(
     loss,

@@ -87,7 +87,7 @@ def groups(rows: Iterable[runs.Record]) -> dict[Any, list[runs.Record]]:
 
 
 def facts(row: Mapping[str, Any]) -> list[str]:
-    """Return the outcome, rewards, turns, advantage and finish of a row as short texts."""
+    """Return the outcome, rewards, head, turns, advantage and finish of a row as short texts."""
     parts = [f"{name} {value:g}" for name, value in row.get("parts", {}).items()]
     advantage = [f"advantage {row['advantage']:+.3f}"] if "advantage" in row else []
     finish = [f"finish {row['finish']}"] if "finish" in row else []
@@ -95,7 +95,8 @@ def facts(row: Mapping[str, Any]) -> list[str]:
     count = sum(message["by"] != "world" for message in row.get("turns", ()))
     wrote = [f"{count} turns"] if count > 1 else []
     reward = f"reward {row.get('total', row['reward']):g}"
-    return [*invalid, row.get("outcome", "unjudged"), reward, *parts, *wrote, *advantage, *finish]
+    head = [f"head {row['head']} tokens"] if row.get("head") else []
+    return [*invalid, row.get("outcome", "unjudged"), reward, *parts, *head, *wrote, *advantage, *finish]
 
 
 def spread(tokens: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -9,7 +9,8 @@ A record holds the whole prompt and completion, and under "tokens" equally long 
     kl          the k3 estimate of KL(sampling policy || reference), nats; where the algorithm reads a reference
     logp        log-prob under the policy, nats, in place of ratio where the policy did not sample the row
 
-Rows of a world hold conversations: their completion and lists include what the world replied, see ``turns``.
+Rows of a world hold conversations: their completion and lists include what the world replied, see ``turns``. Those that
+begin with given tokens include them; "head" is their number.
 
 A list of equal numbers is written as that number. The update computes the log-prob for its loss in any case; a step
 returns it for the logged rows only. Entropy and KL are those that the rollout has: the loss may read none.
@@ -51,7 +52,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     names = [name for name in getattr(setup.task, "extra", ()) if name in rows.extra]
     out = []
     for i in range(rows.mask.shape[0]):
-        keep = np.arange(places[i]) if world else np.flatnonzero(rows.mask[i] > 0)
+        begun = 0 if "head" not in rows.extra else int(np.sum(rows.extra["head"][i]))
+        keep = np.arange(places[i]) if world else np.flatnonzero(_shown(rows)[i] > 0)
         if getattr(setup.task, "rows", "") == "chapters" and not keep.size:
             continue
         ids = np.asarray(rows.action.token[i])[keep].tolist()
@@ -62,6 +64,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
         if rows.advantage is not None:
             mask = np.asarray(rows.mask[i]) > 0
             record["advantage"] = float(rows.advantage[i][mask].sum()) / max(int(mask.sum()), 1)
+        if begun:
+            record["head"] = begun
         if rows.finish is not None:
             record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
         chosen = [name for name in values if (name != "logp" if sampled else name in ("advantage", "logp"))]
@@ -98,6 +102,11 @@ def _row(
         "reward": float(rows.reward[i]),
         "parts": {k: float(v[i]) for k, v in rows.parts.items()},
     }
+
+
+def _shown(rows: types.Rollout) -> np.ndarray:
+    """Return above 0 the tokens of a completion, those that it begins with included, ``[B, T]``."""
+    return np.asarray(rows.mask) + np.asarray(rows.extra.get("head", 0.0))
 
 
 def _known(values: np.ndarray, mask: np.ndarray) -> list[float | None]:

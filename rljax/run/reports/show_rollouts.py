@@ -4,7 +4,8 @@
 
 In a terminal tokens are blue above 0 and orange below (a ratio: 1); entropy and KL have one color. NO_COLOR=1 shows the
 texts alone. A conversation is a line for each message: who wrote it, the text, what the turn was paid. What the world
-said has no color. The rows of an episode, seats or chapters, are in one panel.
+said has no color; the tokens that a completion was given to begin with are dim. The rows of an episode, seats or
+chapters, are in one panel.
 """
 
 import math
@@ -147,7 +148,9 @@ def _tokens(record: Mapping[str, Any], colour: str, scale: float, span: turns.Sp
             out.append(f" [{span.omitted} tokens] ", "dim")
         if span.start <= i < span.stop:
             text = text or "\u220e" * (i == end)  # the end of a turn
-            out.append_text(terminal.text(text, _style(_amount(colour, value) / scale, colour)))
+            given = i < record.get("head", 0)
+            style = "italic dim" if given else _style(_amount(colour, value) / scale, colour)
+            out.append_text(terminal.text(text, style))
     return out
 
 

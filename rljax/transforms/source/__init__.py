@@ -9,8 +9,11 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows; without
     ``uneven`` a prompt has all its samples or, in the last places, none, and those rows are invalid.
 ``head(pool, problems, solutions, key) -> Action``
+    as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows.
+``head(pool, problems, rows, solutions, key) -> Action``
     The tokens that each completion begins with, ``[B, T]`` and ``length`` ``[B]``; the policy continues them, and no
-    loss touches them. ``solutions`` ``[B, T]`` are the task's demonstrations (``solutions=True``).
+    loss touches them. ``rows`` have no completion yet; ``solutions`` ``[B, T]`` are the task's demonstrations
+    (``solutions=True``). A host task samples the rows in chunks: a random head depends on the group, not on the place.
 ``again``
     A second pass (``types.Again``). ``edit(pool, problems, rollout, solutions, count, key) -> Edit`` returns ``count``
     edited prompts after the first pass has been scored; each gets rows, which are scored too; ``merge(first, second,
@@ -40,6 +43,8 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``domains.py``        prompts by domain: bandits, mixtures, orders of difficulty
 ``experience.py``     memories that decide which prompts are drawn, or what a group is trained on
 ``store.py``          for authors of pieces: memories of episodes by prompt
+``prefix.py``         completions that begin with a part of a demonstration
+``forks.py``          second passes that continue a part of the policy's own completion
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
@@ -52,25 +57,33 @@ from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay,
 from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
 from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import balanced, dynamic, rounds
+from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
 from rljax.transforms.source.histories import band, lim, regret, retire
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.plain import demonstrations, guided, task
+from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.segments import partial
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
 __all__ = [
     "adaptive",
+    "anytime",
     "arpo",
+    "backward",
     "balanced",
     "band",
     "base_samples",
+    "branched",
+    "bread",
     "by_deviation",
     "by_failure",
+    "cure",
     "demonstrations",
     "dump",
     "dynamic",
     "easiest",
     "exgrpo",
+    "expert_rewrite",
     "gaussian",
     "guided",
     "guided_if",
@@ -85,10 +98,14 @@ __all__ = [
     "ordered",
     "pairs",
     "partial",
+    "prefixed",
+    "prefixed_between",
+    "prefixed_binomial",
     "recompose",
     "regret",
     "replay",
     "retire",
+    "retry_from_middle",
     "rlep",
     "rounds",
     "sec",

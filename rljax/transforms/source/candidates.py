@@ -1,11 +1,14 @@
 """The prompts that a source keeps statistics of: all of a task, or a fixed number of them."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 
 from rljax import types
 
 Array = types.Array
 LARGEST = 65536
+Number = Annotated[int, types.Range(0, LARGEST)]
 
 
 def index(problems: types.Problems, count: int) -> Array:

@@ -45,6 +45,9 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
     heading = _only(pieces, lambda p: p.head is not None, "both write the heads of completions")
     guiding = _only(pieces, lambda p: p.demonstrated > 0, "both put demonstrations into the groups")
     other = _only(pieces, lambda p: p.origin != "policy", "both say where the rows come from")
+    whole = flying or other
+    if whole is not None and heading is not None:
+        raise ValueError(f"{spec}: {whole.spec} leaves no completion that {heading.spec} could begin.")
     if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
         raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
     sampled = [p for p in (flying, passing, heading, guiding) if p is not None] + [p for p in pieces if p.uneven]

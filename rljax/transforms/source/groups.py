@@ -37,6 +37,43 @@ def rank(ids: Array, *keys: Array) -> tuple[Array, Array]:
     return (ranked - first[number]).astype(jnp.int32), size[number].astype(jnp.int32)
 
 
+def starts(rollout: types.Rollout) -> Array:
+    """Return where a group begins, ``[B]`` bool."""
+    return (rollout.group != jnp.roll(rollout.group, 1)).at[0].set(True)
+
+
+def sample(rollout: types.Rollout) -> Array:
+    """Return the number of each row among the adjacent rows of its group, ``[B]`` int32."""
+    row = jnp.arange(rollout.group.size, dtype=jnp.int32)
+    return row - jax.lax.cummax(jnp.where(starts(rollout), row, 0))
+
+
+def size(rollout: types.Rollout) -> Array:
+    """Return the number of rows of each row's group, ``[B]`` int32."""
+    number = place(rollout)
+    return jax.ops.segment_sum(jnp.ones_like(number), number, number.size)[number]
+
+
+def replaced(first: types.Rollout, second: types.Rollout, edit: types.Edit, start: Array) -> types.Rollout:
+    """Return the first pass with rows of the second in place of some.
+
+    Args:
+      first: B rows.
+      second: n * samples rows, those of an edit adjacent.
+      edit: n edits; rows of those not used change nothing.
+      start: ``[n, 1]`` or ``[n, samples]`` int32, the first of the places of an edit's rows, or each place; places
+        of B and above are left out.
+
+    Returns:
+      B rows, each in the episode that its place had.
+    """
+    samples, rows = second.group.size // edit.row.size, first.group.size
+    target = start if start.shape[1] == samples else start + jnp.arange(samples, dtype=jnp.int32)[None, :]
+    target = jnp.where(edit.used[:, None], target, rows).reshape(-1)
+    merged = jax.tree.map(lambda old, new: old.at[target].set(new, mode="drop"), first, second)
+    return merged.replace(episode=first.episode)
+
+
 def put(mine: Array, new: types.Rollout, old: types.Rollout) -> types.Rollout:
     """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others."""
 
