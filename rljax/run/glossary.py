@@ -33,7 +33,7 @@ def _entries(text: str) -> tuple[Entry, ...]:
 
 
 METRICS = _entries("""
-accuracy [fraction] rows that the verifier calls correct, of those the policy wrote
+accuracy [fraction] rows that the verifier calls correct, of those the policy wrote, in the first pass if there are two
     0 or 1 for long: the task is too hard or solved, and groups are flat
 advantage_abs [reward] mean |advantage| of the tokens
     0: the policy term has no gradient

@@ -107,7 +107,7 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     if source.head is not None:
         rows = rows.replace(extra={**rows.extra, "head": rows.mask})
     rows = rows_lib.judged(rows, _verdict(setup, rows))
-    return rows if source.again is None else passes.first(setup, rows)
+    return rows if source.again is None else passes.shaped(setup, rows)
 
 
 # --- the algorithm -----------------------------------------------------------------------------
@@ -134,12 +134,10 @@ def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: ty
         shapes.check_same("the head", solutions, source.head(pool, problems, solutions, key))
     if source.again is None:
         return rows
-    first = jax.tree.map(lambda x: x[: index.size], solutions)
-    edit = source.again.edit(pool, problems, rows, first, setup.edits, key)
+    edit = passes.edited(setup, pool, jnp.zeros((), jnp.int32), rows, solutions, key)
     second = groups.take(rows, jnp.repeat(edit.row, source.again.samples or setup.settings.batch.samples))
-    merged = source.again.merge(rows, second, edit)
-    shapes.check_same("the merged rows", rows, merged)
-    return merged
+    shapes.check_same("the merged rows", rows, source.again.merge(rows, second, edit))
+    return passes.merged(setup, rows, second, edit)
 
 
 def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None:

@@ -260,7 +260,7 @@ def _plain(
     if source.head is not None:
         rows = rows.replace(extra={**rows.extra, "head": jnp.zeros_like(rows.mask)})
     if source.again is not None:
-        rows = passes.first(setup, rows)
+        rows = passes.shaped(setup, rows)
     if not environments.scored_on_device(setup.task) or rows.action is None:
         return rows
     verdict = jax.eval_shape(lambda r: setup.verify(r.index, "train", r.action.token, r.mask), rows)

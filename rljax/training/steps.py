@@ -170,13 +170,14 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         return rows_lib.judged(rollout, verdict)
 
     def edit(state: types.TrainState, rollout: types.Rollout, solutions: types.Action | None, key: types.Key):
+        of = rollout.group - state.cursor[setup.cursor]  # the number of each row's prompt in the step
+        solutions = jax.tree.map(lambda x: x[of], solutions)
         edit = passes.edited(setup, state.pool, state.step, rollout, solutions, key)
         second = passes.second(setup, state.params["policy"], state.step, rollout, edit, key)
         return edit, judge(sharding.constrain(second, setup.mesh))
 
     def merge(rollout: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        assert source.again is not None
-        return source.again.merge(rollout, second, edit)
+        return passes.merged(setup, rollout, second, edit)
 
     def rollout(state: types.TrainState, key: types.Key) -> types.Rollout:
         if source.segment:

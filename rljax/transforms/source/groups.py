@@ -44,11 +44,15 @@ class Tally(NamedTuple):
 
 
 def tally(rollout: types.Rollout) -> Tally:
-    """Count the scored rows of each prompt; rows of a second pass and of other authors do not count."""
+    """Count the scored rows of each prompt that the policy wrote, for those of a second pass the first one's."""
     number, places = place(rollout), rollout.group.size
     mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-    once = trajectories.once(rollout) * (mine > 0) * (1.0 - rollout.extra.get("pass", jnp.zeros_like(mine)))
+    again = rollout.extra.get("pass", jnp.zeros_like(mine)) > 0
+    once = jnp.where(again, 0.0, trajectories.once(rollout) * (mine > 0))
     reward = trajectories.total(rollout)
+    if "first_outcome" in rollout.extra:
+        reward = jnp.where(again, rollout.extra["first_reward"], reward)
+        once = jnp.where(again, rollout.extra["first_outcome"] != types.Outcome.CRASHED, once)
 
     def total(x: Array) -> Array:
         return jax.ops.segment_sum(x, number, places)
