@@ -71,6 +71,7 @@ class Questions:
     reward: Callable[..., Any]
     parts: tuple[str, ...] = ()  # names of the numbers that the reward function always returns besides the reward
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
+    tokenizer: tokenizers.Tokenizer | None = dataclasses.field(default=None, repr=False)  # once bound
     host: bool = True
 
     def corpus(self) -> Iterator[str]:
@@ -108,7 +109,7 @@ class Questions:
                 [row for row in keep if self.sources[split][row].solution is None],
                 tokenizer.pad,
             )
-        return dataclasses.replace(task, tokens=tokens)
+        return dataclasses.replace(task, tokens=tokens, tokenizer=tokenizer)
 
     def size(self, split: Split) -> int:
         """Return the number of questions of a split; once bound, of those whose prompt fits."""
