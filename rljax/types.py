@@ -313,12 +313,12 @@ class Problems:
 class Again:
     """A second pass: edited prompts, sampled after the first pass has been scored; see ``transforms.source``."""
 
-    edit: Callable[..., Edit]  # (pool, problems, rollout, solutions, count, key)
+    edit: Callable[..., Edit]  # (pool, problems, rollout, solutions [B, T], count, key)
     merge: Callable[[Rollout, Rollout, Edit], Rollout]  # (first pass, second pass [count * samples], edit)
     share: float = 1.0  # count is this share of the step's prompts, or of its rows
     by: Literal["prompt", "row"] = "prompt"
     samples: int = 0  # rows of each; 0: as many as in the first pass
-    longer: Callable[[int, int], int] = lambda prompt, completion: 0  # L, T -> the most tokens added to a prompt
+    longer: Callable[[Problems, int, int], int] = lambda problems, prompt, completion: 0  # most tokens added, by L, T
     plain: bool = False  # the rows are trained under the prompt of the first pass
 
 

@@ -50,6 +50,8 @@ ARGUMENTS = {
     "quadratic": "0.5",
     "require": "'format'",
     "role_baseline": "2",
+    "scaffold": "100",
+    "templates": "('',)",
     "value_tracker": "16",
 }
 

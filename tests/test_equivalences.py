@@ -96,6 +96,7 @@ EQUAL = [
     ("rl-plus", call("rl_plus"), call("relift"), OWN),
     ("critique-grpo", call("critique_grpo"), call("luffy", entropy=0.0), D),
     ("guide", call("guide_grpo"), grpo(), OWN),
+    ("ghpo", call("ghpo", format=0.0), grpo(), OWN),
     ("expo", call("exp_grpo"), grpo(), OWN),
     ("cog-rethinker", call("cog_rethinker"), call("dapo"), OWN),
     ("dph-rl", call("dph_rl"), call("dapo", high=0.2), OWN),

@@ -138,7 +138,15 @@ def test_a_head_of_no_tokens_is_the_plain_rollout_and_one_of_some_is_read_and_no
     np.testing.assert_array_equal(two.reward, verdict.reward)
 
 
-@pytest.mark.parametrize("pieces", [(passed(),), (given(samples=(SAMPLES,) * PROMPTS),)], ids=["passed", "given"])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (passed(),),
+        (given(samples=(SAMPLES,) * PROMPTS),),
+        pytest.param((passed(plain=True),), marks=pytest.mark.full),
+    ],
+    ids=["passed", "given", "trained under the plain prompt"],
+)
 def test_a_step_that_keeps_the_plain_rows_is_the_plain_step(pieces):
     after, want = (step.fused(step.begin(None, key), key) for step, _, key in (step_of(*pieces), step_of(PLAIN)))
     jax.tree.map(np.testing.assert_array_equal, after[0].params, want[0].params)

@@ -4,6 +4,7 @@ from typing import Literal
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, chain, penalty, ratio, reduce, reward, source, surrogate, weight, where
+from rljax.transforms.source import chain as sources
 from rljax.types import Count, Fraction, NonNegative, Positive
 
 
@@ -136,15 +137,33 @@ def dph_rl(
 
 
 @recipe
+def ghpo(format: NonNegative = 0.5, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Sample unsolved groups again with 25, 50 or 75 % of the solution in the prompt, and train them under it.
+
+    GHPO (arXiv 2507.10628): ``source.ghpo``, the chain of ``grpo`` without KL, and the part "format" paid beside
+    the answer. Equals ``grpo`` without KL where every group has a success.
+    """
+    return compose(
+        source=source.ghpo(),
+        reward=when(format, reward.add_parts((("format", format),))),
+        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
 def guide_grpo(gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Train rows that were sampled with a hint under the prompt without it, by the soft ratio rho / (rho + gamma).
 
-    Guide (arXiv 2506.13923): rows with a hint have ``on_policy`` 0 and behaviour log-probs under the prompt with the
-    hint; only the others are clipped. Equals ``grpo`` without KL where no row had a hint.
+    Guide (arXiv 2506.13923): ``source.guide`` samples unsolved groups again with half of the solution as the hint;
+    these rows have ``on_policy`` 0 and behaviour log-probs under the prompt with the hint; only the others are clipped.
+    Equals ``grpo`` without KL where no row had a hint. Its gamma by quantile is not here.
     """
     sampled = chain(ratio.token(), surrogate.clip(low, high))
     hinted = chain(ratio.shaped(gamma, "behaviour"), surrogate.unclipped())
     return compose(
+        source=source.guide(),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
         loss=[where("on_policy", sampled, hinted)],
         reduce=reduce.mean_over_rows(),
@@ -155,12 +174,14 @@ def guide_grpo(gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative 
 def critique_grpo(gamma: Positive = 0.1, length: Count | None = None):
     """Add refinements written after a critique to their group; their tokens have the ratio pi / (pi + gamma).
 
-    Critique-GRPO (arXiv 2506.03106): refinements have ``on_policy`` 0. Differs from ``luffy`` by the rows that are
+    Critique-GRPO (arXiv 2506.03106): ``source.refine`` puts one refinement, with ``on_policy`` 0, into each group; the
+    texts of its critiques are empty by default, since they are the task's. Differs from ``luffy`` by the rows that are
     added and the missing entropy bonus.
     """
     sampled = chain(ratio.token(), surrogate.unclipped())
     refined = chain(ratio.shaped(gamma), surrogate.unclipped())
     return compose(
+        source=source.refine(),
         advantage=[advantage.center_by_group()],
         loss=[where("on_policy", sampled, refined)],
         reduce=reduce.fixed_length(length),
@@ -185,11 +206,13 @@ def rex_rag(alpha: Fraction = 0.1, low: NonNegative = 0.2, high: NonNegative = 0
 def exp_grpo(beta: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """GRPO on the policy's rows, and likelihood on explanations that it wrote with the answer in the prompt.
 
-    ExPO (arXiv 2507.02834): explanations have ``on_policy`` 0 and are left out of the group's statistics.
+    ExPO (arXiv 2507.02834): ``source.explained`` puts one explanation into each group, with ``on_policy`` 0 and left
+    out of its statistics.
     """
     sampled = chain(ratio.token(), surrogate.clip(low, high))
     fit = penalty.nll(beta, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
     return compose(
+        source=source.explained(),
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
         loss=[where("on_policy", sampled), *when(beta, fit)],
         reduce=reduce.mean_over_rows(),
@@ -200,12 +223,14 @@ def exp_grpo(beta: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative 
 def cog_rethinker(coefficient: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.28):
     """DAPO's chain, and the likelihood of rows rescued by another template (``on_policy`` 0).
 
-    Cog-Rethinker (2025), whose coefficient is not public. Differs from ``exp_grpo`` by the source and the token mean.
+    Cog-Rethinker (2025), whose coefficient is not public: ``source.reflect`` samples unsolved groups again; its two
+    templates are empty by default, since they are the task's. Differs from ``exp_grpo`` by the source and the token
+    mean.
     """
     sampled = chain(ratio.token(), surrogate.clip(low, high))
     fit = penalty.nll(coefficient, "off_policy", reduce=reduce.mean_over_tokens("off_policy"))
     return compose(
-        source=source.dynamic(),
+        source=sources.chain((source.dynamic(), source.reflect())),
         advantage=[advantage.center_by("group", only="on_policy"), advantage.scale_by("group", only="on_policy")],
         loss=[where("on_policy", sampled), *when(coefficient, fit)],
         reduce=reduce.mean_over_tokens(),

@@ -53,7 +53,20 @@ def of_algorithm(phase: Phase[schema.Config], plain: types.Algorithm) -> tuple[l
     for (by_default, (why, remedy)), calls in groups.items():
         verb = "has" if len(calls) == 1 else "have"
         messages[by_default].append(f"phase {phase.name!r}: {', '.join(calls)} {verb} no effect: {why} {remedy}")
+    messages[1].extend(_uncorrected(phase))
     return messages
+
+
+def _uncorrected(phase: Phase[schema.Config]) -> list[str]:
+    """Return a note if rows are trained under another prompt than they were sampled under, as if they were not."""
+    algorithm, needs = phase.algorithm, interpreter.needs(phase.algorithm)
+    if algorithm.source.again is None or not algorithm.source.again.plain or needs.behaviour or needs.off_policy:
+        return []
+    return [
+        f"phase {phase.name!r}: {algorithm.source.spec} trains rows under another prompt than they were sampled under, "
+        f"and {algorithm.spec} corrects them by nothing, so their gradient is biased. A ratio with "
+        'anchor="behaviour" corrects it.'
+    ]
 
 
 def _parts(phase: Phase[schema.Config]) -> list[tuple[types.Needs, set[str]]]:

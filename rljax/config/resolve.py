@@ -248,6 +248,7 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _inputs(algorithm, task, name)
     _world(chosen, algorithm, task, name)
+    _check_again(chosen, algorithm, task, name)
     if samples <= source.demonstrated:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
@@ -322,6 +323,25 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
         raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")
     if chosen.sampler.compact and task.seats > 1:
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
+
+
+def _check_again(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
+    """Check that a source with a second pass can run: on a task of one turn, whose rows are sampled whole."""
+    source = algorithm.source
+    if source.again is None:
+        return
+    where, end = f"config.algorithm (phase {name!r}): {source.spec} has a second pass", f"task {task.name!r}"
+    if worlds.in_turns(task) or worlds.on_host(task):
+        raise ValueError(f"{where}, which needs a task of one turn; {end} is a world.")
+    if source.segment:
+        raise ValueError(f"{where}, which needs rows that are sampled whole, not in segments.")
+    if source.origin != "policy":
+        raise ValueError(f"{where}, and rows that the policy does not sample; use one of them.")
+    if chosen.learner.lanes and not source.again.plain:
+        raise ValueError(
+            f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
+            f"{source.spec} trains rows of a group under several. Set it to 0."
+        )
 
 
 _WHOLE = {"row": "a row", "episode": "an episode", "group": "a group"}

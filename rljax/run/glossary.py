@@ -33,7 +33,7 @@ def _entries(text: str) -> tuple[Entry, ...]:
 
 
 METRICS = _entries("""
-accuracy [fraction] rows that the verifier calls correct, of those the policy wrote
+accuracy [fraction] rows that the verifier calls correct, of those the policy wrote, in the first pass if there are two
     0 or 1 for long: the task is too hard or solved, and groups are flat
 accuracy/domain/* [fraction] accuracy on the prompts of one domain, if the task has 2 to 32
     far below the others: the domain is too hard, or is drawn too rarely

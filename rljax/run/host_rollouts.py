@@ -44,6 +44,10 @@ class Rows(NamedTuple):
     token: np.ndarray  # [n, T] int32
     mask: np.ndarray  # [n, T] float32, 1 on completion tokens
 
+    def of(self, chosen: np.ndarray) -> "Rows":
+        """Return the rows with these numbers."""
+        return Rows(*(x[chosen] for x in self))
+
 
 def local_rows(
     index: types.Array, token: types.Array, mask: types.Array, mesh: jax.sharding.Mesh, first: int = 0
@@ -201,7 +205,7 @@ def warn(outcome: np.ndarray, traces: Iterable[str], where: str, judge: str = "v
             error.add_note(first)
             raise error
         warnings.warn(f"{message}\n{first}", VerifierWarning, stacklevel=3)
-    if np.all(outcome == types.Outcome.TIMED_OUT):
+    if outcome.size and np.all(outcome == types.Outcome.TIMED_OUT):
         message = (
             f"config.verifier.timeout: the {judge} timed out on all {outcome.size} rows of {where}; all are invalid."
         )
@@ -272,7 +276,7 @@ def rollout(
     if setup.algorithm.source.again is None:
         return whole
     solutions = None if given[0] is None else jax.tree.map(lambda *x: jnp.concatenate(x), *given)
-    edit, second = step.edit(state, whole, drawn.shown(solutions), key)
+    edit, second = step.edit(state, whole, solutions, key)
     return step.merge(whole, judging.scored([second], (number, 1)), edit)
 
 
@@ -286,10 +290,13 @@ class _Judging:
     journal: verdicts.Journal
 
     def scored(self, rows: Sequence[types.Rollout], number: tuple[int, int]) -> types.Rollout:
-        """Return the rows of a pass, given in chunks, with their scores."""
+        """Return the rows of a pass, given in chunks, with their scores; only valid rows are judged."""
         program, setup = self.program, self.step.setup
-        task, alike = setup.task, not number[1] and not setup.algorithm.source.uneven
-        samples = setup.samples if alike else rows[0].reward.size
+        task, source = setup.task, setup.algorithm.source
+        samples = rows[0].reward.size if source.uneven else setup.samples
+        if number[1] and source.again is not None:
+            samples = source.again.samples or setup.settings.batch.samples
+        used = [np.asarray(processes.fetch(chunk.valid)) > 0 for chunk in rows[: number[1]]]  # of a second pass
 
         def submit(part: Rows) -> pool.Pending:
             return judge(task, program.tokenizer, self.verifiers, part, "train", samples)
@@ -298,7 +305,8 @@ class _Judging:
         for chunk in rows:  # all are dispatched; wait for them in order
             assert chunk.action is not None and chunk.index is not None
             first, written = len(local) * chunk.mask.shape[0], rows_lib.written(chunk)
-            local.append(local_rows(chunk.index, chunk.action.token, written, program.mesh, first))
+            part = local_rows(chunk.index, chunk.action.token, written, program.mesh, first)
+            local.append(part.of(used[0][part.place]) if used else part)
             if number not in self.journal:
                 pending.append(submit(local[-1]))
         completions = digest(local)
@@ -306,8 +314,17 @@ class _Judging:
         if scores is None:
             pending = pending or [submit(part) for part in local]
             scores = verdict(local, pending, f"step {number[0]}")
+            if used:
+                scores = jax.tree.map(functools.partial(_spread, used[0]), scores)
             self.journal.record(number, completions, scores)
         return _judged(rows, scores, program.mesh)
+
+
+def _spread(used: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return the scores of the rows that are used as those of all rows ``[n]``, 0 elsewhere."""
+    every = np.zeros(used.shape, scores.dtype)
+    every[used] = scores
+    return every
 
 
 def _solutions(program: programs.Program, setup: programs.Setup, number: int, index: np.ndarray) -> types.Action:

@@ -42,8 +42,11 @@ class Journal:
         if record is None:
             return None
         if record["completions"] != completions or record.get("judge") != self._judge:
+            earlier = [r for n, r in sorted(self._records.items()) if n[0] == number[0] and n < number]
             if self._log is not None:
                 self._log.cut(number[0] - 1)  # this record and later ones are of another run
+                for kept in earlier:
+                    self._log.append(kept)
             self._records = {}
             return None
         return types.Verdict(

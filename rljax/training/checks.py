@@ -112,7 +112,7 @@ def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
     if source.head is not None:
         rows = rows.replace(extra={**rows.extra, "head": rows.mask})
     rows = rows_lib.judged(rows, _verdict(setup, rows))
-    return rows if source.again is None else passes.first(setup, rows)
+    return rows if source.again is None else passes.shaped(setup, rows)
 
 
 def _demonstrations(setup: phases.Setup, count: int, key: types.Key) -> None:
@@ -155,21 +155,20 @@ def _offered(setup: phases.Setup) -> types.Array:
 
 def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
     """Run what the source does between the choice and the selection, and return rows of both passes."""
-    source, problems, index = setup.algorithm.source, setup.problems(key), _offered(setup)
+    source, problems = setup.algorithm.source, setup.problems(key)
     assert rows.action is not None
     solutions = types.Action(rows.action.token, length=rows.group)
     if source.head is not None:
         shapes.check_same("the head", solutions, source.head(pool, problems, rows, solutions, key))
     if source.again is None:
         return rows
-    first = jax.tree.map(lambda x: x[: index.size], solutions)
-    edit = source.again.edit(pool, problems, rows, first, setup.edits, key)
+    edit = passes.edited(setup, pool, jnp.zeros((), jnp.int32), rows, solutions, key)
     second = groups.take(rows, jnp.repeat(edit.row, source.again.samples or setup.settings.batch.samples))
     merged = source.again.merge(rows, second, edit)
     added = {name for name in merged.extra if name in source.supplies}
     before = {name: x for name, x in merged.extra.items() if name not in added or name in rows.extra}
     shapes.check_same("the merged rows", rows, merged.replace(extra=before))
-    return merged
+    return passes.merged(setup, rows, second, edit)
 
 
 def _selected(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:

@@ -9,6 +9,7 @@ from rljax import sampling, types
 from rljax.sampling import segments
 from rljax.training import phases
 from rljax.training import rows as rows_lib
+from rljax.transforms import ops, trajectories
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -60,7 +61,7 @@ def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
     """Return the rows of a first pass with the fields and widths that those of a second pass have."""
     again = setup.algorithm.source.again
     assert again is not None and rows.context is not None
-    context, more = rows.context, again.longer(setup.task.prompt_length, setup.task.completion_length)
+    context, more = rows.context, setup.longer
     wide = types.Context(
         token=jnp.pad(context.token, ((0, 0), (more, 0)), constant_values=setup.ends.pad),
         mask=jnp.pad(context.mask, ((0, 0), (more, 0))),
@@ -69,6 +70,34 @@ def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
         wide = wide.replace(train_token=context.token, train_mask=context.mask)
     head = rows.extra.get("head", jnp.zeros_like(rows.mask))
     return rows.replace(context=wide, extra={**rows.extra, "pass": jnp.zeros_like(rows.reward), "head": head})
+
+
+def shaped(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
+    """Return rows with the fields and widths of merged passes, as if both were the same."""
+    rows = first(setup, rows)
+    return rows.replace(extra={**rows.extra, "first_reward": rows.reward, "first_outcome": rows.group})
+
+
+def merged(setup: phases.Setup, rows: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+    """Return the rows of a step, with the first pass's total reward and outcome at each place.
+
+    What is said of the policy is said of the first pass: rows under an edited prompt do not measure it.
+
+    Args:
+      setup: the phase on devices; its source has a second pass.
+      rows: the scored rows of the first pass, ``[B]``.
+      second: those of the second.
+      edit: the prompts of the second.
+
+    Returns:
+      B rows; each is an episode.
+    """
+    again = setup.algorithm.source.again
+    assert again is not None and rows.outcome is not None
+    out = again.merge(rows, second, edit)
+    outcome = jnp.where(ops.valid_rows(rows) > 0, rows.outcome, int(types.Outcome.CRASHED))
+    seen = {"first_reward": trajectories.total(rows), "first_outcome": outcome}
+    return out.replace(episode=rows.episode, extra={**out.extra, **seen})
 
 
 def edited(
@@ -86,16 +115,24 @@ def edited(
       pool: the source's.
       step: updates before this rollout, int32 scalar.
       rows: the scored rows of the first pass, ``[B]``, as ``first`` returns them.
-      solutions: a demonstration of each prompt ``[P, T]``, if the source reads them.
+      solutions: a demonstration for each row ``[B, T]``, if the source reads them.
       key: the run's root key.
 
     Returns:
       n edited prompts.
+
+    Raises:
+      ValueError: they are not n prompts of the width of the rows' prompts.
     """
     again = setup.algorithm.source.again
-    assert again is not None
+    assert again is not None and rows.context is not None
     edit_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.EDITS), step)
-    return again.edit(pool, setup.problems(key), rows, solutions, setup.edits, edit_key)
+    edit = again.edit(pool, setup.problems(key), rows, solutions, setup.edits, edit_key)
+    want = (setup.edits, rows.context.token.shape[1])
+    for name, shape in (("token", edit.token.shape), ("mask", edit.mask.shape), ("row", (*edit.row.shape, want[1]))):
+        if shape != want:
+            raise ValueError(f"Edit.{name}: shape {shape}: expected {want}, the edits of a step and L + Again.longer")
+    return edit
 
 
 def second(
@@ -132,7 +169,7 @@ def second(
         step,
         index,
         number % count + (count * groups.sample(rows)[of] if again.by == "row" else 0),
-        (rows_lib.PASS * (1 + _before(edit.row)) + _earlier(rows, edit))[number // count],
+        _occurrence(rows, edit, again.by)[number // count],
     )
     if edit.head is None:
         prompts = types.Prompts(edit.token, edit.mask, rows.index[edit.row])
@@ -148,19 +185,18 @@ def second(
     return out.replace(mask=out.mask * used[:, None], valid=used, on_policy=changed)
 
 
-def _before(row: Array) -> Array:
-    """Return how often each number of ``row`` ``[n]`` is there before its place, ``[n]`` int32."""
-    order = jnp.argsort(row, stable=True)
-    rank = jnp.arange(row.size, dtype=jnp.int32)
-    first = jax.lax.cummax(jnp.where(row[order] != jnp.roll(row[order], 1), rank, 0))
-    return jnp.zeros_like(rank).at[order].set(rank - first)
+def _occurrence(rows: types.Rollout, edit: types.Edit, by: str) -> Array:
+    """Return the number of each edit of a prompt in the step's second pass, for its keys, ``[n]`` int32.
 
-
-def _earlier(rows: types.Rollout, edit: types.Edit) -> Array:
-    """Return how often the step drew the prompt of each edit before its group, ``[n]`` int32."""
+    It counts how often the step drew the prompt before its group, and in units of ``rows_lib.PASS`` how many edits of
+    the same group or row come before.
+    """
     index, group = rows.index, rows.group
     assert index is not None
     mine = edit.row
     before = (index[None, :] == index[mine][:, None]) & (group[None, :] < group[mine][:, None])
     once = jnp.concatenate([jnp.ones((1,), bool), group[1:] != group[:-1]])
-    return jnp.sum(before & once[None, :], axis=1, dtype=jnp.int32)
+    drawn = jnp.sum(before & once[None, :], axis=1, dtype=jnp.int32)
+    of = mine if by == "row" else group[mine]
+    alike = jnp.tril((of[:, None] == of[None, :]) & edit.used[None, :], k=-1)
+    return rows_lib.PASS * (1 + jnp.sum(alike, axis=1, dtype=jnp.int32)) + drawn

@@ -10,7 +10,7 @@ import optax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
-from rljax.data import shuffle, stored_groups
+from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
@@ -163,6 +163,15 @@ class Setup(Generic[S]):
         return max(1, round(source.again.share * whole))
 
     @property
+    def longer(self) -> int:
+        """The most tokens that a second pass adds to a prompt."""
+        again = self.algorithm.source.again
+        if again is None:
+            return 0
+        problems = self.problems(jax.random.key(0))  # the permutation is not read
+        return again.longer(problems, self.task.prompt_length, self.task.completion_length)
+
+    @property
     def solutions(self) -> int:
         """Demonstrations of each prompt that the source reads."""
         source = self.algorithm.source
@@ -190,7 +199,10 @@ class Setup(Generic[S]):
                 raise ValueError(
                     f"{self.algorithm.source.spec}: task {self.task.name!r} has no tokenizer for {text!r}."
                 )
-            return tokenizer.encode(text) if tokenizer is not None and text else []
+            ids = tokenizers.continuation(tokenizer, "\n", text) if tokenizer is not None and text else []
+            if tokenizer is not None and tokenizer.unk in ids:
+                raise ValueError(f"{self.algorithm.source.spec}: the tokenizer of the run cannot write {text!r}.")
+            return ids
 
         return types.Problems(
             size=size,

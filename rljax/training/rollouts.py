@@ -263,7 +263,7 @@ def _plain(
     if source.head is not None:
         rows = rows.replace(extra={**rows.extra, "head": jnp.zeros_like(rows.mask)})
     if source.again is not None:
-        rows = passes.first(setup, rows)
+        rows = passes.shaped(setup, rows)
     rows = rows.replace(parts=dict.fromkeys(setup.task.parts, jnp.zeros_like(rows.reward)))
     if worlds.on_host(setup.task):  # see play.of_host
         return rows.replace(token_reward=jnp.zeros_like(rows.mask), extra={})

@@ -65,13 +65,6 @@ class Drawn(flax.struct.PyTreeNode):
         of = jnp.minimum(jnp.searchsorted(ends, row, side="right"), self.index.size - 1).astype(jnp.int32)
         return of, row - (ends - self.samples)[of]
 
-    def shown(self, solutions: types.Action | None) -> types.Action | None:
-        """Return a demonstration of each group, ``[P]``, in the order of the rows; those of unused places are last."""
-        if solutions is None or self.samples is None:
-            return solutions
-        order = jnp.argsort(self.samples == 0, stable=True)
-        return jax.tree.map(lambda x: x[order], solutions)
-
 
 def one_of_each(solutions: types.Action, prompts: int) -> types.Action:
     """Return the first demonstration of each prompt, ``[P]``, of equal numbers of each."""

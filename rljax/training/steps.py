@@ -154,14 +154,14 @@ class _Drive:
         return rows_lib.judged(rollout, verdict)
 
     def edit(self, state: types.TrainState, rollout: types.Rollout, solutions: types.Action | None, key: types.Key):
-        edit = passes.edited(self.setup, state.pool, state.step, rollout, solutions, key)
+        of = rollout.group - state.cursor[self.setup.cursor]  # the number of each row's prompt in the step
+        each = jax.tree.map(lambda x: x[of], solutions)
+        edit = passes.edited(self.setup, state.pool, state.step, rollout, each, key)
         second = passes.second(self.setup, state.params["policy"], state.step, rollout, edit, key)
         return edit, self.judge(sharding.constrain(second, self.setup.mesh))
 
     def merge(self, rollout: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        source = self.setup.algorithm.source
-        assert source.again is not None
-        return source.again.merge(rollout, second, edit)
+        return passes.merged(self.setup, rollout, second, edit)
 
     @functools.cached_property
     def next_prompts(self) -> Callable[[types.TrainState, types.Key], rows_lib.Drawn]:
@@ -184,7 +184,7 @@ class _Drive:
         if source.again is None:
             return rows
         each = None if solutions is None else rows_lib.one_of_each(solutions, drawn.index.size)
-        edited, second = self.edit(state, rows, drawn.shown(each), key)
+        edited, second = self.edit(state, rows, each, key)
         return self.merge(rows, second, edited)
 
 

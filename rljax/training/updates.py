@@ -263,11 +263,15 @@ def rollout_metrics(
     if judged:
         reward = trajectories.total(rollout)
         on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], once, 0.0)
+        outcome = rollout.outcome
+        if "first_outcome" in rollout.extra:  # rows of a second pass do not measure the policy
+            outcome, again = rollout.extra["first_outcome"], rollout.extra["pass"] > 0
+            on_policy = jnp.where(again, (outcome != types.Outcome.CRASHED) * 1.0, on_policy)
         metrics |= {
             "reward": ops.masked_mean(trajectories.uncharged(rollout), once),
             "reward_std": ops.masked_std(reward, once),
             "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, once) <= 0) * 1.0, once),
-            "accuracy": ops.masked_mean((rollout.outcome == types.Outcome.CORRECT) * 1.0, on_policy),
+            "accuracy": ops.masked_mean((outcome == types.Outcome.CORRECT) * 1.0, on_policy),
         }
         every = trajectories.once(rollout, jnp.ones_like(valid))  # rows whose world or verifier failed too
         metrics |= {
@@ -287,7 +291,10 @@ def rollout_metrics(
     if rollout.ref_logp is not None and rollout.raw_logp is not None:
         # of the sampling policy; overwritten by the metric of a KL penalty, which is of the current policy
         d = jnp.where(rollout.mask > 0, rollout.raw_logp - rollout.ref_logp, 0.0)
-        metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), rollout.mask)
+        counted = rollout.mask
+        if rollout.context is not None and rollout.context.train_token is not None and rollout.on_policy is not None:
+            counted = counted * (rollout.on_policy[:, None] > 0)  # the others were sampled under another prompt
+        metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), counted)
     if rollout.advantage is not None:
         metrics["advantage_abs"] = ops.masked_mean(jnp.abs(rollout.advantage), rollout.mask)
     return metrics

@@ -129,6 +129,12 @@ def dph_rl(d, coefficient=0.02, low=0.2, high=0.2):
     return parts.token_mean(d, term)
 
 
+def ghpo(d, format=0.5, low=0.2, high=0.2):
+    """PPO's clip on the z-score of r + format * parts[format]; row mean. 2507.10628."""
+    a = parts.zscore({**d, "reward": d["reward"] + format * d["parts"]["format"]})
+    return parts.row_mean(d, lambda i, t: parts.clipped(parts.ratio(d, i, t), a[i], low, high))
+
+
 def guide_grpo(d, gamma=1.0, low=0.2, high=0.2):
     """Own rows by PPO's clip; hinted -A rho / (rho + gamma), rho = pi / behaviour; row mean. 2506.13923."""
     a = parts.zscore(d)

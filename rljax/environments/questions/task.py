@@ -75,6 +75,7 @@ class Questions:
     parts: tuple[str, ...] = ()  # names of the numbers that the reward function always returns besides the reward
     domain_names: tuple[str, ...] = ("",)
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
+    tokenizer: tokenizers.Tokenizer | None = dataclasses.field(default=None, repr=False)  # once bound
     host: bool = True
 
     def corpus(self) -> Iterator[str]:
@@ -113,7 +114,7 @@ class Questions:
                 tokenizer.pad,
                 np.array([number[self.sources[split][row].domain] for row in keep], np.int32),
             )
-        return dataclasses.replace(task, tokens=tokens)
+        return dataclasses.replace(task, tokens=tokens, tokenizer=tokenizer)
 
     def size(self, split: Split) -> int:
         """Return the number of questions of a split; once bound, of those whose prompt fits."""

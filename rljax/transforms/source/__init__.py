@@ -8,16 +8,15 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     The prompts of the step and the samples of each, before sampling. ``offered`` ``[P]`` are the next of the shuffle;
     as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows; without
     ``uneven`` a prompt has all its samples or, in the last places, none, and those rows are invalid.
-``head(pool, problems, solutions, key) -> Action``
-    as many are returned. Samples of unequal numbers (``uneven``) have a sum of B = prompts * samples rows.
 ``head(pool, problems, rows, solutions, key) -> Action``
     The tokens that each completion begins with, ``[B, T]`` and ``length`` ``[B]``; the policy continues them, and no
     loss touches them. ``rows`` have no completion yet; ``solutions`` ``[B, T]`` are the task's demonstrations
     (``solutions=True``). A host task samples the rows in chunks: a random head depends on the group, not on the place.
 ``again``
     A second pass (``types.Again``). ``edit(pool, problems, rollout, solutions, count, key) -> Edit`` returns ``count``
-    edited prompts after the first pass has been scored; each gets rows, which are scored too; ``merge(first, second,
-    edit) -> rollout`` puts them in place of rows of the first pass.
+    edited prompts after the first pass has been scored, ``solutions`` ``[B, T]`` being a demonstration for each row;
+    each prompt that is ``used`` gets rows, which are scored too; ``merge(first, second, edit) -> rollout`` puts them in
+    place of rows of the first pass.
 ``select(rollout, pool, count, key) -> (rollout, pool)``
     Returns ``count`` of the scored rows, whole groups, and observes them all: it updates the statistics in the pool.
     If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` is that of whole
@@ -28,7 +27,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
 Statistics cover a declared set of prompts (``candidates``) or domains. In a chain at most one piece chooses, one writes
 heads, one has a second pass and one carries rows in flight; any number select, each among the rows that the one before
 it returned. ``rollout.extra`` says of a row: "pass" is 1 in rows of a second pass, "head" ``[B, T]`` is 1 on the tokens
-of a head, "repeat" is how often the step had drawn the prompt before.
+of a head, "repeat" is how often the step had drawn the prompt before; "first_reward" and "first_outcome" are those of
+the row that the first pass had in its place.
 
 ====================  ===================================================================
 ``plain.py``          samples, demonstrations, and both in one group
@@ -45,6 +45,8 @@ of a head, "repeat" is how often the step had drawn the prompt before.
 ``store.py``          for authors of pieces: memories of episodes by prompt
 ``prefix.py``         completions that begin with a part of a demonstration
 ``forks.py``          second passes that continue a part of the policy's own completion
+``second.py``         what is sampled again from an edited prompt
+``edits.py``          for authors of second passes: edited prompts, rows in place of others
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
@@ -62,6 +64,7 @@ from rljax.transforms.source.histories import band, lim, regret, retire
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
+from rljax.transforms.source.second import explained, ghpo, guide, refine, reflect, scaffold, templates
 from rljax.transforms.source.segments import partial
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
@@ -84,7 +87,10 @@ __all__ = [
     "easiest",
     "exgrpo",
     "expert_rewrite",
+    "explained",
     "gaussian",
+    "ghpo",
+    "guide",
     "guided",
     "guided_if",
     "hard_replay",
@@ -102,17 +108,21 @@ __all__ = [
     "prefixed_between",
     "prefixed_binomial",
     "recompose",
+    "refine",
+    "reflect",
     "regret",
     "replay",
     "retire",
     "retry_from_middle",
     "rlep",
     "rounds",
+    "scaffold",
     "sec",
     "selective_replay",
     "shortfall",
     "stored",
     "task",
+    "templates",
     "unsolved",
     "vade",
 ]

@@ -199,7 +199,7 @@ def expert_rewrite(before: str = "", after: str = "", room: types.Count = 64, pr
         seen = groups.tally(rollout).count[number]
         failed = groups.starts(rollout) & (groups.tally_of(rollout) == 0) & (seen > 0)
         row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
-        shown = jax.tree.map(lambda x: x[number[row]], solutions)
+        shown = jax.tree.map(lambda x: x[row], solutions)
         real = jnp.arange(shown.token.shape[1])[None, :] < shown.length[:, None] - 1
         words = [jnp.broadcast_to(t, (row.size, t.size)) for t in texts]
         parts = [rollout.context.token[row], words[0], shown.token, words[1]]

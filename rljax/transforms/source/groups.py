@@ -108,9 +108,15 @@ def counted(rollout: types.Rollout) -> Array:
 
 
 def tally(rollout: types.Rollout) -> Tally:
-    """Count the scored rows of each prompt."""
-    number, places, once = place(rollout), rollout.group.size, counted(rollout)
+    """Count the scored rows of each prompt that the policy wrote, for those of a second pass the first one's."""
+    number, places = place(rollout), rollout.group.size
+    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
+    again = rollout.extra.get("pass", jnp.zeros_like(mine)) > 0
+    once = counted(rollout)
     reward = trajectories.total(rollout)
+    if "first_outcome" in rollout.extra:
+        reward = jnp.where(again, rollout.extra["first_reward"], reward)
+        once = jnp.where(again, rollout.extra["first_outcome"] != types.Outcome.CRASHED, once)
 
     def total(x: Array) -> Array:
         return jax.ops.segment_sum(x, number, places)

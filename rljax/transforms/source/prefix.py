@@ -172,7 +172,7 @@ def bread(
         first = groups.starts(rollout)
         failed = first & (groups.tally_of(rollout) == 0) & (groups.tally(rollout).count[number] > 0)
         row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
-        solution = jax.tree.map(lambda x: x[number[row]], solutions)
+        solution = jax.tree.map(lambda x: x[row], solutions)
         context = rollout.context
         return types.Edit(
             row, failed[row], context.token[row], context.mask[row], cut(solution, _of(pool, rollout.index[row]))

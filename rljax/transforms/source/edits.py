@@ -1,0 +1,181 @@
+"""For authors of second passes: edited prompts as arrays, and rows of the second pass in place of the first one's."""
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms.source import groups
+
+Array = types.Array
+Part = tuple[Array, Array]  # token [n, K] or [K], and mask of the same shape
+
+
+def text(problems: types.Problems, written: str) -> Part:
+    """Return the tokens of a text.
+
+    Raises:
+      ValueError: the tokenizer cannot write it.
+    """
+    token = jnp.asarray(problems.encode(written), jnp.int32)
+    return token, jnp.ones(token.shape)
+
+
+def longest(problems: types.Problems, *texts: str) -> int:
+    """Return the number of tokens of the longest of some texts."""
+    return max((len(problems.encode(t)) for t in texts), default=0)
+
+
+def solution(solutions: types.Action, row: Array, share: Array | float) -> Part:
+    """Return the first ``share`` (a number or [n]) of the solutions of rows ``[n]``, rounded down, without their end.
+
+    Args:
+      solutions: a demonstration for each row, ``[B, T]``; its last token ends it.
+      row: ``[n]`` int32.
+      share: in [0, 1].
+
+    Returns:
+      token and mask, ``[n, T]``.
+    """
+    assert solutions.length is not None
+    words = jnp.maximum(solutions.length[row] - 1, 0)
+    shown = jnp.floor(share * words + 1e-4)  # 0.75 * 4 in float32 may be below 3
+    token = solutions.token[row]
+    return token, (jnp.arange(token.shape[1])[None, :] < shown[:, None]).astype(jnp.float32)
+
+
+def completion(rollout: types.Rollout, row: Array) -> Part:
+    """Return the completions of rows ``[n]``, ``[n, T]``; those that ended by a token are shown without it."""
+    assert rollout.action is not None and rollout.action.length is not None
+    length = rollout.action.length[row]
+    if rollout.finish is not None:
+        length = length - (rollout.finish[row] == types.Finish.STOP)
+    token = rollout.action.token[row]
+    return token, (jnp.arange(token.shape[1])[None, :] < length[:, None]).astype(jnp.float32)
+
+
+def only(where: Array, part: Part) -> Part:
+    """Return a part in the edits where ``where`` ``[n]`` is True, and nothing in the others."""
+    token, mask = (jnp.broadcast_to(x, (where.size, x.shape[-1])) for x in part)
+    return token, jnp.where(where[:, None], mask, 0.0)
+
+
+def prompts(rollout: types.Rollout, row: Array, used: Array, *after: Part) -> types.Edit:
+    """Return the prompts of rows with parts after them, left-padded to the width that the prompts have.
+
+    Args:
+      rollout: the first pass, whose prompts have room for the parts (``Again.longer``).
+      row: ``[n]`` int32, the row of each edit.
+      used: ``[n]`` bool.
+      after: what follows the prompt, in order.
+
+    Returns:
+      n edits.
+    """
+    assert rollout.context is not None
+    width = rollout.context.token.shape[1]
+    parts = [(rollout.context.token[row], rollout.context.mask[row]), *after]
+    whole = [[jnp.broadcast_to(x, (row.size, x.shape[-1])) for x in part] for part in parts]
+    token, mask = (jnp.concatenate([part[i] for part in whole], axis=1) for i in (0, 1))
+    order = jnp.argsort(mask > 0, axis=1, stable=True)[:, -width:]  # padding moves to the left
+    token, mask = (jnp.take_along_axis(x, order, axis=1) for x in (token, mask))
+    return types.Edit(row.astype(jnp.int32), used, token, mask)
+
+
+# --- which groups, which rows ----------------------------------------------------------------------
+
+
+def unsolved(rollout: types.Rollout) -> Array:
+    """Return whether no row of a group is paid above 0, at the place of the group, ``[B]`` bool.
+
+    Rows that are invalid or that the policy did not write do not count; a group without others is not unsolved.
+    """
+    seen = groups.tally(rollout)
+    return (seen.count > 0) & (seen.wins == 0)
+
+
+def places(rollout: types.Rollout, chosen: Array, count: int) -> tuple[Array, Array]:
+    """Return the first row of the first ``count`` chosen groups, and which of these places are used, ``[count]`` each.
+
+    Args:
+      rollout: B rows.
+      chosen: ``[B]`` bool, at the place of each group.
+      count: number of places.
+
+    Returns:
+      row ``[count]`` int32 and used ``[count]`` bool.
+    """
+    order = jnp.argsort(~chosen, stable=True)
+    order = jnp.pad(order, (0, max(0, count - order.size)))[:count]
+    first = jnp.searchsorted(groups.place(rollout), order).astype(jnp.int32)
+    used = chosen[order] & (jnp.arange(count) < chosen.size)
+    return jnp.minimum(first, rollout.group.size - 1), used
+
+
+def right(second: types.Rollout) -> Array:
+    """Return which rows count and are paid above 0, ``[M]`` bool."""
+    return (second.reward > 0) & (second.mask.sum(axis=1) > 0) & (second.valid > 0)
+
+
+def first_solved(second: types.Rollout, edit: types.Edit, levels: int) -> Array:
+    """Return the rows of the first of a group's levels that has a right row, ``[M]`` bool.
+
+    Sampling all levels at once and keeping the first that succeeds has the same distribution as sampling one after the
+    other until one succeeds.
+
+    Args:
+      second: M rows, those of an edit adjacent.
+      edit: its prompts; ``levels`` adjacent ones are of one group, the last ones possibly fewer.
+      levels: how many.
+    """
+    count = edit.row.size
+    every = second.reward.size // count
+    solved = jnp.any(right(second).reshape(count, every), axis=1) & edit.used
+    solved = jnp.pad(solved, (0, -count % levels)).reshape(-1, levels)
+    chosen = solved & (jnp.cumsum(solved, axis=1) == 1)
+    return jnp.repeat(chosen.reshape(-1)[:count], every)
+
+
+def put(
+    first: types.Rollout, second: types.Rollout, edit: types.Edit, kept: Array, most: int | None = None
+) -> types.Rollout:
+    """Put rows of the second pass in place of the last rows of their groups, in order.
+
+    Args:
+      first: B rows, groups adjacent.
+      second: M rows, those of an edit adjacent.
+      edit: its prompts.
+      kept: ``[M]`` bool, the rows to put; of unused edits none are.
+      most: rows put into a group; None: as many as it has.
+
+    Returns:
+      B rows.
+    """
+    rows, every = first.group.size, second.reward.size // edit.row.size
+    number = groups.place(first)
+    size = jax.ops.segment_sum(jnp.ones_like(number), number, rows)
+    of = number[jnp.repeat(edit.row, every)]
+    kept = kept & jnp.repeat(edit.used, every)
+    order = jnp.lexsort((jnp.arange(of.size), ~kept, of))
+    start = jnp.searchsorted(of[order], of)
+    rank = jnp.zeros_like(of).at[order].set(jnp.arange(of.size, dtype=of.dtype)) - start.astype(of.dtype)
+    limit = size if most is None else jnp.minimum(size, most)
+    put_in = jnp.minimum(jax.ops.segment_sum(kept.astype(jnp.int32), of, rows), limit)
+    end = jnp.cumsum(size)
+    target = (end - put_in)[of] + rank
+    target = jnp.where(kept & (rank < put_in[of]), target, rows)
+    source = jnp.full((rows,), -1, jnp.int32).at[target].set(jnp.arange(of.size, dtype=jnp.int32), mode="drop")
+    return _placed(first, second, source)
+
+
+def in_place(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+    """Put the row of each used edit, one for each, in place of the row that it comes from; of a row there is one."""
+    rows = first.group.size
+    target = jnp.where(edit.used, edit.row, rows)
+    source = jnp.full((rows,), -1, jnp.int32).at[target].set(jnp.arange(target.size, dtype=jnp.int32), mode="drop")
+    return _placed(first, second, source)
+
+
+def _placed(first: types.Rollout, second: types.Rollout, source: Array) -> types.Rollout:
+    """Return row ``source`` ``[B]`` of the second pass in each place, the first pass's where it is -1."""
+    new = groups.take(second, jnp.maximum(source, 0))
+    return groups.put(source >= 0, new.replace(group=first.group, episode=first.episode), first)

@@ -1,0 +1,230 @@
+"""Second passes: prompts that are sampled again after the first pass has been scored, edited.
+
+Edits stand after the prompt. Texts are written by the run's tokenizer, which must know their characters; "" adds
+nothing. The second pass has a fixed size: places that are not needed are decoded, and count for nothing.
+"""
+
+import math
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import define
+from rljax.transforms.source import edits, groups
+
+Share = Annotated[float, types.Range(0, 1, open_low=True)]
+
+
+def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> types.Again:
+    """Sample unsolved groups again, each with several shares of its solution, and keep the first that succeeds."""
+    levels = len(hints)
+
+    def edit(
+        pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
+    ):
+        del pool, key
+        row, used = edits.places(rollout, edits.unsolved(rollout), -(-count // levels))
+        row, used = (jnp.repeat(x, levels)[:count] for x in (row, used))
+        shown = jnp.tile(jnp.asarray(hints, jnp.float32), -(-count // levels))[:count]
+        return edits.prompts(rollout, row, used, edits.text(problems, text), edits.solution(solutions, row, shown))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        return edits.put(first, second, edit, edits.first_solved(second, edit, levels))
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return edits.longest(problems, text) + math.floor(max(hints) * (completion - 1) + 1e-4)
+
+    return types.Again(edit=edit, merge=merge, share=levels * share, longer=longer, plain=plain)
+
+
+@define.source
+def ghpo(share: Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.75), text: str = ""):
+    """Sample groups without a success again, with the first part of the solution in the prompt, and train them so.
+
+    The smallest of the shares ``hints`` whose group has a success replaces the group; without one it stays. Source:
+    GHPO (arXiv 2507.10628), which samples the shares one after the other until one succeeds; here all are sampled at
+    once, which has the same distribution. ``share`` of the step's prompts have places; ``text`` stands before the hint.
+    """
+    return types.Source(solutions=True, again=_hinted(share, hints, text, plain=False))
+
+
+@define.source
+def guide(share: Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
+    """Sample groups without a success again with a hint, and train what succeeds under the prompt without it.
+
+    The hint is ``text`` and the first part ``hint`` of the solution. Rows have ``on_policy`` 0 and behaviour log-probs
+    under the hinted prompt, so that only a ratio to the "behaviour" policy corrects them; Guide (arXiv 2506.13923),
+    whose hints a stronger model wrote. Differs from ``ghpo`` by the prompt that is trained.
+    """
+    return types.Source(solutions=True, off_policy=True, again=_hinted(share, (hint,), text, plain=True))
+
+
+@define.source
+def refine(
+    share: Share = 1.0, refined: types.Count = 1, right: str = "", wrong: str = "", solution: types.Fraction = 0
+):
+    """Sample rows again after their own completion and a verdict on it; refinements join the group.
+
+    A refinement is sampled for ``share`` of the rows, under the prompt, the completion, the text ``right`` or ``wrong``
+    by its verdict, and the part ``solution`` of the solution. ``refined`` of them replace the last rows of the group,
+    those that succeed if any does, and are trained under the plain prompt, with ``on_policy`` 0. Source: Critique-GRPO
+    (arXiv 2506.03106), with its indicative critiques; no model writes a critique here.
+    """
+
+    def edit(
+        pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
+    ):
+        del pool, key
+        number = jnp.arange(rollout.group.size)
+        sample = number - jax.lax.cummax(jnp.where(rollout.group != jnp.roll(rollout.group, 1), number, 0))
+        row = jnp.argsort(sample, stable=True)[:count]  # the first row of every group, then the second, ...
+        good = rollout.reward[row] > 0
+        verdict = [edits.only(good, edits.text(problems, right)), edits.only(~good, edits.text(problems, wrong))]
+        shown = [edits.solution(solutions, row, solution)] if solution else []
+        return edits.prompts(rollout, row, rollout.valid[row] > 0, edits.completion(rollout, row), *verdict, *shown)
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        solved, of = edits.right(second), groups.place(first)[edit.row]
+        some = jax.ops.segment_max(solved.astype(jnp.int32), of, first.group.size)[of] > 0
+        return edits.put(first, second, edit, solved | ~some, refined)
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return completion + edits.longest(problems, right, wrong) + math.floor(solution * (completion - 1) + 1e-4)
+
+    again = types.Again(edit=edit, merge=merge, share=share, by="row", samples=1, longer=longer, plain=True)
+    return types.Source(solutions=solution > 0, off_policy=True, again=again)
+
+
+@define.source
+def reflect(share: Share = 0.5, decompose: str = "", reflect: str = ""):
+    """Sample groups without a success again under two templates; what succeeds joins them under the plain prompt.
+
+    First the prompt and the text ``decompose``; where that fails, the prompt, a wrong completion of the first pass and
+    the text ``reflect``. Source: Cog-Rethinker (2025), which reflects on an answer of the stage before. Successful rows
+    alone replace the last ones of the group, with ``on_policy`` 0.
+    """
+
+    def edit(
+        pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, count: int, key: types.Key
+    ):
+        del pool, solutions, key
+        row, used = edits.places(rollout, edits.unsolved(rollout), -(-count // 2))
+        row, used = (jnp.repeat(x, 2)[:count] for x in (row, used))
+        late = jnp.arange(count) % 2 == 1
+        first, second = edits.text(problems, decompose), edits.text(problems, reflect)
+        wrong = edits.only(late, edits.completion(rollout, row))
+        return edits.prompts(rollout, row, used, edits.only(~late, first), wrong, edits.only(late, second))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        return edits.put(first, second, edit, edits.first_solved(second, edit, 2) & edits.right(second))
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return max(edits.longest(problems, decompose), completion + edits.longest(problems, reflect))
+
+    again = types.Again(edit=edit, merge=merge, share=2 * share, longer=longer, plain=True)
+    return types.Source(off_policy=True, again=again)
+
+
+@define.source
+def explained(share: Share = 1.0, explanations: types.Count = 1, text: str = ""):
+    """Sample explanations with the solution in the prompt, and train those that succeed without it.
+
+    Each of ``share`` of the prompts gets ``explanations`` rows, sampled after the solution and ``text``. Those that the
+    verifier accepts replace the last rows of the group, with ``on_policy`` 0. Source: ExPO (arXiv 2507.02834), whose
+    explanations end with the answer by construction.
+    """
+
+    def edit(
+        pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
+    ):
+        del pool, key
+        every = jnp.arange(rollout.group.size) <= groups.place(rollout)[-1]
+        row, used = edits.places(rollout, every, count)
+        return edits.prompts(rollout, row, used, edits.solution(solutions, row, 1.0), edits.text(problems, text))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        return edits.put(first, second, edit, edits.right(second))
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return edits.longest(problems, text) + completion - 1
+
+    again = types.Again(edit=edit, merge=merge, share=share, samples=explanations, longer=longer, plain=True)
+    return types.Source(solutions=True, off_policy=True, again=again)
+
+
+def _of_rows(part: Any, longer: Any, share: float = 1.0) -> types.Again:
+    """Sample every row again that ``part(pool, problems, rollout, solutions, sample, of)`` gives something to read.
+
+    ``sample`` is the row's number in its group, ``of`` the size of the group, ``[B]`` both.
+    """
+
+    def edit(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, count: int, key):
+        del key
+        row = jnp.arange(count, dtype=jnp.int32)
+        number = groups.place(rollout)
+        size = jax.ops.segment_sum(jnp.ones_like(number), number, number.size)
+        sample = row - (jnp.cumsum(size) - size)[number]
+        parts = part(pool, problems, rollout, solutions, sample, size[number])
+        used = sum(jnp.sum(mask, axis=-1) for _, mask in parts) > 0
+        return edits.prompts(rollout, row, used, *parts)
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        return edits.in_place(first, second, edit)
+
+    return types.Again(edit=edit, merge=merge, share=share, by="row", samples=1, longer=longer)
+
+
+@define.source
+def scaffold(steps: types.Count, start: types.Fraction = 0.2, steepness: types.Positive = 125.0, text: str = ""):
+    """Show the rows of a group different shares of the solution, which fade over training.
+
+    Row i of G sees ``text`` and the share (G - 1 - i) / (G - 1) / (1 + exp(steepness (t - start))), t the step over
+    ``steps``; rows are trained under the prompt that they were sampled under. Source: RuscaRL (arXiv 2508.16949), whose
+    scaffold is a rubric. Rows with a share are sampled twice, and the first sample is dropped.
+    """
+
+    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
+        del rollout, problems
+        return {"step": jnp.zeros((), jnp.int32)}
+
+    def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, sample, of):
+        fade = jax.nn.sigmoid(steepness * (start - pool["step"] / steps))
+        share = (of - 1 - sample) / jnp.maximum(of - 1, 1) * fade
+        shown = edits.solution(solutions, jnp.arange(of.size), share)
+        return edits.only(jnp.any(shown[1] > 0, axis=1), edits.text(problems, text)), shown
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return edits.longest(problems, text) + completion - 1
+
+    def observe(pool: types.Tree, metrics: types.Metrics) -> types.Tree:
+        del metrics
+        return {"step": pool["step"] + 1}
+
+    return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, longer))
+
+
+@define.source
+def templates(texts: tuple[str, ...]):
+    """Sample the rows of a group under different texts, each in turn; "" is the plain prompt.
+
+    Rows are trained under the prompt that they were sampled under, and compared with each other. Source: MEML-GRPO,
+    whose experts are system prompts; its pull of the worst expert to the best is not here. Rows with a text are sampled
+    twice, and the first sample is dropped.
+    """
+
+    def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, sample, of):
+        del pool, rollout, solutions, of
+        return [edits.only(sample % len(texts) == i, edits.text(problems, t)) for i, t in enumerate(texts)]
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt, completion
+        return edits.longest(problems, *texts)
+
+    return types.Source(again=_of_rows(part, longer))

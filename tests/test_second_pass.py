@@ -1,0 +1,511 @@
+"""Second passes: which groups are sampled again, from which prompts, what is trained, and what its gradient is."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax import types
+from rljax.algorithms import compose
+from rljax.run import loop, metrics, verdicts
+from rljax.training import passes, phases, rollouts, steps
+from rljax.training import rows as rows_lib
+from rljax.transforms import define, ratio, reduce, source, surrogate, weight
+from rljax.transforms.source import edits, groups
+from tests import test_host_path as host_path
+from tests import test_sampling as toy
+from tests import tiny
+
+P, G, L, T = 3, 4, 3, 5  # of the plain functions
+EOS = 9
+
+
+def problems(encode=lambda text: [ord(c) for c in text]):
+    return types.Problems(P, 1, jnp.zeros_like, encode, lambda index: index)
+
+
+def solutions(lengths=(5, 3, 1)):
+    """Return a demonstration of each row: 100 p + t, and the end."""
+    token = 100 * np.arange(P)[:, None] + np.arange(T)[None]
+    length = np.array(lengths)
+    token = np.where(np.arange(T) == length[:, None] - 1, EOS, token)
+    return types.Action(np.repeat(token, G, axis=0), length=np.repeat(length, G))
+
+
+def scored(reward, more=0, second=0):
+    """Return rows of P prompts with rewards [P, G], or rows of a second pass."""
+    reward = np.asarray(reward, np.float32).reshape(-1)
+    rows = reward.size
+    number, ones = np.arange(rows, dtype=np.int32), np.ones(rows, np.float32)
+    prompt = np.tile(np.arange(1, L + 1, dtype=np.int32), (rows, 1)) + 10 * (number // G)[:, None]
+    mask = (np.arange(L) >= (number // G % 2)[:, None]) * ones[:, None]  # every second prompt is shorter
+    pad = ((0, 0), (more, 0))
+    return types.Rollout(
+        mask=np.ones((rows, T), np.float32),
+        reward=reward,
+        group=7 + number // G,
+        context=types.Context(np.pad(prompt, pad), np.pad(mask, pad)),
+        action=types.Action(1000 * (1 + second) + 10 * number[:, None] + np.arange(T), length=np.full(rows, T)),
+        valid=ones,
+        outcome=(reward > 0).astype(np.int32),
+        episode=number,
+        on_policy=ones,
+        finish=np.full(rows, int(types.Finish.STOP)),
+        index=20 + number // G,
+        extra={"pass": np.full(rows, second, np.float32)},
+    )
+
+
+def edited(piece, first, count, lengths=(5, 3, 1), pool=()):
+    def edit(pool, first, shown):
+        return piece.again.edit(pool, problems(), first, shown, count, jax.random.key(0))
+
+    return jax.device_get(jax.jit(edit)(pool, first, solutions(lengths)))
+
+
+def shown(edit):
+    """Return the real tokens of each used edit; padding is on the left."""
+    mask = np.asarray(edit.mask)
+    assert np.all(np.diff(mask, axis=1) >= 0)
+    return [list(t[m > 0]) if u else None for t, m, u in zip(np.asarray(edit.token), mask, edit.used, strict=True)]
+
+
+def merged(piece, first, edit, right, each):
+    """Merge a second pass whose rows ``right`` succeed: its row in each place, -1 for the first's; and all rows."""
+    reward = np.zeros(edit.row.size * each, np.float32)
+    reward[list(right)] = 1
+    again = scored(reward, second=1).replace(
+        group=first.group[np.repeat(edit.row, each)],
+        context=types.Context(np.repeat(edit.token, each, axis=0), np.repeat(edit.mask, each, axis=0)),
+        valid=np.repeat(edit.used, each).astype(np.float32),
+    )
+    out = jax.device_get(merge_of(piece)(first, again, edit))
+    np.testing.assert_array_equal(out.group, first.group)
+    number = (out.action.token[:, 0] - 2000) // 10
+    return np.where(out.extra["pass"] > 0, number, -1).reshape(P, G).tolist(), out
+
+
+@functools.cache
+def merge_of(piece):
+    return jax.jit(piece.again.merge)
+
+
+FAILED = [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+KEPT = [-1] * G
+
+
+def test_ghpo_shows_a_quarter_a_half_and_three_quarters_to_groups_without_a_success():
+    piece, first = source.ghpo(text="?"), scored(FAILED, more=4)
+    assert piece.again.share == 1.5 and not piece.again.plain and not piece.off_policy
+    assert piece.again.longer(problems(), L, T) == 1 + 3
+    edit = edited(piece, first, 9)
+    start, last = [1, 2, 3, 63], [21, 22, 23, 63]
+    assert shown(edit)[:3] == [[*start, 0], [*start, 0, 1], [*start, 0, 1, 2]]  # of 4 words
+    assert shown(edit)[3:] == [last, last, last, None, None, None]  # a solution without words shows none
+    np.testing.assert_array_equal(edit.row[:6], [0, 0, 0, 8, 8, 8])
+    short = shown(edited(piece, scored([[1] * 4, [0] * 4, [1] * 4], more=4), 3))
+    assert short == [[12, 13, 63], [12, 13, 63, 100], [12, 13, 63, 100]]  # of 2 words: 0.5, 1 and 1.5, rounded down
+
+
+def test_ghpo_keeps_the_smallest_share_that_has_a_success():
+    piece, first = source.ghpo(), scored(FAILED, more=4)
+    edit = edited(piece, first, 9)
+    got, out = merged(piece, first, edit, right=(6, 11, 22), each=G)  # 50 and 75 % of prompt 0, 75 % of prompt 2
+    assert got == [[4, 5, 6, 7], KEPT, [20, 21, 22, 23]]
+    np.testing.assert_array_equal(out.context.token[0], edit.token[1])
+    np.testing.assert_array_equal(out.episode, np.arange(P * G))
+    got, _ = merged(piece, first, edit, right=(), each=G)
+    assert got == [KEPT] * P  # without a success the group stays
+    got, _ = merged(piece, first, edit, right=(26, 33), each=G)  # rows of unused places
+    assert got == [KEPT] * P
+
+
+unsolved = jax.jit(edits.unsolved)
+
+
+def test_places_are_fewer_than_groups_and_rows_that_are_invalid_or_of_others_do_not_count():
+    first = scored(FAILED, more=4)
+    edit = edited(source.ghpo(), first, 4)  # the last place has one share
+    np.testing.assert_array_equal(edit.row, [0, 0, 0, 8])
+    assert all(edit.used)
+    helped = first.replace(
+        on_policy=np.where(np.arange(12) == 5, 0, first.on_policy)
+    )  # the success of prompt 1 is a demonstration
+    assert unsolved(helped).tolist()[:3] == [True, True, True]
+    broken = first.replace(valid=np.where(np.arange(12) < 4, 0, first.valid))
+    assert unsolved(broken).tolist()[:3] == [False, False, True]
+
+
+def test_guide_trains_whole_groups_under_the_plain_prompt():
+    piece, first = source.guide(hint=1.0), scored(FAILED, more=4)
+    assert piece.again.plain and piece.off_policy
+    edit = edited(piece, first, 2)
+    assert shown(edit) == [[1, 2, 3, 0, 1, 2, 3], [21, 22, 23]]
+    assert merged(piece, first, edit, right=(1,), each=G)[0] == [[0, 1, 2, 3], KEPT, KEPT]
+
+
+def test_refine_shows_the_completion_and_its_verdict_and_puts_the_best_one_into_each_group():
+    piece = source.refine(right="y", wrong="no", solution=0.5)
+    first = scored(FAILED, more=T + 2 + 2)
+    assert piece.again.longer(problems(), L, T) == T + 2 + 2 and piece.again.by == "row"
+    edit = edited(piece, first, 12)
+    np.testing.assert_array_equal(edit.row, [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])  # the first of each group first
+    written = [1000, 1001, 1002, 1003]  # without the token that ends it
+    assert shown(edit)[0] == [1, 2, 3, *written, ord("n"), ord("o"), 0, 1]
+    assert shown(edit)[4][-2:] == [ord("y"), 100]  # row 5 was right
+    got, out = merged(piece, first, edit, right=(3, 9), each=1)  # refinements of rows 1 and 3
+    assert got == [[-1, -1, -1, 3], [-1, -1, -1, 1], [-1, -1, -1, 2]]
+    assert out.reward[3] == 1
+    few = edited(source.refine(share=0.25), first, 3)
+    np.testing.assert_array_equal(few.row, [0, 4, 8])
+
+
+def test_reflect_decomposes_and_where_that_fails_reflects_and_keeps_what_is_right():
+    piece, first = source.reflect(decompose="d", reflect="re"), scored(FAILED, more=T + 2)
+    edit = edited(piece, first, 4)
+    written = [1000, 1001, 1002, 1003]
+    assert shown(edit)[:2] == [[1, 2, 3, ord("d")], [1, 2, 3, *written, ord("r"), ord("e")]]
+    got, _ = merged(piece, first, edit, right=(2, 5, 6, 13), each=G)
+    assert got == [[-1, -1, -1, 2], KEPT, [-1, -1, -1, 13]]  # prompt 0 was decomposed, prompt 2 reflected
+    assert merged(piece, first, edit, right=(4, 7), each=G)[0][0] == [-1, -1, 4, 7]
+
+
+def test_explained_puts_what_is_right_in_sight_of_the_solution_into_every_group():
+    piece, first = source.explained(text="!"), scored(FAILED, more=T)
+    edit = edited(piece, first, 3)
+    assert shown(edit) == [[1, 2, 3, 0, 1, 2, 3, 33], [12, 13, 100, 101, 33], [21, 22, 23, 33]]
+    assert merged(piece, first, edit, right=(1,), each=1)[0] == [KEPT, [-1, -1, -1, 1], KEPT]
+
+
+def test_the_scaffold_differs_in_the_group_and_fades_with_the_step():
+    piece, first = source.scaffold(steps=100, steepness=10.0), scored(FAILED, more=4)
+    pool = piece.init(first, problems())
+    counts = []
+    for step in (0, 100):
+        edit = edited(piece, first, P * G, lengths=(5, 5, 5), pool={"step": jnp.int32(step)})
+        counts.append([0 if t is None else len(t) - 3 for t in shown(edit)[:G]])
+    fade = 1 / (1 + math.exp(10 * (0 - 0.2))), 1 / (1 + math.exp(10 * (1 - 0.2)))
+    assert counts == [[int(4 * (3 - i) / 3 * f) for i in range(4)] for f in fade]
+    assert counts == [[3, 2, 1, 0], [0, 0, 0, 0]]
+    assert piece.observe(pool, {})["step"] == 1
+    got, _ = merged(piece, first, edited(piece, first, P * G, lengths=(5, 5, 5), pool=pool), right=(), each=1)
+    assert got == [[0, 1, 2, -1], [4, 5, 6, -1], [8, 9, 10, -1]]
+
+
+def test_templates_take_turns_in_the_group():
+    piece, first = source.templates(("", "a", "bc")), scored(FAILED, more=2)
+    edit = edited(piece, first, P * G)
+    assert shown(edit)[:G] == [None, [1, 2, 3, ord("a")], [1, 2, 3, ord("b"), ord("c")], None]
+    assert merged(piece, first, edit, right=(), each=1)[0] == [[-1, 1, 2, -1], [-1, 5, 6, -1], [-1, 9, 10, -1]]
+
+
+def test_statistics_of_prompts_are_those_of_the_first_pass():
+    first = scored(FAILED, more=4)
+    after = first.replace(
+        reward=np.where(np.arange(12) < 4, 1, first.reward),
+        extra={
+            "pass": np.where(np.arange(12) < 4, 1.0, 0.0),
+            "first_reward": first.reward,
+            "first_outcome": np.where(np.arange(12) == 0, types.Outcome.CRASHED, first.outcome),
+        },
+    )
+    tally = jax.jit(groups.tally)
+    before, seen = tally(first), tally(after)
+    np.testing.assert_array_equal(seen.wins, before.wins)
+    np.testing.assert_array_equal(seen.count[:3], [3, 4, 4])
+
+
+# --- the passes on a policy that is a table ----------------------------------------------------------
+
+HINT = (1,)
+
+
+@define.source
+def hinted(plain: bool = True, text: str = "", twice: bool = False, share: float = 1.0):
+    """Pass every prompt again with one token more, and keep the second pass."""
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        row = jnp.arange(count, dtype=jnp.int32) // (2 if twice else 1) * 4
+        part = jnp.asarray(problems.encode(text) if text else HINT, jnp.int32)
+        return edits.prompts(rollout, row, jnp.arange(count) != (7 if twice else 1), (part, jnp.ones(part.shape)))
+
+    def merge(first, second, edit):
+        return edits.put(first, second, edit, jnp.ones(second.group.shape, bool))
+
+    again = types.Again(edit=edit, merge=merge, plain=plain, share=share, longer=lambda problems, p, c: 1)
+    return types.Source(again=again, off_policy=plain)
+
+
+def toy_setup(piece):
+    setup = tiny.program("grpo(kl=0.0)").steps[-1].setup
+    changed = tiny.changed(setup, algorithm=dataclasses.replace(setup.algorithm, source=piece))
+    return dataclasses.replace(changed, decoder=toy.TOY)
+
+
+@functools.cache
+def toy_passes(plain, twice=False):
+    setup, key = toy_setup(hinted(plain=plain, twice=twice)), jax.random.key(3)
+
+    @jax.jit
+    def run(table):
+        drawn = rows_lib.each_once(jnp.arange(8))
+        prompts = setup.task.prompts(drawn.index, "train")
+        rows = rollouts.sample(setup, table, (), jnp.int32(0), drawn, prompts, None, key)
+        rows = passes.first(setup, rows)
+        edit = passes.edited(setup, (), jnp.int32(0), rows, None, key)
+        return rows, edit, passes.second(setup, table, jnp.int32(0), rows, edit, key)
+
+    return jax.device_get(run(jnp.asarray(toy.TABLE, jnp.float32)))
+
+
+def toy_logp(prompt, seen, token):
+    """Return log-probs [B, T] of completions after prompts, by the table."""
+    state = (prompt + 1) * (seen > 0)
+    before = state.sum(axis=1, keepdims=True) + np.cumsum(token + 1, axis=1) - (token + 1)
+    logits = toy.TABLE[before.astype(int) % len(toy.TABLE)]
+    logp = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
+    return np.take_along_axis(logp, token[:, :, None], axis=2)[:, :, 0]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_behaviour_is_under_the_sampling_prompt_and_unused_prompts_count_for_nothing(plain):
+    first, edit, second = toy_passes(plain)
+    used = np.repeat(edit.used, 4)
+    context = second.context
+    want = toy_logp(context.token, context.mask, second.action.token)
+    np.testing.assert_allclose(second.behaviour_logp[used], (want * second.mask)[used], atol=1e-5)
+    other = toy_logp(first.context.token, first.context.mask, second.action.token)
+    assert np.abs(want - other)[used].max() > 0.5  # the hint changes what is written
+    assert not used.all() and not second.mask[~used].any() and not second.valid[~used].any()
+    np.testing.assert_array_equal(second.on_policy, 0.0 if plain else 1.0)
+    if plain:
+        np.testing.assert_array_equal(context.train_token, first.context.train_token[np.repeat(edit.row, 4)])
+    else:
+        assert context.train_token is None
+
+
+def test_two_edits_of_a_group_have_different_samples():
+    _, edit, second = toy_passes(True, twice=True)
+    np.testing.assert_array_equal(edit.token[0], edit.token[1])
+    token = second.action.token.reshape(4, 2, 4, -1)
+    assert np.any(token[:, 0] != token[:, 1], axis=(1, 2))[:3].all()  # one of the fourth is not used
+
+
+def test_edits_of_another_shape_are_refused():
+    setup = toy_setup(hinted(share=0.5))
+    rows = jax.eval_shape(lambda: passes.first(setup, rows_lib.unsampled(setup, *drawn_prompts(setup))))
+    short = dataclasses.replace(setup.algorithm.source.again, edit=lambda *a: edits.prompts(*narrow(a[2])))
+    broken = tiny.changed(
+        setup,
+        algorithm=dataclasses.replace(setup.algorithm, source=dataclasses.replace(setup.algorithm.source, again=short)),
+    )
+    with pytest.raises(ValueError, match=r"Edit\.token: shape \(2, \d+\): expected \(4, \d+\)"):
+        jax.eval_shape(lambda r: passes.edited(broken, (), jnp.int32(0), r, None, jax.random.key(0)), rows)
+
+
+def drawn_prompts(setup):
+    drawn = rows_lib.each_once(jnp.arange(8))
+    return drawn, setup.task.prompts(drawn.index, "train")
+
+
+def narrow(rows):
+    return rows, jnp.arange(2), jnp.ones((2,), bool)
+
+
+def test_a_text_that_the_tokenizer_cannot_write_is_named():
+    setup = toy_setup(source.guide(text="hint"))
+    with pytest.raises(ValueError, match=r"guide\(.*the tokenizer of the run cannot write 'hint'"):
+        _ = setup.longer
+    written = toy_setup(source.guide(text="1+2")).problems(jax.random.key(0)).encode("1+2")
+    assert setup.task.tokenizer.decode(written) == "1+2" and len(written) == 3
+
+
+# --- its gradient, by enumeration ---------------------------------------------------------------------
+
+EVERY = np.array(list(itertools.product(range(3), repeat=3)))  # completions of three tokens
+PAID = (EVERY @ [1, 2, 1] % 5 < 2) * 1.0
+
+
+def gradient(pieces, length, hint):
+    """Return the expected ascent in the table [5, 3] of rows sampled with a hint, trained without it, and the truth."""
+    every = EVERY[:: 3 ** (3 - length), :length] if length < 3 else EVERY
+    paid = PAID[:: 3 ** (3 - length)] if length < 3 else PAID
+    prompt = np.tile(toy.PROMPT, (len(every), 1))
+    longer = np.concatenate([prompt, np.tile(hint, (len(every), 1)).astype(int)], axis=1)
+    behaviour = toy_logp(longer, np.ones(longer.shape), every)
+    state = (prompt + 1).sum(axis=1, keepdims=True) + np.cumsum(every + 1, axis=1) - (every + 1)
+
+    def logp(table):
+        rows = jax.nn.log_softmax(table)[state % 5]
+        return jnp.take_along_axis(rows, every[:, :, None], axis=2)[:, :, 0]
+
+    rollout = types.Rollout(
+        mask=jnp.ones(every.shape),
+        reward=jnp.asarray(paid),
+        group=jnp.arange(len(every)),
+        advantage=jnp.asarray(paid)[:, None] * jnp.ones(every.shape),
+        behaviour_logp=jnp.asarray(behaviour),
+        on_policy=jnp.zeros(len(every)),
+    )
+    algorithm = compose(loss=pieces, reduce=reduce.mean_over_rows_of_sums())
+    share = np.exp(behaviour.sum(axis=1))  # the probability of each row
+
+    def loss(now):
+        rows = rollout.replace(proximal_logp=jax.lax.stop_gradient(now))
+        return rljax.objective(algorithm, rows, types.Scores(logp=now))[0]
+
+    def ascents(table):
+        now, back = jax.vjp(logp, table)
+        by_row = -len(every) * jax.grad(loss)(now)  # of the sum over rows
+        return back(by_row * share[:, None])[0]
+
+    table = jnp.asarray(toy.TABLE)
+    ascent = jax.jit(ascents)(table)
+    truth = jax.jit(jax.grad(lambda t: jnp.sum(jnp.exp(logp(t).sum(axis=1)) * paid)))(table)
+    return np.asarray(ascent), np.asarray(truth)
+
+
+NONE = [ratio.token(), surrogate.unclipped()]
+TOKEN = [ratio.token("behaviour"), surrogate.unclipped()]
+
+
+def test_without_a_correction_the_gradient_is_biased_and_with_the_behaviour_anchor_it_is_not():
+    with jax.enable_x64(True):
+        biased, truth = gradient(NONE, 1, HINT)
+        assert np.abs(biased - truth).max() > 0.05
+        corrected, truth = gradient(TOKEN, 1, HINT)
+        np.testing.assert_allclose(corrected, truth, atol=1e-10)
+        plain, truth = gradient(NONE, 1, ())  # an empty edit needs none
+        np.testing.assert_allclose(plain, truth, atol=1e-10)
+
+
+def test_a_tokens_ratio_corrects_its_token_and_not_the_prefix():
+    product = [*NONE, weight.truncated_importance(float("inf"), level="product")]
+    with jax.enable_x64(True):
+        corrected, truth = gradient(product, 3, HINT)
+        np.testing.assert_allclose(corrected, truth, atol=1e-10)
+        biased, _ = gradient(TOKEN, 3, HINT)
+        assert np.abs(biased - truth).max() > 0.01
+
+
+# --- the step ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_a_step_scores_each_row_under_its_training_prompt():
+    program = tiny.program("grpo(kl=0.01)", learner__epochs=2, log__rollout_rows=32)
+    setup = program.steps[-1].setup
+    piece = hinted(text="7")
+    step = steps.make_step(tiny.changed(setup, algorithm=dataclasses.replace(setup.algorithm, source=piece)))
+    state = step.begin(None, program.key)
+    rollout = step.rollout(state, program.key)
+    rollout = rollout.replace(reward=(jnp.arange(32) % 3 == 0) * 1.0)
+    kept = jax.tree.map(jnp.copy, state)
+    state, measured = step.update(state, rollout, program.key)
+    rows = measured["rows"]
+    again = np.asarray(rows.extra["pass"]) > 0
+    np.testing.assert_array_equal(again, np.arange(32) // 4 != 1)  # one prompt is not used
+    np.testing.assert_array_equal(rows.on_policy, ~again)
+    assert np.all(np.asarray(rows.context.mask).sum(axis=1)[again] == rows.context.train_mask.sum(axis=1)[again] + 1)
+
+    def logp(params, context):
+        scored = rows.replace(context=context)
+        return np.asarray(phases.score(step.setup, "policy", params, scored, types.Needs(), kept=False).logp)
+
+    context, written = rows.context, np.asarray(rows.mask) > 0
+    sampling = logp(kept.params["policy"], types.Context(context.token, context.mask))
+    training = logp(kept.params["policy"], types.Context(context.train_token, context.train_mask))
+    np.testing.assert_allclose(rows.behaviour_logp[written], sampling[written], atol=1e-5)
+    np.testing.assert_allclose(rows.proximal_logp[written], training[written], atol=1e-5)
+    np.testing.assert_allclose(rows.ref_logp[written], training[written], atol=1e-5)  # the reference is the start
+    assert np.abs(sampling - training)[again][written[again]].max() > 1e-3
+    hidden = logp(kept.params["policy"], context.replace(token=0 * context.token, mask=0 * context.mask))
+    np.testing.assert_array_equal(hidden, logp(kept.params["policy"], context))  # what was only sampled under
+    assert measured["accuracy"] == np.mean(np.asarray(rows.extra["first_outcome"]) == types.Outcome.CORRECT)
+
+
+# --- host tasks ---------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_journalled_by_pass(tmp_path):
+    verdict = types.Verdict(reward=np.float32([0, 1]), outcome=np.int32([0, 1]), parts={})
+    other = verdict.replace(reward=np.float32([1, 1]))
+    path = tmp_path / "verdicts.jsonl"
+    journal = verdicts.Journal(metrics.StepLog(path), 0)
+    for step in (1, 2):
+        journal.record((step, 0), f"{step} first", verdict)
+        journal.record((step, 1), f"{step} second", other)
+    again = verdicts.Journal(metrics.StepLog(path), 1)
+    assert (2, 1) in again and (1, 1) not in again  # the checkpoint has step 1
+    np.testing.assert_array_equal(again.replay((2, 0), "2 first").reward, verdict.reward)
+    np.testing.assert_array_equal(again.replay((2, 1), "2 second").reward, other.reward)
+    changed = verdicts.Journal(metrics.StepLog(path), 1)
+    assert changed.replay((2, 0), "2 first") is not None
+    assert changed.replay((2, 1), "another") is None  # of another second pass: the first one's record stays
+    changed.record((2, 1), "another", other)
+    resumed = verdicts.Journal(metrics.StepLog(path), 1)
+    assert resumed.replay((2, 0), "2 first") is not None and resumed.replay((2, 1), "another") is not None
+
+
+folder, moods = host_path.folder, host_path.moods
+USED = host_path.ROWS // 2  # of a second pass
+
+
+def run_of_host(folder, workdir):
+    fields = {"phases": ("main",), "phase__main__steps": 3, "phase__main__evaluate": "", "log__report": False}
+    seam = {"algorithm": "grpo(kl=0.0)", "seam__source": "templates(('', 'pens'))"}
+    config = host_path.config(folder, **fields, **seam)
+    return loop.train(config, workdir, progress=False, devices=host_path.ONE)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::rljax.environments.questions.task.LengthWarning")
+def test_a_host_task_judges_both_passes_and_a_run_that_is_killed_between_them_replays(folder, moods, tmp_path):
+    whole = run_of_host(folder, tmp_path / "whole")
+    assert host_path.calls(moods) == 3 * (host_path.ROWS + USED)  # unused prompts are not judged
+    records = host_path.read(tmp_path / "whole", "verdicts")
+    assert [(r["step"], r.get("pass", 0)) for r in records] == [(s, p) for s in (1, 2, 3) for p in (0, 1)]
+    (moods / "raise").write_text(str(host_path.calls(moods) + 2 * (host_path.ROWS + USED) + host_path.ROWS))
+    with pytest.raises(RuntimeError, match="no such answer"):  # in the second pass of step 3
+        run_of_host(folder, tmp_path / "run")
+    (moods / "raise").unlink()
+    before = host_path.calls(moods)
+    resumed = run_of_host(folder, tmp_path / "run")
+    assert host_path.calls(moods) - before in (USED, host_path.ROWS + USED)  # the rest is replayed
+    for name in ("metrics", "verdicts", "rollouts"):
+        one, two = (tmp_path / run / f"{name}.jsonl" for run in ("whole", "run"))
+        assert one.read_bytes() == two.read_bytes(), name
+    jax.tree.map(np.testing.assert_array_equal, whole.state, resumed.state)
+
+
+# --- settings that cannot be -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"task": "guess()"}, "has a second pass, which needs a task of one turn"),
+        ({"seam__source": "guide() | partial(segment=2)"}, "rows that are sampled whole"),
+        ({"seam__source": "guide() | demonstrations()"}, "rows that the policy does not sample"),
+        ({"seam__source": "ghpo()", "learner__lanes": 2}, r"learner\.lanes=2.*trains rows of a group under several"),
+        ({"seam__source": "ghpo(share=0.0)"}, "share"),
+        ({"seam__source": "ghpo() | guide()"}, "both have a second pass"),
+    ],
+)
+def test_settings_that_a_second_pass_cannot_have_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tiny.program.__wrapped__("grpo(kl=0.0)", **{"seam__source": "guide()", **fields})
+
+
+def test_a_recipe_that_corrects_nothing_is_noted():
+    def notes(algorithm, piece):
+        return " ".join(tiny.program.__wrapped__(algorithm, seam__source=piece).phases[0].notes)
+
+    assert 'anchor="behaviour"' in notes("grpo(kl=0.0)", "guide()")
+    assert "another prompt" not in notes("guide_grpo()", "guide(hint=0.25)") + notes("grpo(kl=0.0)", "ghpo()")
