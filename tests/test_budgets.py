@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.config import resolve, uneven
+from rljax.config import resolve, sources
 from rljax.training import checks, steps
 from rljax.transforms import source
 from rljax.transforms.source import budgets, chain
@@ -134,7 +134,7 @@ def test_a_host_task_is_judged_in_one_chunk_and_row_by_row(reward, chunks, messa
     phase = resolve.phases(tiny.config(seam__source="knapsack()", verifier__chunks=chunks))[-1]
     task = types.SimpleNamespace(host=True, name="judged", parts=(), reward=reward)
     with pytest.raises(ValueError, match=message):
-        uneven.check(phase.settings, phase.algorithm, task, "main")
+        sources.check(phase.settings, phase.algorithm, task, "main")
 
 
 def test_a_world_refuses_places_without_samples():

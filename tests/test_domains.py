@@ -16,7 +16,7 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import arithmetic
 from rljax.environments.questions import own
-from rljax.training import by_domain
+from rljax.training import row_metrics
 from rljax.training import rows as rows_lib
 from rljax.transforms import define, schedule, source
 from tests import tiny
@@ -414,13 +414,13 @@ def test_metrics_are_split_by_domain():
     reward = np.array([[1, 0], [1, 1], [0, 0], [1, 0]])
     rows = rollout(reward, [2, 0, 0, 2])
     rows = rows.replace(valid=jnp.asarray([1, 1, 1, 1, 1, 0, 1, 1.0]))
-    got = {k: float(v) for k, v in by_domain.metrics(rows, ("x", "y", "z")).items()}
+    got = {k: float(v) for k, v in row_metrics.of_domains(rows, ("x", "y", "z")).items()}
     want = {"x": (2 / 3, 3 / 7), "y": (0, 0), "z": (0.5, 4 / 7)}
     for name, (mean, share) in want.items():
         assert got[f"reward/domain/{name}"] == pytest.approx(mean) == got[f"accuracy/domain/{name}"]
         assert got[f"share/domain/{name}"] == pytest.approx(share)
-    assert by_domain.names(bound(digits=(1, 2))) == ("1 digit", "2 digits")
-    assert by_domain.names(bound()) == ()
+    assert row_metrics.domains(bound(digits=(1, 2))) == ("1 digit", "2 digits")
+    assert row_metrics.domains(bound()) == ()
 
 
 @pytest.mark.full

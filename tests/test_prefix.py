@@ -13,7 +13,7 @@ import rljax
 from rljax import types
 from rljax.run import host_rollouts, verdicts
 from rljax.run.reports import show_rollouts
-from rljax.training import phases, updates
+from rljax.training import phases, row_metrics
 from rljax.transforms import source
 from rljax.transforms.source import chain
 from tests import enumeration as world
@@ -356,7 +356,7 @@ def test_what_follows_a_head_is_sampled_scored_and_paid_as_one_completion():
     verdict = step.setup.verify(rows.index, "train", rows.action.token, rows.mask + head)
     np.testing.assert_array_equal(rows.reward, verdict.reward)
     rows = rows.replace(extra={**rows.extra, "now": jnp.zeros_like(rows.group)})
-    metrics = jax.jit(lambda rows: updates.rollout_metrics(rows, judged=True))(rows)
+    metrics = jax.jit(lambda rows: row_metrics.metrics(rows, judged=True))(rows)
     np.testing.assert_allclose(metrics["head"], head.sum(axis=1).mean(), rtol=1e-6)
     np.testing.assert_allclose(metrics["length"], rows.mask.sum(axis=1).mean(), rtol=1e-6)
     np.testing.assert_allclose(metrics["truncated"], np.mean(rows.finish == types.Finish.LENGTH), rtol=1e-6)

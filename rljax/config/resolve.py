@@ -14,7 +14,7 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import effects, schema, stored, uneven
+from rljax.config import effects, schema, sources, stored
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.host import profiles
@@ -248,7 +248,6 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _inputs(algorithm, task, name)
     _world(chosen, algorithm, task, name)
-    _check_again(chosen, algorithm, task, name)
     if samples <= source.demonstrated:
         raise ValueError(
             f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
@@ -264,7 +263,7 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _check_rounding(chosen)
     _check_split(chosen, algorithm, task, name)
-    uneven.check(chosen, algorithm, task, name)
+    sources.check(chosen, algorithm, task, name)
 
 
 def _longest(task: environments.Task) -> tuple[str, float]:
@@ -279,11 +278,13 @@ def _longest(task: environments.Task) -> tuple[str, float]:
 def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
     """Check that task and source supply the arrays that the algorithm reads."""
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
-    read = isinstance(algorithm.source, files.Stored)
+    stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
+    read = stored_rows is not None
     if read and worlds.in_turns(task):
         raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and task {task.name!r} is a world.")
     supplied = frozenset() if read else supplies.supplies(task)
-    parts, reporter = (algorithm.source.parts, algorithm.source.spec) if read else (task.parts, f"task {task.name!r}")
+    reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
+    parts = task.parts if stored_rows is None else stored_rows.parts
     missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)
     if missing:
         raise ValueError(f"{where} reads parts[{missing[0]!r}]; {reporter} reports {', '.join(parts) or 'none'}.")
@@ -323,25 +324,6 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
         raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")
     if chosen.sampler.compact and task.seats > 1:
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
-
-
-def _check_again(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that a source with a second pass can run: on a task of one turn, whose rows are sampled whole."""
-    source = algorithm.source
-    if source.again is None:
-        return
-    where, end = f"config.algorithm (phase {name!r}): {source.spec} has a second pass", f"task {task.name!r}"
-    if worlds.in_turns(task) or worlds.on_host(task):
-        raise ValueError(f"{where}, which needs a task of one turn; {end} is a world.")
-    if source.segment:
-        raise ValueError(f"{where}, which needs rows that are sampled whole, not in segments.")
-    if source.origin != "policy":
-        raise ValueError(f"{where}, and rows that the policy does not sample; use one of them.")
-    if chosen.learner.lanes and not source.again.plain:
-        raise ValueError(
-            f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
-            f"{source.spec} trains rows of a group under several. Set it to 0."
-        )
 
 
 _WHOLE = {"row": "a row", "episode": "an episode", "group": "a group"}

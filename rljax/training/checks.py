@@ -11,7 +11,7 @@ from rljax.algorithms import interpreter
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.language import errors
-from rljax.training import by_domain, passes, phases, play, rollouts, stored, updates, world_checks
+from rljax.training import passes, phases, play, rollouts, row_metrics, stored, world_checks
 from rljax.training import rows as rows_lib
 from rljax.transforms import shapes
 from rljax.transforms.source import groups
@@ -196,8 +196,8 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
         with errors.inside(f"source {source.spec}"):
             rows = _selected(setup, pool, rows, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
-    turns, domains = "turns" in supplies.supplies(setup.task), by_domain.names(setup.task)
-    metrics = updates.rollout_metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
+    turns, domains = "turns" in supplies.supplies(setup.task), row_metrics.domains(setup.task)
+    metrics = row_metrics.metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)

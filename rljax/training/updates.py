@@ -10,12 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax import transforms, types
+from rljax import types
 from rljax.algorithms import interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
-from rljax.training import by_domain, optimizers, phases, sharding
-from rljax.transforms import ops, trajectories
+from rljax.training import optimizers, phases, row_metrics, sharding
 
 _PIECES = 3  # stream of the root key
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
@@ -241,65 +240,6 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
 
 
-def rollout_metrics(
-    rollout: types.Rollout, judged: bool, turns: bool = False, domains: tuple[str, ...] = ()
-) -> dict[str, types.Array]:
-    """Return metrics of the rows a step trains on; an agent's rows of an episode count once.
-
-    Args:
-      rollout: the rows.
-      judged: whether a verifier has judged them; else there are no metrics of rewards.
-      turns: whether the rows are those of a world; else there are no metrics of turns.
-      domains: names of the domains that the metrics are split by.
-
-    Returns:
-      Scalars by name. Lengths are in tokens that the policy wrote.
-    """
-    valid, once = ops.valid_rows(rollout), trajectories.once(rollout)
-    length = trajectories.summed(rollout, jnp.sum(rollout.mask, axis=1))
-    metrics = {"length": ops.masked_mean(length, once), "valid_rows": jnp.sum(valid)}
-    if turns:
-        metrics["turns"] = trajectories.turns(rollout)
-    if judged:
-        reward = trajectories.total(rollout)
-        on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], once, 0.0)
-        outcome = rollout.outcome
-        if "first_outcome" in rollout.extra:  # rows of a second pass do not measure the policy
-            outcome, again = rollout.extra["first_outcome"], rollout.extra["pass"] > 0
-            on_policy = jnp.where(again, (outcome != types.Outcome.CRASHED) * 1.0, on_policy)
-        metrics |= {
-            "reward": ops.masked_mean(trajectories.uncharged(rollout), once),
-            "reward_std": ops.masked_std(reward, once),
-            "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, once) <= 0) * 1.0, once),
-            "accuracy": ops.masked_mean((outcome == types.Outcome.CORRECT) * 1.0, on_policy),
-        }
-        every = trajectories.once(rollout, jnp.ones_like(valid))  # rows whose world or verifier failed too
-        metrics |= {
-            f"outcome/{o.name.lower()}": ops.masked_mean((rollout.outcome == o) * 1.0, every) for o in types.Outcome
-        }
-        metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in rollout.parts.items()}
-        metrics |= by_domain.metrics(rollout, domains)
-    if rollout.finish is not None:
-        metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
-    if "head" in rollout.extra:
-        metrics["head"] = ops.masked_mean(jnp.sum(rollout.extra["head"], axis=1), once)
-    if rollout.version is not None:
-        counted = rollout.mask * valid[:, None]
-        metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)
-    if rollout.entropy is not None:
-        metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
-    if rollout.ref_logp is not None and rollout.raw_logp is not None:
-        # of the sampling policy; overwritten by the metric of a KL penalty, which is of the current policy
-        d = jnp.where(rollout.mask > 0, rollout.raw_logp - rollout.ref_logp, 0.0)
-        counted = rollout.mask
-        if rollout.context is not None and rollout.context.train_token is not None and rollout.on_policy is not None:
-            counted = counted * (rollout.on_policy[:, None] > 0)  # the others were sampled under another prompt
-        metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), counted)
-    if rollout.advantage is not None:
-        metrics["advantage_abs"] = ops.masked_mean(jnp.abs(rollout.advantage), rollout.mask)
-    return metrics
-
-
 def update(
     setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
 ) -> tuple[types.TrainState, dict[str, Any]]:
@@ -329,8 +269,8 @@ def update(
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
-    turns, domains = "turns" in supplies.supplies(setup.task), by_domain.names(setup.task)
-    metrics |= rollout_metrics(rollout, judged=source.origin == "policy", turns=turns, domains=domains)
+    turns, domains = "turns" in supplies.supplies(setup.task), row_metrics.domains(setup.task)
+    metrics |= row_metrics.metrics(rollout, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     for number, o in enumerate(algorithm.objectives):

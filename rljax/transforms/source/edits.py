@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.transforms import ops
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -113,7 +114,7 @@ def places(rollout: types.Rollout, chosen: Array, count: int) -> tuple[Array, Ar
 
 def right(second: types.Rollout) -> Array:
     """Return which rows count and are paid above 0, ``[M]`` bool."""
-    return (second.reward > 0) & (second.mask.sum(axis=1) > 0) & (second.valid > 0)
+    return (second.reward > 0) & (second.mask.sum(axis=1) > 0) & (ops.valid_rows(second) > 0)
 
 
 def first_solved(second: types.Rollout, edit: types.Edit, levels: int) -> Array:

@@ -213,7 +213,8 @@ def expert_rewrite(before: str = "", after: str = "", room: types.Count = 64, pr
         right = edit.replace(used=edit.used & (second.reward > 0) & (ops.valid_rows(second) > 0))
         return groups.replaced(first, second, right, (edit.row + groups.size(first)[edit.row] - 1)[:, None])
 
-    def longer(prompt: int, completion: int) -> int:
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del problems, prompt
         return completion + room
 
     again = types.Again(edit=edit, merge=merge, share=prompts, samples=1, longer=longer, plain=True)

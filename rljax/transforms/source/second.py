@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define
+from rljax.transforms import define, ops
 from rljax.transforms.source import edits, groups
 
 Share = Annotated[float, types.Range(0, 1, open_low=True)]
@@ -78,13 +78,14 @@ def refine(
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
     ):
         del pool, key
-        number = jnp.arange(rollout.group.size)
-        sample = number - jax.lax.cummax(jnp.where(rollout.group != jnp.roll(rollout.group, 1), number, 0))
+        sample = groups.sample(rollout)
         row = jnp.argsort(sample, stable=True)[:count]  # the first row of every group, then the second, ...
         good = rollout.reward[row] > 0
         verdict = [edits.only(good, edits.text(problems, right)), edits.only(~good, edits.text(problems, wrong))]
         shown = [edits.solution(solutions, row, solution)] if solution else []
-        return edits.prompts(rollout, row, rollout.valid[row] > 0, edits.completion(rollout, row), *verdict, *shown)
+        return edits.prompts(
+            rollout, row, ops.valid_rows(rollout)[row] > 0, edits.completion(rollout, row), *verdict, *shown
+        )
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
         solved, of = edits.right(second), groups.place(first)[edit.row]
@@ -171,7 +172,7 @@ def _of_rows(part: Any, longer: Any, share: float = 1.0) -> types.Again:
         size = jax.ops.segment_sum(jnp.ones_like(number), number, number.size)
         sample = row - (jnp.cumsum(size) - size)[number]
         parts = part(pool, problems, rollout, solutions, sample, size[number])
-        used = sum(jnp.sum(mask, axis=-1) for _, mask in parts) > 0
+        used = jnp.asarray(sum(jnp.sum(mask, axis=-1) for _, mask in parts)) > 0
         return edits.prompts(rollout, row, used, *parts)
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):

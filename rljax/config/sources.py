@@ -1,4 +1,4 @@
-"""Checks of sources whose prompts have unequal numbers of rows: what reads equal groups refuses them by name."""
+"""Checks of what a source asks of the rest of a phase: second passes, unequal numbers of rows, single rows."""
 
 from rljax import environments, types
 from rljax.algorithms import interpreter
@@ -9,7 +9,7 @@ from rljax.environments.worlds import supplies
 
 
 def check(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that everything in a phase can read groups of unequal sizes, if its source makes them.
+    """Check that the task, the settings and the algorithm of a phase stand its source.
 
     Args:
       chosen: the settings of the phase.
@@ -18,8 +18,10 @@ def check(chosen: schema.Config, algorithm: types.Algorithm, task: environments.
       name: of the phase.
 
     Raises:
-      ValueError: the source gives prompts unequal samples, or selects single rows, and something needs equal groups.
+      ValueError: a second pass that cannot run; or the source gives prompts unequal samples, or selects single rows,
+        and something needs equal groups.
     """
+    _check_again(chosen, algorithm, task, name)
     source, where = algorithm.source, f"config.algorithm (phase {name!r})"
     if source.uneven:
         _check_drawn(chosen, source, task, name)
@@ -70,4 +72,23 @@ def _check_objective(chosen: schema.Config, algorithm: types.Algorithm, o: types
         raise ValueError(
             f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): must be 0, as the groups of {source.spec} "
             "are of unequal sizes."
+        )
+
+
+def _check_again(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
+    """Check that a source with a second pass can run: on a task of one turn, whose rows are sampled whole."""
+    source = algorithm.source
+    if source.again is None:
+        return
+    where, end = f"config.algorithm (phase {name!r}): {source.spec} has a second pass", f"task {task.name!r}"
+    if worlds.in_turns(task) or worlds.on_host(task):
+        raise ValueError(f"{where}, which needs a task of one turn; {end} is a world.")
+    if source.segment:
+        raise ValueError(f"{where}, which needs rows that are sampled whole, not in segments.")
+    if source.origin != "policy":
+        raise ValueError(f"{where}, and rows that the policy does not sample; use one of them.")
+    if chosen.learner.lanes and not source.again.plain:
+        raise ValueError(
+            f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
+            f"{source.spec} trains rows of a group under several. Set it to 0."
         )
