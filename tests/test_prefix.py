@@ -175,7 +175,7 @@ def test_bread_branches_from_the_demonstration_where_a_whole_group_failed():
     piece = source.bread(share=0.5, change=0.25, prompts=0.5)
     pool = piece.init(None, PROBLEMS)
     rows = batch([0, 1, 0, 0, 1, 1, 0, 0], samples=2)
-    edit = edited(piece, rows, count=3, solutions=shown(9, 9, 5, 7, width=9), pool=pool)
+    edit = edited(piece, rows, count=3, solutions=shown(9, 9, 9, 9, 5, 5, 7, 7, width=9), pool=pool)
     np.testing.assert_array_equal(edit.row, [2, 6, 0])
     np.testing.assert_array_equal(edit.used, [True, True, False])
     np.testing.assert_array_equal(edit.head.length, [4, 3, 4])
@@ -329,9 +329,9 @@ def test_budgets_cut_thoughts_and_credit_what_comes_before():
 def test_a_rewritten_demonstration_counts_if_it_is_right_and_its_group_failed():
     piece = source.expert_rewrite(before="b", after="cd", room=3)
     rows = batch([0, 0, 1, 0, 0, 0], samples=2, width=4)
-    more = piece.again.longer(3, 4)
+    more = piece.again.longer(PROBLEMS, 3, 4)
     wide = jax.tree.map(lambda x: np.pad(x, ((0, 0), (more, 0))), rows.context)
-    edit = edited(piece, rows.replace(context=wide), count=2, solutions=shown(3, 3, 4, width=4))
+    edit = edited(piece, rows.replace(context=wide), count=2, solutions=shown(3, 3, 3, 3, 4, 4, width=4))
     np.testing.assert_array_equal(edit.row, [0, 4])
     np.testing.assert_array_equal(edit.token[0, -8:], [99, 99, 99, 1, 100, 101, 2, 3])  # without end-of-sequence
     np.testing.assert_array_equal(edit.mask.sum(axis=1), [8, 9])

@@ -173,7 +173,8 @@ def test_a_chain_runs_its_pieces_in_order_and_one_piece_is_itself():
     [
         ((source.dynamic(2), source.dynamic(3)), "dynamic is there twice"),
         ((first_only(), given(samples=(1,))), "both choose the prompts"),
-        ((passed(), source.task(), source.partial(4), source.guided(1)), None),
+        ((passed(), source.task(), source.guided(1)), None),
+        ((passed(), source.partial(4)), "leaves no completion that passed"),
         ((given(samples=(1,)), source.dynamic(2)), "unequal samples"),
         ((source.demonstrations(), source.task()), None),
     ],

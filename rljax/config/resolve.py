@@ -247,6 +247,7 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
             f" seconds that {what}."
         )
     _inputs(algorithm, task, name)
+    sources.check(chosen, algorithm, task, name)
     _world(chosen, algorithm, task, name)
     if samples <= source.demonstrated:
         raise ValueError(
@@ -263,7 +264,6 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _check_rounding(chosen)
     _check_split(chosen, algorithm, task, name)
-    sources.check(chosen, algorithm, task, name)
 
 
 def _longest(task: environments.Task) -> tuple[str, float]:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -23,6 +23,48 @@ def _only(pieces: Sequence[types.Source], test: Callable[[types.Source], bool], 
     return fitting[0] if fitting else None
 
 
+class _Roles(NamedTuple):
+    """The pieces that do what only one of a chain can."""
+
+    drawing: types.Source | None
+    flying: types.Source | None
+    passing: types.Source | None
+    heading: types.Source | None
+    guiding: types.Source | None
+    other: types.Source | None  # says where the rows come from
+
+
+def _roles(pieces: Sequence[types.Source]) -> _Roles:
+    """Return who does what.
+
+    Raises:
+      ValueError: two pieces of one name, or pieces that exclude each other.
+    """
+    spec, names = " | ".join(p.spec for p in pieces), [_name(p) for p in pieces]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{spec}: {name} is there twice; a source has each piece once.")
+    roles = _Roles(
+        drawing=_only(pieces, lambda p: p.choose is not None, "both choose the prompts"),
+        flying=_only(pieces, lambda p: p.segment > 0, "both carry rows in flight"),
+        passing=_only(pieces, lambda p: p.again is not None, "both have a second pass"),
+        heading=_only(pieces, lambda p: p.head is not None, "both write the heads of completions"),
+        guiding=_only(pieces, lambda p: p.demonstrated > 0, "both put demonstrations into the groups"),
+        other=_only(pieces, lambda p: p.origin != "policy", "both say where the rows come from"),
+    )
+    drawing, flying, passing, heading, _, other = roles
+    whole = flying or other
+    for piece, what in ((heading, "could begin"), (passing, "could pass again")):
+        if whole is not None and piece is not None:
+            raise ValueError(f"{spec}: {whole.spec} leaves no completion that {piece.spec} {what}.")
+    if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
+        raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
+    sampled = [p for p in roles[1:5] if p is not None] + [p for p in pieces if p.uneven]
+    if isinstance(other, files.Stored) and sampled:
+        raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
+    return roles
+
+
 def chain(pieces: Sequence[types.Source]) -> types.Source:
     """Return the source that runs pieces in order; one piece is itself.
 
@@ -34,25 +76,8 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
     """
     if len(pieces) == 1:
         return pieces[0]
-    names = [_name(p) for p in pieces]
-    spec = " | ".join(p.spec for p in pieces)
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{spec}: {name} is there twice; a source has each piece once.")
-    drawing = _only(pieces, lambda p: p.choose is not None, "both choose the prompts")
-    flying = _only(pieces, lambda p: p.segment > 0, "both carry rows in flight")
-    passing = _only(pieces, lambda p: p.again is not None, "both have a second pass")
-    heading = _only(pieces, lambda p: p.head is not None, "both write the heads of completions")
-    guiding = _only(pieces, lambda p: p.demonstrated > 0, "both put demonstrations into the groups")
-    other = _only(pieces, lambda p: p.origin != "policy", "both say where the rows come from")
-    whole = flying or other
-    if whole is not None and heading is not None:
-        raise ValueError(f"{spec}: {whole.spec} leaves no completion that {heading.spec} could begin.")
-    if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
-        raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
-    sampled = [p for p in (flying, passing, heading, guiding) if p is not None] + [p for p in pieces if p.uneven]
-    if isinstance(other, files.Stored) and sampled:
-        raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
+    names, roles = [_name(p) for p in pieces], _roles(pieces)
+    drawing, flying, passing, heading, guiding, other = roles
     places = math.prod(p.oversample for p in pieces)
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
@@ -92,7 +117,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         observe=observe,
         in_flight=(lambda pool: pool) if flying is None else _within(flying, flying.in_flight),
         seam="source",
-        spec=spec,
+        spec=" | ".join(p.spec for p in pieces),
     )
 
 
