@@ -29,10 +29,10 @@ def _few_programs():
 
 
 @pytest.fixture(autouse=True)
-def _little_memory():
-    """Drop compiled programs within a file that made very many."""
+def _little_memory(request):
+    """Drop compiled programs within a file that made very many; a file may set ``MEBIBYTES``."""
     yield
-    memory.forget_programs(mebibytes=1400)
+    memory.forget_programs(mebibytes=getattr(request.module, "MEBIBYTES", 1400))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,7 +43,18 @@ def pytest_collection_modifyitems(config, items):
     """
     tiers.mark(config, items)
     long = (
-        *("multihost", "loop", "algorithms", "step", "extremes", "enumeration", "storage", "notebooks", "readme"),
+        *(
+            "recipes_run",
+            "multihost",
+            "loop",
+            "algorithms",
+            "step",
+            "extremes",
+            "enumeration",
+            "storage",
+            "notebooks",
+            "readme",
+        ),
         *("advantage_pieces", "sharding", "decoding", "packing", "properties", "profile", "partial", "adapters"),
     )
     place = {f"test_{name}": number for number, name in enumerate(long)}

@@ -491,8 +491,8 @@ def test_a_host_task_judges_both_passes_and_a_run_that_is_killed_between_them_re
     ("fields", "message"),
     [
         ({"task": "guess()"}, "has a second pass, which needs a task of one turn"),
-        ({"seam__source": "guide() | partial(segment=2)"}, "rows that are sampled whole"),
-        ({"seam__source": "guide() | demonstrations()"}, "rows that the policy does not sample"),
+        ({"seam__source": "guide() | partial(segment=2)"}, "leaves no completion that guide"),
+        ({"seam__source": "guide() | demonstrations()"}, "leaves no completion that guide"),
         ({"seam__source": "ghpo()", "learner__lanes": 2}, r"learner\.lanes=2.*trains rows of a group under several"),
         ({"seam__source": "ghpo(share=0.0)"}, "share"),
         ({"seam__source": "ghpo() | guide()"}, "both have a second pass"),

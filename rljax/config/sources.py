@@ -83,10 +83,6 @@ def _check_again(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
     where, end = f"config.algorithm (phase {name!r}): {source.spec} has a second pass", f"task {task.name!r}"
     if worlds.in_turns(task) or worlds.on_host(task):
         raise ValueError(f"{where}, which needs a task of one turn; {end} is a world.")
-    if source.segment:
-        raise ValueError(f"{where}, which needs rows that are sampled whole, not in segments.")
-    if source.origin != "policy":
-        raise ValueError(f"{where}, and rows that the policy does not sample; use one of them.")
     if chosen.learner.lanes and not source.again.plain:
         raise ValueError(
             f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
