@@ -24,7 +24,8 @@ def kind(name):
 ARGUMENTS = {
     "easiest": "0.5",
     "gaussian": "0.5",
-    "mixture": "(0.5, 0.5)",
+    "mixed": "(0.5, 0.5)",
+    "stored": "'rows.jsonl'",
     "ordered": "0.5",
     "budget_triangle": "4.0",
     "by_part": "'rate'",

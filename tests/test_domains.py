@@ -85,7 +85,7 @@ def softmax(x, counts=SIZES):
 
 
 def test_prompts_are_those_of_the_drawn_domains_without_replacement_while_there_are_any():
-    piece = source.mixture((1.0, 5.0, 1.0, 2.0))
+    piece = source.mixed((1.0, 5.0, 1.0, 2.0))
     pool = started(piece)
     close(shares(piece, pool), np.array([1, 0, 1, 2]) / 4)  # domain 1 has no prompts
     for key in range(5):
@@ -94,18 +94,18 @@ def test_prompts_are_those_of_the_drawn_domains_without_replacement_while_there_
             times = np.bincount(index[OF[index] == d], minlength=len(OF))[d == OF]
             assert times.size == size
             assert times.size == 0 or times.max() - times.min() <= 1
-    alone = started(source.mixture((0.0, 1.0, 0.0, 0.0)))  # only a domain without prompts has weight
-    assert {*OF[drawn(source.mixture((0.0, 1.0, 0.0, 0.0)), alone)]} == {0, 2, 3}
+    alone = started(source.mixed((0.0, 1.0, 0.0, 0.0)))  # only a domain without prompts has weight
+    assert {*OF[drawn(source.mixed((0.0, 1.0, 0.0, 0.0)), alone)]} == {0, 2, 3}
 
 
 def test_only_candidates_are_drawn():
-    piece = source.mixture((1.0, 1.0, 1.0, 1.0), candidates=10)
+    piece = source.mixed((1.0, 1.0, 1.0, 1.0), candidates=10)
     kept = {int(i) for i in (np.arange(10) * 7 + 3) % len(OF)}
     assert {*drawn(piece, started(piece)).tolist()} == kept
 
 
 @pytest.mark.parametrize(
-    "piece", [source.sec(), source.dump(), source.shortfall(), source.ordered(0.5), source.mixture((1.0,))]
+    "piece", [source.sec(), source.dump(), source.shortfall(), source.ordered(0.5), source.mixed((1.0,))]
 )
 def test_a_task_without_domains_is_refused_by_name(piece):
     with pytest.raises(ValueError, match=rf"{piece.spec.partition('(')[0]}: the task reports no domains"):
@@ -114,9 +114,9 @@ def test_a_task_without_domains_is_refused_by_name(piece):
 
 def test_weights_of_a_mixture_are_checked():
     with pytest.raises(ValueError, match="the sum must be above 0"):
-        source.mixture((0.0, 0.0))
+        source.mixed((0.0, 0.0))
     with pytest.raises(ValueError, match="2 weights, but the task has 4 domains"):
-        started(source.mixture((0.5, 0.5)))
+        started(source.mixed((0.5, 0.5)))
 
 
 def test_draws_over_the_order_of_difficulty():
@@ -231,7 +231,7 @@ def test_a_bandit_follows_the_learner_to_the_next_domain(piece):
     _, history = simulated(piece, 130, rate)
     peaks = [np.argmax(np.convolve(history[:, d], np.ones(15), "valid")) for d in range(3)]
     assert peaks[0] < peaks[1] < peaks[2], peaks
-    uniform = simulated(source.mixture((1.0, 1.0, 1.0)), 130, rate)[1]
+    uniform = simulated(source.mixed((1.0, 1.0, 1.0)), 130, rate)[1]
     assert np.all(abs(uniform.mean(axis=0) - 1 / 3) < 0.05)
 
 
@@ -269,11 +269,11 @@ def test_a_draw_moves_with_its_schedule_and_with_a_metric():
         for step in range(4):
             assert {*here["of"][drawn(piece, pool, **here)]} == {step}
             pool = piece.observe(pool, METRICS)
-    piece = source.mixture((1.0, schedule.linear(0.0, 3.0, 1), 0.0, 0.0))
+    piece = source.mixed((1.0, schedule.linear(0.0, 3.0, 1), 0.0, 0.0))
     pool = started(piece, **here)
     close(shares(piece, pool, **here), [1, 0, 0, 0])
     close(shares(piece, piece.observe(pool, METRICS), **here), [0.25, 0.75, 0, 0])
-    assert piece.spec == "mixture(weights=(1.0, linear(start=0.0, end=3.0, steps=1), 0.0, 0.0), candidates=0)"
+    assert piece.spec == "mixed(weights=(1.0, linear(start=0.0, end=3.0, steps=1), 0.0, 0.0), candidates=0)"
 
 
 def test_an_oscillating_share_returns_and_an_adaptive_one_is_clamped():

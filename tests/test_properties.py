@@ -44,7 +44,17 @@ def unpaid(rollout):
 # --- at ratio 1 ---------------------------------------------------------------------------------------
 
 RATIO_FREE = {"likelihood", "implicit_negative", "mirror_descent", "preference", "squared_preference", "pairwise_clip"}
-RATIO_FREE |= {"reference_regression", "group_variance", "trajectory_balance", "reward_difference", "where", "chain"}
+RATIO_FREE |= {
+    "kahneman_tversky",
+    "length_normalised_preference",
+    "odds_ratio",
+    "reference_regression",
+    "group_variance",
+    "trajectory_balance",
+    "reward_difference",
+    "where",
+    "chain",
+}
 IDENTITIES = {"truncated_importance", "masked_importance", "sequence_masked_importance", "second_moment_mask"}
 IDENTITIES |= {"bernoulli_kl_mask", "off_policy_sequence_mask"}
 

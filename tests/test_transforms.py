@@ -262,9 +262,9 @@ def test_every_piece_of_an_algorithm_is_observed_once_a_step():
     assert at(state["after"][0]) == 3 and at(state["after"][1]) == 0  # counts uses, not observations
 
 
-def test_a_number_of_a_source_cannot_move():
-    with pytest.raises(ValueError, match="replay: share cannot be a schedule"):
-        source.replay(UP)
+def test_a_number_of_a_source_that_fixes_shapes_cannot_move():
+    with pytest.raises(ValueError, match="dynamic: oversample cannot be a schedule"):
+        source.dynamic(UP)
 
 
 # --- reward and advantage pieces ----------------------------------------------------------------

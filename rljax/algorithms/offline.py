@@ -52,7 +52,7 @@ def awr(beta: Positive = 1.0, cap: Positive = 20.0):
     grow with the advantage.
     """
     return compose(
-        advantage=[advantage.center_by_group(), advantage.exponential(beta, cap)],
+        advantage=[advantage.center_by_group(), advantage.exponentiated(beta, cap)],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),
     )

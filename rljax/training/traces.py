@@ -1,5 +1,6 @@
 """The programs of a step, traced with abstract arguments: nothing is compiled, and no array is created."""
 
+import functools
 from typing import Any
 
 import jax
@@ -47,9 +48,16 @@ def _by_rows(step: steps.Step, tree: types.Tree) -> types.Tree:
 
 
 def _arguments(step: steps.Step) -> tuple[Any, ...]:
-    prompts = _prompts(step)
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    return step.shape.params["policy"], scalar, prompts.index, _by_rows(step, prompts), _KEY
+    """Return the abstract arguments of ``step.sample``."""
+    setup, prompts = step.setup, _prompts(step)
+    scalar, index = jax.ShapeDtypeStruct((), jnp.int32), prompts.index
+    drawn = rows_lib.Drawn(index, index, index, index if setup.algorithm.source.uneven else None)
+    solutions = None
+    if setup.solutions:
+        count = index.shape[0] * setup.solutions
+        token = jax.ShapeDtypeStruct((count, setup.task.completion_length), jnp.int32)
+        solutions = _by_rows(step, types.Action(token, length=jax.ShapeDtypeStruct((count,), jnp.int32)))
+    return step.shape.params["policy"], step.shape.pool, scalar, drawn, _by_rows(step, prompts), solutions, _KEY
 
 
 def rows(step: steps.Step) -> types.Rollout:
@@ -58,20 +66,18 @@ def rows(step: steps.Step) -> types.Rollout:
     if setup.stored is not None:
         count = setup.prompts * setup.algorithm.source.oversample
         return _by_rows(step, jax.eval_shape(lambda: stored.example(setup, count)))
+    if setup.algorithm.source.origin == "policy":
+        return _by_rows(step, jax.eval_shape(functools.partial(rollouts.example, setup), step.shape, _KEY))
 
-    def sample(params: types.Tree, number: types.Array, position: types.Array, prompts: types.Prompts, key: types.Key):
-        if hasattr(step.sample, "trace"):
-            rollout = step.sample(params, number, position, prompts, key)
-        else:  # a host task's demonstrations are read on the host, which needs the indices
+    def shown(position: types.Array, prompts: types.Prompts, key: types.Key) -> types.Rollout:
+        number = jnp.zeros((), jnp.int32)
+        if setup.task.host:  # its demonstrations are read on the host, which needs the indices
             index: Any = np.arange(position.size, dtype=np.int32) % setup.task.size("train")
-            rollout = rollouts.demonstrate(setup, number, position, setup.task.prompts(index, "train"), key)
-        if not setup.task.host or setup.algorithm.source.origin != "policy":
-            return rollout
-        number_of_rows = rollout.reward.shape
-        parts = {name: jnp.zeros(number_of_rows) for name in setup.task.parts}
-        return rows_lib.judged(rollout, types.Verdict(jnp.zeros(number_of_rows), jnp.zeros(number_of_rows, int), parts))
+            prompts = setup.task.prompts(index, "train")
+        return rollouts.demonstrate(setup, number, position, prompts, key)
 
-    return _by_rows(step, jax.eval_shape(sample, *_arguments(step)))
+    prompts = _prompts(step)
+    return _by_rows(step, jax.eval_shape(shown, prompts.index, prompts, _KEY))
 
 
 def trace(step: steps.Step, name: str) -> Any:

@@ -39,7 +39,7 @@ from rljax.transforms.advantage.normalise import (
     center_by_group,
     clamp,
     drop_outliers,
-    exponential,
+    exponentiated,
     positive_part,
     scale_by,
     scale_by_batch,

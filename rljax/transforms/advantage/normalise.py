@@ -224,7 +224,7 @@ def binarise(r, threshold: types.Number = 0.0):
 
 
 @define.advantage
-def exponential(r, beta: types.Positive = 1.0, cap: types.Positive = 20.0):
+def exponentiated(r, beta: types.Positive = 1.0, cap: types.Positive = 20.0):
     """Weigh by the exponential of the advantage: min(exp(A / beta), cap), above 0 on bad rows too.
 
     Source: AWR (arXiv 1910.00177, eq. 12), whose weights are truncated at ``cap``. As beta goes to 0 with A <= 0 it is
@@ -244,7 +244,7 @@ def boltzmann(r, beta: types.Positive = 1.0):
     a = jnp.where(counts, ops.row_mean(current(r), r.mask)[:, 0] / beta, -jnp.inf)
     a = a - jnp.max(jnp.where(counts, a, -1e30))
     weight = jnp.where(counts, jnp.exp(a), 0.0)
-    return (weight * jnp.sum(counts) / jnp.maximum(jnp.sum(weight), 1e-30))[:, None] * r.mask
+    return (weight * jnp.sum(counts, dtype=weight.dtype) / jnp.maximum(jnp.sum(weight), 1e-30))[:, None] * r.mask
 
 
 @define.advantage

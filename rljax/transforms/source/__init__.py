@@ -54,7 +54,7 @@ the row that the first pass had in its place.
 """
 
 from rljax.transforms.source.budgets import adaptive, inverse_success, knapsack
-from rljax.transforms.source.domains import dump, easiest, gaussian, mixture, ordered, sec, shortfall
+from rljax.transforms.source.domains import dump, easiest, gaussian, mixed, ordered, sec, shortfall
 from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
 from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
 from rljax.transforms.source.files import stored
@@ -98,7 +98,7 @@ __all__ = [
     "knapsack",
     "learnability",
     "lim",
-    "mixture",
+    "mixed",
     "mopps",
     "one_of_each",
     "ordered",

@@ -227,7 +227,7 @@ def shortfall(
 
 
 @define.source
-def mixture(weights: tuple[types.NonNegative, ...], candidates: Candidates = 0):
+def mixed(weights: tuple[types.NonNegative, ...], candidates: Candidates = 0):
     """Draw domains in proportion to weights, which may be schedules.
 
     Source: mixture weights of MoDoMoDo (arXiv 2505.24871), which fits them over runs.
@@ -237,18 +237,18 @@ def mixture(weights: tuple[types.NonNegative, ...], candidates: Candidates = 0):
       candidates: prompts that are drawn from; 0: all.
     """
     if all(isinstance(w, int | float) for w in weights) and not sum(weights) > 0:
-        raise ValueError(f"mixture(weights={weights}): the sum must be above 0")
+        raise ValueError(f"mixed(weights={weights}): the sum must be above 0")
 
     def init(domains: int) -> types.Tree:
         if len(weights) != domains:
-            raise ValueError(f"mixture: {len(weights)} weights, but the task has {domains} domains; give one of each")
+            raise ValueError(f"mixed: {len(weights)} weights, but the task has {domains} domains; give one of each")
         return {}
 
     def log_weight(statistics: types.Tree, of: ByDomain) -> Array:
         del statistics, of
         return jnp.log(jnp.stack([jnp.asarray(w, jnp.float32) for w in weights]))
 
-    return _source("mixture", candidates, log_weight, init)
+    return _source("mixed", candidates, log_weight, init)
 
 
 @define.source
