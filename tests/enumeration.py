@@ -131,9 +131,8 @@ def ascent(names, d, calls=CALLS, pi=PI):
 
         return {name: jax.grad(policy)(scores.logp, name) for name in names}
 
-    with jax.enable_x64(True):  # many recipes in one program
-        program = jax.jit(run)
-        gradients = program(*batch.records(d, jnp.float64))
+    with jax.enable_x64(True), jax.disable_jit():  # operations are compiled once for all recipes
+        gradients = run(*batch.records(d, jnp.float64))
     out, group = {}, (P[LEFT] * P[RIGHT])[:, None, None]
     for name, g in gradients.items():
         weight, per_row = np.zeros((27, 3)), np.asarray(g).reshape(729, 2, 3) * group / 2
