@@ -191,6 +191,7 @@ def size(tree):
     return sum(x.size for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.full
 def test_only_adapters_move_and_only_they_are_kept_twice():
     _, _, (before, _, after), metrics = trained()
     for path, x in jax.tree_util.tree_leaves_with_path(before.params["policy"]):

@@ -90,6 +90,7 @@ def test_a_state_moves_what_is_scheduled():
     np.testing.assert_allclose(seen, [-1, -0.5, 0])
 
 
+@pytest.mark.full
 def test_a_key_decides_what_is_drawn():
     rollout, scores = batch.records(batch.arrays())
     call = "clip_cov(share=0.1, bounds=(-10.0, 10.0))"

@@ -15,6 +15,7 @@ from rljax.config import schema
 from tests import tiny
 
 
+@pytest.mark.full
 def test_the_extremes_have_equal_needs_and_differ_only_in_their_chains():
     short, long = (seams.algorithm(call, "test") for call in algebra.extremes(tiny.config()))
     assert interpreter.needs(short) == interpreter.needs(long)

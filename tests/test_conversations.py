@@ -135,7 +135,7 @@ def whole(strings=None):
     return jax.device_get(pieces(0, 0, strings)(*begun()))
 
 
-@pytest.mark.default_tier("2-0-True")
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("segment", "compact", "strings"),
     [(n, 0, n == 2) for n in range(1, LENGTH + 1)] + [(1, 0, True), (3, 1, False)],
@@ -163,6 +163,7 @@ def test_a_conversation_cut_anywhere_is_the_conversation_uncut(segment, compact,
     np.testing.assert_array_equal(*reward)
 
 
+@pytest.mark.full
 def test_a_batch_that_shrinks_changes_nothing():
     sample, talk = whole(STRINGS)
     compacted, told = jax.device_get(pieces(0, 1, STRINGS)(*begun()))

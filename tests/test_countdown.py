@@ -118,6 +118,7 @@ def test_countdown_verdicts_agree_with_python(settings):
     assert np.all(cut.outcome == UNPARSEABLE)
 
 
+@pytest.mark.full
 def test_countdown_by_hand():
     task = on_device.make("countdown", **FOUR)
     problems = [read_prompt(prompt) for prompt in on_device.run(task, np.arange(on_device.ROWS)).prompts]

@@ -174,7 +174,7 @@ def test_every_recipe_is_accounted_for():
     assert set(EXPECTED) == set(algorithms.TABLE)
 
 
-@pytest.mark.default_tier("sft", "grpo", "ppo")
+@pytest.mark.default_tier("sft", "ppo")
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_the_expected_gradient(name):
     close(family(algorithms.TABLE[name].__module__)[name], EXPECTED[name])

@@ -54,7 +54,7 @@ def check(family, choice):
 every_family = pytest.mark.parametrize("family", algorithms.FAMILIES)
 
 
-@pytest.mark.default_tier("stale")
+@pytest.mark.full
 @every_family
 def test_the_worst_batches(family):
     for choice in edges.WORST:

@@ -200,6 +200,7 @@ def test_demonstrations_end_where_the_budget_lets_them(folder):
 # --- verifiers that fail --------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_crashed_rows_are_invalid_counted_and_told(folder, moods):
     (moods / "touchy").touch()
     with pytest.warns(

@@ -346,6 +346,7 @@ def test_a_changed_config_is_refused_with_what_differs_unless_allowed(finished, 
     assert int(result.state.step) == 101
 
 
+@pytest.mark.full
 def test_evaluate_and_sample_from_the_command_line(finished):
     _, whole, _ = finished
     done = run(str(whole), "--prompts", "8", "--samples", "8", "--k", "1,3,8", module="evaluate")

@@ -319,6 +319,7 @@ def test_an_update_of_packed_rows_is_the_update(lanes, microbatches):
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_the_logged_ratio_of_each_token_is_the_one_of_the_loss():
     _, metrics = updated()
     mask, ratio = rows().mask * np.asarray(rows().valid)[:, None], metrics["log_ratio"]

@@ -122,6 +122,7 @@ def run(steps=6):
     return made, found
 
 
+@pytest.mark.full
 def test_the_step_trains_and_carries_over():
     _, found = run()
     carried = [m["carried"] for _, _, m in found[:-1]]

@@ -192,6 +192,7 @@ def test_the_clock_counts_every_moment_once():
     assert clock.take(1) == {}
 
 
+@pytest.mark.full
 def test_a_run_writes_its_timings(run):
     rows = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]

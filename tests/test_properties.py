@@ -77,6 +77,7 @@ def chains():
     return results
 
 
+@pytest.mark.full
 def test_at_ratio_one_every_surrogate_follows_reinforce_and_weights_are_the_identity():
     d, r = batch.arrays(), np.random.default_rng(4)
     d["extra"]["probe_logp"] = d["logp"]

@@ -66,7 +66,7 @@ def one_step(name, compiled=True):
     return rollout
 
 
-@pytest.mark.default_tier("dpo")
+@pytest.mark.full
 @pytest.mark.parametrize("name", QUICK)
 def test_a_step_of(name):
     assert one_step(name) is not None

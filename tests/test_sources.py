@@ -93,6 +93,7 @@ def test_a_prompt_drawn_again_gets_other_samples_and_the_first_keeps_its_own():
     assert len({t.tobytes() for t in token}) == PROMPTS
 
 
+@pytest.mark.full
 def test_a_second_pass_of_the_same_prompt_gets_other_samples():
     first, second = rows_of(passed()), rows_of(passed("second"))
     same(first, rows_of(PLAIN))
@@ -121,6 +122,7 @@ def test_prompts_may_have_unequal_numbers_of_samples():
         np.testing.assert_array_equal(rows.reward[mine], plain.reward[others])
 
 
+@pytest.mark.full
 def test_a_head_of_no_tokens_is_the_plain_rollout_and_one_of_some_is_read_and_not_trained():
     plain, none, two = rows_of(PLAIN), rows_of(headed()), rows_of(headed(length=2))
     same(none, plain, but=FLOATS)  # another program, which prefills each row
@@ -138,6 +140,7 @@ def test_a_head_of_no_tokens_is_the_plain_rollout_and_one_of_some_is_read_and_no
     np.testing.assert_array_equal(two.reward, verdict.reward)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -155,6 +158,7 @@ def test_a_step_that_keeps_the_plain_rows_is_the_plain_step(pieces):
     }
 
 
+@pytest.mark.full
 def test_a_chain_runs_its_pieces_in_order_and_one_piece_is_itself():
     dynamic = source.dynamic(2)
     assert chain.chain((dynamic,)) is dynamic

@@ -158,6 +158,7 @@ def run(algorithm, steps=2, **fields):
     return program, state, {k: float(v) for k, v in metrics.items() if k != "rows"}
 
 
+@pytest.mark.full
 def test_ppo_trains_a_critic_of_its_own():
     program, state, metrics = run("ppo(kl=0.01, critic_optimizer='sgd(learning_rate=0.1)')")
     _, fresh = start(program)

@@ -187,6 +187,7 @@ def test_experts_of_revise_correct_their_mistakes():
     assert seen == {"right", "wrong"}
 
 
+@pytest.mark.full
 def test_second_answers_of_revise_err_where_they_are_not_mended():
     index, errors = jnp.arange(64, dtype=jnp.int32), {}
     for mended in (0.0, 0.5):
