@@ -219,10 +219,18 @@ def agree(names):
 
 @pytest.mark.full
 def test_rows_over_eight_devices():
-    agree(["grpo", "ppo", "gvpo", "tempo", "m2po", "webagent_r1"])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("family", algorithms.FAMILIES)
-def test_rows_over_eight_devices_for_every_recipe(family):
-    agree([n for n in TABLE if TABLE[n].__module__.endswith(family) and n != "clip_cov"])  # which draws by shape
+    # statistics over groups, batches, turns and trees; sorts, sums within a row, a critic, rows of two policies
+    names = [
+        "grpo",
+        "ppo",
+        "gvpo",
+        "tempo",
+        "m2po",
+        "webagent_r1",
+        "reinforce_plus_plus",
+        "dpo",
+        "luffy",
+        "rl_zvp",
+        "areal",
+    ]
+    agree(names)

@@ -15,19 +15,24 @@ def test_maze(tmp_path, capsys):
     assert "| cloning + RL minus RL |" in capsys.readouterr().out
 
 
-def test_digirl_starts_both_arms_from_one_clone(tmp_path):
-    curves = digirl.run(seeds.QUICK)
-    first = [[curve[0] for curve in arm] for arm in curves.values()]
-    assert first[0] == first[1]
+def test_the_page_of_digirl_compares_the_arms_of_each_seed(tmp_path):
+    first, second = [[(0, 0.2), (8, 0.5)], [(0, 0.1), (8, 0.4)]], [[(0, 0.2), (8, 0.7)], [(0, 0.1), (8, 0.6)]]
+    curves = {"filtered": first, "digirl": second}
+    rows = dict(line.strip("| ").split(" | ") for line in digirl.table(curves).splitlines()[2:])
+    assert rows["clone, where both start"].startswith("15.0") and rows["`digirl()`"].startswith("65.0")
+    assert rows["`digirl()` minus `filtered_cloning()`"].startswith("20.0")
     seeds.draw(curves, "maze", tmp_path / "digirl.png")
-    assert "nan" not in digirl.table(curves)
+    assert (tmp_path / "digirl.png").stat().st_size
 
 
-def test_tic_tac_toe(tmp_path, capsys):
+def test_the_page_of_tic_tac_toe_has_both_opponents_and_variances(tmp_path):
     pytest.importorskip("pgx")
-    tic_tac_toe.main(seeds.QUICK, tmp_path)
+    values = np.array([[0.5, 0.75, 0.25, 1.0, 2.0, 1.0], [0.5, 0.75, 0.25, 1.0, 4.0, 2.0]])
+    lines = tic_tac_toe.table({"clone": values, "one": values, "role": values - 0.25}).splitlines()
+    assert lines[0].count("|") == 6 and any("role minus one" in line and "-25" in line for line in lines)
+    assert lines[-2].startswith("| one | 50")
+    tic_tac_toe.draw({"clone": values, "one": values, "role": values}, tmp_path / "tic_tac_toe.png")
     assert (tmp_path / "tic_tac_toe.png").stat().st_size
-    assert "role minus one" in capsys.readouterr().out
 
 
 def test_baselines_of_the_study_are_those_of_the_algorithm():
