@@ -150,7 +150,7 @@ def test_numbers_may_be_traced():
 # statistics of the whole batch, or of its newest version
 OF_THE_BATCH = {"whiten", "scale_by_batch", "decoupled", "standardise_rows", "scale_by_informative_share", "fresh"}
 OF_THE_BATCH |= {"scale_by_task", "interpolated", "covariance_mask", "covariance_kl", "high_entropy", "drop_outliers"}
-OF_THE_BATCH |= {"second_moment_mask", "solve_rate_length"}
+OF_THE_BATCH |= {"second_moment_mask", "solve_rate_length", "kahneman_tversky", "boltzmann"}
 
 
 def alone():

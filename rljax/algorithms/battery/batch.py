@@ -60,6 +60,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["parts"] = _parts(r)
     d["extra"] = _extra(r, d)
     d["parts"]["rate"] = r.random(B) + 0.5
+    d["extra"]["head"] = 1.0 - d["mask"]
     d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward

@@ -117,9 +117,9 @@ def _desirable(r: types.Rollout, threshold):
 def _shift(r: types.Rollout, s: types.Scores, a):
     """Return z of each row: the mean log-ratio, at least 0, of the rows of the other kind."""
     delta = ops.row_sum(to_reference(r, s), r.mask)[:, 0]
-    counts, good = ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1), _desirable(r, a["threshold"])
-    of_good = jnp.maximum(ops.masked_mean(delta, counts * good), 0.0)
-    of_bad = jnp.maximum(ops.masked_mean(delta, counts * ~good), 0.0)
+    counts, good = jnp.where(jnp.any(r.mask > 0, axis=1), ops.valid_rows(r), 0.0), _desirable(r, a["threshold"])
+    of_good = jnp.maximum(ops.masked_mean(delta, jnp.where(good, counts, 0.0)), 0.0)
+    of_bad = jnp.maximum(ops.masked_mean(delta, jnp.where(good, 0.0, counts)), 0.0)
     return jnp.where(good, of_bad, of_good)
 
 
