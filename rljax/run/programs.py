@@ -33,7 +33,7 @@ class SharedWorkWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A run, ready to start. Creating a program compiles nothing and reads no file."""
+    """A run, ready to start. Creating a program compiles nothing, and reads the files of stored rows only."""
 
     config: schema.ConfigDict
     settings: schema.Config  # of the run, without the changes of its phases
