@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import flax.struct
 import jax
 
-from rljax import ranges
+from rljax.language import ranges
 
 Array = jax.Array
 Key = jax.Array

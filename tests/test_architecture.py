@@ -17,8 +17,8 @@ FILES = sorted((ROOT / "rljax").rglob("*.py"))
 # the floors below, nothing from those above, and from its own floor only what stands beside it here.
 FLOORS = {
     "mathematics": {
-        "ranges": (),
-        "types": ("ranges",),
+        "language.ranges": (),  # which the records read
+        "types": ("language.ranges",),
         "language": ("types",),
         "transforms": ("language", "types"),
         "algorithms": ("language", "transforms", "types"),

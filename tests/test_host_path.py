@@ -349,9 +349,9 @@ def test_the_journal_gives_scores_to_the_completions_they_belong_to(tmp_path):
         journal.record((step, 0), completions(step), verdict)
     again = verdicts.Journal(metrics.StepLog(path), 1)
     assert again.replay((1, 0), completions(1)) is None  # the checkpoint has it already
-    found = again.replay((2, 0), completions(2))
-    jax.tree.map(np.testing.assert_array_equal, found, verdict)
-    assert found.reward.dtype == jnp.float32
+    replayed = again.replay((2, 0), completions(2))
+    jax.tree.map(np.testing.assert_array_equal, replayed, verdict)
+    assert replayed.reward.dtype == jnp.float32
     assert again.replay((3, 0), completions(9)) is None  # the same step of another run
     again.record((3, 0), completions(9), verdict)
     assert [r["step"] for r in read(tmp_path, "verdicts")] == [1, 2, 3]

@@ -279,10 +279,9 @@ def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> N
     """Check that task and source supply the arrays that the algorithm reads."""
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
     stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
-    read = stored_rows is not None
-    if read and worlds.in_turns(task):
+    if stored_rows is not None and worlds.in_turns(task):
         raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and task {task.name!r} is a world.")
-    supplied = frozenset() if read else supplies.supplies(task)
+    supplied = supplies.supplies(task) if stored_rows is None else frozenset()
     reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
     parts = task.parts if stored_rows is None else stored_rows.parts
     missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)
@@ -317,8 +316,8 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
     if not worlds.in_turns(task):
         return
-    if source.demonstrated or source.head is not None or source.again is not None:
-        what = "mixes" if source.demonstrated else "continues" if source.head is not None else "samples again"
+    if source.demonstrated or source.head is not None:
+        what = "mixes" if source.demonstrated else "continues"
         raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} {what} completions, and {end} is a world.")
     if source.segment and (task.seats > 1 or task.rows == "chapters"):
         raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")

@@ -9,6 +9,7 @@
 ``sources``   The source of a module that is not imported.
 ``reached``   Digests of the modules outside rljax that a config reaches: ``recording``, ``digests``, ``differences``.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
+``ranges``    Intervals of numbers: ``Range``, which ``types`` gives to all.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``messages``  Shortens and escapes user text in messages: ``shown``, ``printable``, ``escaped``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.

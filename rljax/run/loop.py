@@ -214,9 +214,7 @@ def train(
             if run.step == phase.first:
                 state = step.begin(state, program.key, run.initial() if state is None else None)
             assert state is not None
-            if step.setup.stored is not None:
-                stored_rows.complete(step, state, phase.first, directory, stored.digest(phase))
-            state = _phase(run, number, step, state, workers[number], stopping)
+            state = _phase(run, number, step, state, workers[number], stopping, directory)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
@@ -248,10 +246,13 @@ def _phase(
     state: types.TrainState,
     workers: Any,
     stopping: Callable[[int], bool],
+    directory: workdirs.WorkDirectory | None,
 ) -> types.TrainState:
     """Run the remaining updates of a phase."""
     setup = run.program.setups[number]
     phase, every = setup.phase, setup.settings.evaluation.every
+    if setup.stored is not None:
+        stored_rows.complete(step, state, phase.first, directory, stored.digest(phase))
     run.flushed = time.perf_counter()
     for current in range(run.step + 1, phase.last + 1):
         try:

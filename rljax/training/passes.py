@@ -195,8 +195,7 @@ def _occurrence(rows: types.Rollout, edit: types.Edit, by: str) -> Array:
     assert index is not None
     mine = edit.row
     before = (index[None, :] == index[mine][:, None]) & (group[None, :] < group[mine][:, None])
-    once = jnp.concatenate([jnp.ones((1,), bool), group[1:] != group[:-1]])
-    drawn = jnp.sum(before & once[None, :], axis=1, dtype=jnp.int32)
+    drawn = jnp.sum(before & groups.starts(rows)[None, :], axis=1, dtype=jnp.int32)
     of = mine if by == "row" else group[mine]
     alike = jnp.tril((of[:, None] == of[None, :]) & edit.used[None, :], k=-1)
     return rows_lib.PASS * (1 + jnp.sum(alike, axis=1, dtype=jnp.int32)) + drawn

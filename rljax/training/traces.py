@@ -55,8 +55,12 @@ def _arguments(step: steps.Step) -> tuple[Any, ...]:
     solutions = None
     if setup.solutions:
         count = index.shape[0] * setup.solutions
-        token = jax.ShapeDtypeStruct((count, setup.task.completion_length), jnp.int32)
-        solutions = _by_rows(step, types.Action(token, length=jax.ShapeDtypeStruct((count,), jnp.int32)))
+
+        def shown() -> types.Action:
+            token = jnp.zeros((count, setup.task.completion_length), jnp.int32)
+            return types.Action(token, length=jnp.zeros((count,), jnp.int32))
+
+        solutions = _by_rows(step, jax.eval_shape(shown))
     return step.shape.params["policy"], step.shape.pool, scalar, drawn, _by_rows(step, prompts), solutions, _KEY
 
 

@@ -1,7 +1,5 @@
 """Budgets: how many samples each prompt of a step gets, B rows in all."""
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
 
@@ -12,7 +10,6 @@ from rljax.transforms.source import filters, groups
 
 Array = types.Array
 _SURPLUS = 1e-9  # value of a further sample of a prompt whose success rate is 0, below that of the others
-Candidates = Annotated[int, types.Range(0, 1e9)]
 
 
 def allot(value: Array, least: int, total: int) -> Array:
@@ -47,7 +44,9 @@ def _offered(pool: types.Tree, offered: Array) -> tuple[Array, Array]:
 
 
 @define.source
-def knapsack(least: types.Count = 2, most: types.Count = 128, prior: types.Fraction = 0.5, candidates: Candidates = 0):
+def knapsack(
+    least: types.Count = 2, most: types.Count = 128, prior: types.Fraction = 0.5, candidates: candidates_lib.Number = 0
+):
     """Divide the B samples of a step among its prompts by the value of exploration.
 
     N samples of a prompt with success rate p have the value (1 - p^N - (1 - p)^N) p (1 - p)^2: the probability of both
@@ -98,7 +97,7 @@ def inverse_success(
     positives: types.Positive = 1.0,
     total: types.Positive = 17.0,
     decay: types.Fraction = 0.9,
-    candidates: Candidates = 0,
+    candidates: candidates_lib.Number = 0,
 ):
     """Divide the B samples of a step among its prompts in proportion to 1 / p, p their estimated success rate.
 

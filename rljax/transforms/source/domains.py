@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.language import settings
 from rljax.transforms import define, trajectories
 from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import groups
 
 Array = types.Array
-Candidates = settings.Size
 
 
 class ByDomain(NamedTuple):
@@ -61,16 +59,7 @@ def draw(of: ByDomain, log_weight: Array, places: int, key: types.Key) -> Array:
     weight = jnp.where(jnp.any(weight > -jnp.inf), weight, jnp.log(of.count * 1.0))  # of no weight anywhere: uniform
     domain = jax.random.categorical(domain_key, weight, shape=(places,)).astype(jnp.int32)
     shuffled = of.index[jnp.lexsort((jax.random.uniform(prompt_key, of.index.shape), of.domain))]
-    return shuffled[of.first[domain] + earlier(domain, of.count.size) % jnp.maximum(of.count[domain], 1)]
-
-
-def earlier(domain: Array, domains: int) -> Array:
-    """Return how many places before each of ``domain`` ``[n]``, in [0, domains], have the same, ``[n]`` int32."""
-    order = jnp.argsort(domain, stable=True)
-    count = jnp.zeros((domains + 1,), jnp.int32).at[domain].add(1)
-    first = jnp.cumsum(count, dtype=jnp.int32) - count
-    place = jnp.arange(domain.size, dtype=jnp.int32)
-    return jnp.zeros_like(place).at[order].set(place - first[domain[order]])
+    return shuffled[of.first[domain] + groups.rank(domain)[0] % jnp.maximum(of.count[domain], 1)]
 
 
 def averaged(value: Array, seen: groups.Tally, of_group: Array, learning_rate: types.Number) -> Array:
@@ -125,7 +114,7 @@ def _source(
 
 
 @define.source
-def sec(learning_rate: types.Fraction = 0.5, temperature: types.Positive = 0.5, candidates: Candidates = 0):
+def sec(learning_rate: types.Fraction = 0.5, temperature: types.Positive = 0.5, candidates: candidates_lib.Number = 0):
     """Draw domains by softmax(Q / temperature), Q a moving average of the mean absolute advantage of a domain's rows.
 
     Q_d <- learning_rate mean|A| + (1 - learning_rate) Q_d where the step had rows of domain d; A = (r - mean) / std of
@@ -150,7 +139,7 @@ def dump(
     window: types.Count = 300,
     exploration: types.NonNegative = 2.0,
     temperature: types.Positive = 0.1,
-    candidates: Candidates = 0,
+    candidates: candidates_lib.Number = 0,
 ):
     """Draw domains by an upper confidence bound of their mean absolute advantage.
 
@@ -180,7 +169,7 @@ def dump(
         spread = seen.spread[place]
         advantage = jnp.where(spread > 0, away / jnp.where(spread > 0, spread, 1.0), 0.0)
         domain = jnp.where(groups.counted(rollout) > 0, seen.domain[place], size)  # ``size``: does not count
-        number = earlier(domain, size)
+        number, _ = groups.rank(domain)
         rows = jnp.zeros((size + 1,), jnp.int32).at[domain].add(1)
         kept = jnp.where(number >= rows[domain] - window, domain, size)  # the others would be overwritten in this step
         before = jnp.append(statistics["seen"], 0)[domain]
@@ -197,7 +186,7 @@ def shortfall(
     target: types.Number = 1.0,
     temperature: types.Positive = 0.5,
     learning_rate: types.Fraction = 0.5,
-    candidates: Candidates = 0,
+    candidates: candidates_lib.Number = 0,
 ):
     """Draw domains by how far their mean reward is below a target.
 
@@ -227,7 +216,7 @@ def shortfall(
 
 
 @define.source
-def mixed(weights: tuple[types.NonNegative, ...], candidates: Candidates = 0):
+def mixed(weights: tuple[types.NonNegative, ...], candidates: candidates_lib.Number = 0):
     """Draw domains in proportion to weights, which may be schedules.
 
     Source: mixture weights of MoDoMoDo (arXiv 2505.24871), which fits them over runs.
@@ -252,7 +241,7 @@ def mixed(weights: tuple[types.NonNegative, ...], candidates: Candidates = 0):
 
 
 @define.source
-def ordered(progress: types.Fraction, candidates: Candidates = 0):
+def ordered(progress: types.Fraction, candidates: candidates_lib.Number = 0):
     """Draw easy domains at first and hard ones later: p_k ~ (1 - s) (K - 1 - k) + s k over domains k = 0 ... K - 1.
 
     Source: E2H Reasoner (arXiv 2506.06632), whose cosine scheduler is ``progress=cosine(0.0, 1.0, steps)``.
@@ -271,7 +260,7 @@ def ordered(progress: types.Fraction, candidates: Candidates = 0):
 
 
 @define.source
-def gaussian(centre: types.Fraction, width: types.Positive = 0.25, candidates: Candidates = 0):
+def gaussian(centre: types.Fraction, width: types.Positive = 0.25, candidates: candidates_lib.Number = 0):
     """Draw domains by a Gaussian over the order of difficulty: p_k ~ exp(-(k / (K - 1) - centre)^2 / (2 width^2)).
 
     Source: the Gaussian scheduler of E2H Reasoner (arXiv 2506.06632), whose centre is (step / steps)^beta; the draw of
@@ -293,7 +282,7 @@ def gaussian(centre: types.Fraction, width: types.Positive = 0.25, candidates: C
 
 
 @define.source
-def easiest(share: types.Fraction, candidates: Candidates = 0):
+def easiest(share: types.Fraction, candidates: candidates_lib.Number = 0):
     """Draw prompts uniformly from the easiest ``share`` of the candidates, at least one.
 
     Source: cyclical curriculum learning (arXiv 2202.05531), with ``share=oscillating(0.25, 1.0)``.

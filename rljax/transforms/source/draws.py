@@ -9,7 +9,7 @@ Argument ``candidates`` of every draw: how many prompts have statistics, and are
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,11 @@ import numpy as np
 
 from rljax import types
 from rljax.transforms import define
-from rljax.transforms.source import candidates as prompts
+from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import groups
 
 Array = types.Array
 Statistics = Mapping[str, Array]
-Candidates = Annotated[int, types.Range(0, 1e9)]
 _PRIOR = {"wins": 1.0, "losses": 1.0}  # Beta(1, 1), uniform
 
 
@@ -39,9 +38,9 @@ def seen(index: Array, rollout: types.Rollout) -> Seen:
     """Return what the rows of a step say of candidates ``index`` ``[N]``; other prompts are not counted."""
     tally, zero = groups.tally(rollout), jnp.zeros(index.shape)
     count, wins, reward = (
-        prompts.add(zero, index, tally.index, x) for x in (tally.count, tally.wins, tally.count * tally.reward)
+        candidates_lib.add(zero, index, tally.index, x) for x in (tally.count, tally.wins, tally.count * tally.reward)
     )
-    place, there = prompts.slot(index, tally.index)
+    place, there = candidates_lib.slot(index, tally.index)
     place = jnp.where(there & (tally.count > 0), place, index.size)
     best = jnp.full(index.shape, -jnp.inf).at[place].max(tally.best, mode="drop")
     return Seen(count, wins, reward / jnp.maximum(count, 1.0), jnp.where(count > 0, best, 0.0))
@@ -72,7 +71,7 @@ def draw(
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         del rollout
-        index = prompts.index(problems, count)
+        index = candidates_lib.index(problems, count)
         of = {k: jnp.full((index.size, *np.shape(x)), x, jnp.float32) for k, x in start.items()}
         return {"candidate": index, "statistics": of}
 
@@ -121,7 +120,10 @@ def weighted(weight: Array, key: types.Key) -> Array:
 
 @define.source
 def mopps(
-    target: types.Fraction = 0.5, decay: types.Fraction = 1.0, pool: types.Count = 16, candidates: Candidates = 0
+    target: types.Fraction = 0.5,
+    decay: types.Fraction = 1.0,
+    pool: types.Count = 16,
+    candidates: candidates_lib.Number = 0,
 ):
     """Draw prompts whose success rate, drawn from its posterior, is nearest to ``target``.
 
@@ -144,7 +146,7 @@ def mopps(
 
 
 @define.source
-def vade(decay: types.Fraction = 0.9, unseen: types.Fraction = 0.99, candidates: Candidates = 0):
+def vade(decay: types.Fraction = 0.9, unseen: types.Fraction = 0.99, candidates: candidates_lib.Number = 0):
     """Draw prompts of the largest p (1 - p), with p drawn from a posterior that is forgotten at two rates.
 
     The posterior of ``mopps``, in which prompts that were not drawn move towards the prior too, by another decay.
@@ -166,7 +168,7 @@ def vade(decay: types.Fraction = 0.9, unseen: types.Fraction = 0.99, candidates:
 
 
 @define.source
-def learnability(share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candidates: Candidates = 0):
+def learnability(share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
     """Draw a share of the prompts by the largest expected p (1 - p), the rest from the shuffle.
 
     E[p (1 - p)] = ab / ((a + b)(a + b + 1)) under the posterior of ``mopps``: 1/6 for a prompt not seen yet, 1/4 at
@@ -188,7 +190,7 @@ def learnability(share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candi
 
 
 @define.source
-def by_failure(decay: types.Fraction = 1.0, candidates: Candidates = 0):
+def by_failure(decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
     """Draw prompts with weights 1 - success rate. Prioritized sampling of Kimi k1.5 (arXiv 2501.12599).
 
     The rate is the mean a / (a + b) of the posterior of ``mopps``, 1/2 for a prompt not seen yet.
@@ -201,7 +203,7 @@ def by_failure(decay: types.Fraction = 1.0, candidates: Candidates = 0):
 
 
 @define.source
-def by_deviation(floor: types.Positive = 0.05, decay: types.Fraction = 1.0, candidates: Candidates = 0):
+def by_deviation(floor: types.Positive = 0.05, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
     """Draw prompts with weights sqrt(v (1 - v)) + floor, v the success rate. SPO (arXiv 2509.13232).
 
     The rate is that of ``by_failure``; SPO's decay depends on the change of the policy, here it is a number.
@@ -221,7 +223,7 @@ def by_deviation(floor: types.Positive = 0.05, decay: types.Fraction = 1.0, cand
 
 
 @define.source
-def hard_replay(share: types.Fraction = 0.25, decay: types.Fraction = 1.0, candidates: Candidates = 0):
+def hard_replay(share: types.Fraction = 0.25, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
     """Draw a share of the prompts from those seen before, with weights 1 / success rate; the rest from the shuffle.
 
     Source: difficulty-aware retrospective sampling of QwenLong-L1 (arXiv 2505.17667), there between phases. Statistics

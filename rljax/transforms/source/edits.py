@@ -156,27 +156,12 @@ def put(
     size = jax.ops.segment_sum(jnp.ones_like(number), number, rows)
     of = number[jnp.repeat(edit.row, every)]
     kept = kept & jnp.repeat(edit.used, every)
-    order = jnp.lexsort((jnp.arange(of.size), ~kept, of))
-    start = jnp.searchsorted(of[order], of)
-    rank = jnp.zeros_like(of).at[order].set(jnp.arange(of.size, dtype=of.dtype)) - start.astype(of.dtype)
+    rank, _ = groups.rank(of, ~kept)
     limit = size if most is None else jnp.minimum(size, most)
     put_in = jnp.minimum(jax.ops.segment_sum(kept.astype(jnp.int32), of, rows), limit)
     end = jnp.cumsum(size)
     target = (end - put_in)[of] + rank
     target = jnp.where(kept & (rank < put_in[of]), target, rows)
     source = jnp.full((rows,), -1, jnp.int32).at[target].set(jnp.arange(of.size, dtype=jnp.int32), mode="drop")
-    return _placed(first, second, source)
-
-
-def in_place(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-    """Put the row of each used edit, one for each, in place of the row that it comes from; of a row there is one."""
-    rows = first.group.size
-    target = jnp.where(edit.used, edit.row, rows)
-    source = jnp.full((rows,), -1, jnp.int32).at[target].set(jnp.arange(target.size, dtype=jnp.int32), mode="drop")
-    return _placed(first, second, source)
-
-
-def _placed(first: types.Rollout, second: types.Rollout, source: Array) -> types.Rollout:
-    """Return row ``source`` ``[B]`` of the second pass in each place, the first pass's where it is -1."""
     new = groups.take(second, jnp.maximum(source, 0))
     return groups.put(source >= 0, new.replace(group=first.group, episode=first.episode), first)

@@ -119,7 +119,7 @@ def unsolved():
     def select(rollout: types.Rollout, pool: store.Store, count: int, key: types.Key):
         del count, key
         pool, number = store.tick(pool), groups.place(rollout)
-        shown = ~store.by_policy(rollout)
+        shown = ~groups.by_policy(rollout)
         rate, counted = store.rate(rollout)
         due = jnp.sum(pool.filled) > number[-1]
         oldest = jnp.argsort(jnp.where(pool.filled, pool.number, jnp.iinfo(jnp.int32).max))

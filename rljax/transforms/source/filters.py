@@ -20,9 +20,7 @@ def dynamic(oversample: types.Count = 2):
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         del key
         valid = ops.valid_rows(rollout)
-        # equal rewards may differ from their mean in the last bit
-        reward, once = trajectories.total(rollout), trajectories.once(rollout)
-        informative = ops.segment_std(reward, rollout.group, once) > 1e-6
+        informative = groups.spread_of(rollout) > 1e-6  # equal rewards may differ from their mean in the last bit
         rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group are adjacent and stay so
         kept = groups.take(rollout.replace(valid=jnp.where(informative, valid, 0.0)), rows)
         return kept, pool

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, ops
-from rljax.transforms.source import groups
+from rljax.transforms.source import edits, groups
 
 Array = types.Array
 
@@ -71,8 +71,7 @@ def retry_from_middle(low: types.Fraction = 0.5, high: types.Fraction = 0.5, row
 
     def edit(pool, problems, rollout, solutions, count, key):
         del pool, problems, solutions
-        seen = groups.tally(rollout).count[groups.place(rollout)]
-        failed = (groups.tally_of(rollout) == 0) & (seen > 0) & (_length(rollout) > 1)
+        failed = edits.unsolved(rollout)[groups.place(rollout)] & (_length(rollout) > 1)
         row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
         share = low + (high - low) * _uniform(key, count)
         return _continued(rollout, row, failed[row], _kept(rollout, row, share))
@@ -192,25 +191,15 @@ def expert_rewrite(before: str = "", after: str = "", room: types.Count = 64, pr
 
     def edit(pool, problems, rollout, solutions, count, key):
         del pool, key
-        texts = [jnp.asarray(problems.encode(t), jnp.int32) for t in (before, after)]
-        if sum(t.size for t in texts) > room:
-            raise ValueError(f"expert_rewrite: the texts have {sum(t.size for t in texts)} tokens; room={room}")
-        number = groups.place(rollout)
-        seen = groups.tally(rollout).count[number]
-        failed = groups.starts(rollout) & (groups.tally_of(rollout) == 0) & (seen > 0)
-        row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
-        shown = jax.tree.map(lambda x: x[row], solutions)
-        real = jnp.arange(shown.token.shape[1])[None, :] < shown.length[:, None] - 1
-        words = [jnp.broadcast_to(t, (row.size, t.size)) for t in texts]
-        parts = [rollout.context.token[row], words[0], shown.token, words[1]]
-        masks = [rollout.context.mask[row] > 0, jnp.ones(words[0].shape, bool), real, jnp.ones(words[1].shape, bool)]
-        token, mask = jnp.concatenate(parts, axis=1), jnp.concatenate(masks, axis=1)
-        order = jnp.argsort(mask, axis=1, stable=True)[:, -rollout.context.mask.shape[1] :]  # real tokens last
-        token, mask = (jnp.take_along_axis(x, order, axis=1) for x in (token, mask))
-        return types.Edit(row, failed[row], token, mask.astype(rollout.context.mask.dtype))
+        texts = [edits.text(problems, t) for t in (before, after)]
+        written = sum(token.size for token, _ in texts)
+        if written > room:
+            raise ValueError(f"expert_rewrite: the texts have {written} tokens; room={room}")
+        row, used = edits.places(rollout, edits.unsolved(rollout), count)
+        return edits.prompts(rollout, row, used, texts[0], edits.solution(solutions, row, 1.0), texts[1])
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        right = edit.replace(used=edit.used & (second.reward > 0) & (ops.valid_rows(second) > 0))
+        right = edit.replace(used=edit.used & edits.right(second))
         return groups.replaced(first, second, right, (edit.row + groups.size(first)[edit.row] - 1)[:, None])
 
     def longer(problems: types.Problems, prompt: int, completion: int) -> int:

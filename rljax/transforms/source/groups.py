@@ -18,8 +18,7 @@ def take(rollout: types.Rollout, rows: Array) -> types.Rollout:
 
 def place(rollout: types.Rollout) -> Array:
     """Return the number of each row's group in the batch, ``[B]`` int32: 0, 1, ... in order."""
-    first = rollout.group != jnp.roll(rollout.group, 1)
-    return jnp.cumsum(first.at[0].set(True), dtype=jnp.int32) - 1
+    return jnp.cumsum(starts(rollout), dtype=jnp.int32) - 1
 
 
 def rank(ids: Array, *keys: Array) -> tuple[Array, Array]:
@@ -101,22 +100,30 @@ class Tally(NamedTuple):
     best: Array  # [B] float32, largest total reward; 0 where nothing counts
 
 
+def again(rollout: types.Rollout) -> Array:
+    """Return which rows are of a second pass, ``[B]`` bool."""
+    return rollout.extra.get("pass", jnp.zeros_like(rollout.reward)) > 0
+
+
+def by_policy(rollout: types.Rollout) -> Array:
+    """Return which rows the policy wrote under the task's prompt, ``[B]`` bool."""
+    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
+    return (mine > 0) & ~again(rollout)
+
+
 def counted(rollout: types.Rollout) -> Array:
     """Return 1 on the rows that a tally counts, ``[B]``: not those of a second pass, nor those of other authors."""
-    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-    return trajectories.once(rollout) * (mine > 0) * (1.0 - rollout.extra.get("pass", jnp.zeros_like(mine)))
+    return trajectories.once(rollout) * by_policy(rollout)
 
 
 def tally(rollout: types.Rollout) -> Tally:
     """Count the scored rows of each prompt that the policy wrote, for those of a second pass the first one's."""
-    number, places = place(rollout), rollout.group.size
-    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-    again = rollout.extra.get("pass", jnp.zeros_like(mine)) > 0
-    once = counted(rollout)
+    number, places, once = place(rollout), rollout.group.size, counted(rollout)
     reward = trajectories.total(rollout)
     if "first_outcome" in rollout.extra:
-        reward = jnp.where(again, rollout.extra["first_reward"], reward)
-        once = jnp.where(again, rollout.extra["first_outcome"] != types.Outcome.CRASHED, once)
+        second = again(rollout)
+        reward = jnp.where(second, rollout.extra["first_reward"], reward)
+        once = jnp.where(second, rollout.extra["first_outcome"] != types.Outcome.CRASHED, once)
 
     def total(x: Array) -> Array:
         return jax.ops.segment_sum(x, number, places)
@@ -142,12 +149,6 @@ def tally(rollout: types.Rollout) -> Tally:
         domain=of_group(domain),
         best=jnp.where(count > 0, jax.ops.segment_max(jnp.where(once > 0, reward, -jnp.inf), number, places), 0.0),
     )
-
-
-def tally_of(rollout: types.Rollout) -> types.Array:
-    """Return the tally's success rate on every row, ``[B]``; 0 where no row of the group counts."""
-    seen = tally(rollout)
-    return (seen.wins / jnp.maximum(seen.count, 1.0))[place(rollout)]
 
 
 def spread_of(rollout: types.Rollout) -> Array:

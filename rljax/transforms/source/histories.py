@@ -8,6 +8,7 @@ import numpy as np
 
 from rljax import types
 from rljax.transforms import define
+from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import draws
 
 Array = types.Array
@@ -23,7 +24,7 @@ def band(
     low: types.Fraction = 0.2,
     high: types.Fraction = 0.8,
     forget: types.Fraction = 0.99,
-    candidates: draws.Candidates = 0,
+    candidates: candidates_lib.Number = 0,
 ):
     """Draw prompts whose success rate is within [low, high], or not known; those of the shuffle first.
 
@@ -53,7 +54,7 @@ def band(
 
 
 @define.source
-def retire(above: types.Fraction = 0.9, after: types.Count = 8, candidates: draws.Candidates = 0):
+def retire(above: types.Fraction = 0.9, after: types.Count = 8, candidates: candidates_lib.Number = 0):
     """Draw from the shuffle without prompts that are solved; random others take their places.
 
     A prompt is retired once at least ``after`` rows of it have been seen and the share that succeeded is ``above`` or
@@ -74,7 +75,7 @@ def retire(above: types.Fraction = 0.9, after: types.Count = 8, candidates: draw
 
 
 @define.source
-def regret(floor: types.Positive = 0.05, candidates: draws.Candidates = 0):
+def regret(floor: types.Positive = 0.05, candidates: candidates_lib.Number = 0):
     """Draw prompts with weights max - mean of the rewards at their last visit. eva (arXiv 2411.00062).
 
     A prompt not seen yet has the largest weight of all. The paper then rewrites the prompts, this does not.
@@ -98,7 +99,7 @@ def regret(floor: types.Positive = 0.05, candidates: draws.Candidates = 0):
 
 
 @define.source
-def lim(visits: types.Count = 4, keep: types.Number = 0.2, candidates: draws.Candidates = 0):
+def lim(visits: types.Count = 4, keep: types.Number = 0.2, candidates: candidates_lib.Number = 0):
     """Draw prompts whose learning curve follows the mean curve.
 
     s = 1 - sum_k (r_k - m_k)^2 / sum_k (1 - m_k)^2, with r_k the success rate of the prompt at its k-th visit and m the

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.transforms import define, ops
 from rljax.transforms.source import candidates as candidates_lib
-from rljax.transforms.source import groups
+from rljax.transforms.source import edits, groups
 
 Array = types.Array
 Each = Literal["prompt", "row"]
@@ -168,15 +168,9 @@ def bread(
 
     def edit(pool, problems, rollout, solutions, count, key):
         del problems, key
-        number = groups.place(rollout)
-        first = groups.starts(rollout)
-        failed = first & (groups.tally_of(rollout) == 0) & (groups.tally(rollout).count[number] > 0)
-        row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
-        solution = jax.tree.map(lambda x: x[row], solutions)
-        context = rollout.context
-        return types.Edit(
-            row, failed[row], context.token[row], context.mask[row], cut(solution, _of(pool, rollout.index[row]))
-        )
+        row, used = edits.places(rollout, edits.unsolved(rollout), count)
+        heads = cut(jax.tree.map(lambda x: x[row], solutions), _of(pool, rollout.index[row]))
+        return edits.prompts(rollout, row, used).replace(head=heads)
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         return groups.replaced(first, second, edit, edit.row[:, None])

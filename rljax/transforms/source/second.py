@@ -168,15 +168,12 @@ def _of_rows(part: Any, longer: Any, share: float = 1.0) -> types.Again:
     def edit(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, count: int, key):
         del key
         row = jnp.arange(count, dtype=jnp.int32)
-        number = groups.place(rollout)
-        size = jax.ops.segment_sum(jnp.ones_like(number), number, number.size)
-        sample = row - (jnp.cumsum(size) - size)[number]
-        parts = part(pool, problems, rollout, solutions, sample, size[number])
+        parts = part(pool, problems, rollout, solutions, groups.sample(rollout), groups.size(rollout))
         used = jnp.asarray(sum(jnp.sum(mask, axis=-1) for _, mask in parts)) > 0
         return edits.prompts(rollout, row, used, *parts)
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
-        return edits.in_place(first, second, edit)
+        return groups.replaced(first, second, edit, edit.row[:, None])
 
     return types.Again(edit=edit, merge=merge, share=share, by="row", samples=1, longer=longer)
 

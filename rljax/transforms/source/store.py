@@ -200,12 +200,6 @@ def fetch(store: Store, place: Array, rollout: types.Rollout) -> types.Rollout:
 # --- the batch, episode by episode ----------------------------------------------------------------
 
 
-def by_policy(rollout: types.Rollout) -> Array:
-    """Return which rows the policy wrote under the task's own prompt, ``[B]`` bool."""
-    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-    return (mine > 0) & (rollout.extra.get("pass", jnp.zeros_like(mine)) == 0)
-
-
 def episodes(x: Array, each: int) -> Array:
     """Return whether any row of an episode has ``x`` ``[B]`` bool, ``[N]`` bool."""
     return jnp.any(x.reshape((-1, each)), axis=1)
@@ -213,13 +207,13 @@ def episodes(x: Array, each: int) -> Array:
 
 def solved(rollout: types.Rollout, each: int = 1) -> Array:
     """Return which episodes of the policy are valid and correct, ``[N]`` bool."""
-    counts = by_policy(rollout) & (ops.valid_rows(rollout) > 0)
+    counts = groups.by_policy(rollout) & (ops.valid_rows(rollout) > 0)
     return episodes(counts & trajectories.correct(rollout), each)
 
 
 def rate(rollout: types.Rollout, each: int = 1) -> tuple[Array, Array]:
     """Return the share of a group's episodes that are solved, and how many count, ``[N]`` float32 at each episode."""
-    counts = episodes(by_policy(rollout) & (ops.valid_rows(rollout) > 0), each).astype(jnp.float32)
+    counts = episodes(groups.by_policy(rollout) & (ops.valid_rows(rollout) > 0), each).astype(jnp.float32)
     group = groups.place(rollout)[::each]
     count = jax.ops.segment_sum(counts, group, group.size)[group]
     wins = jax.ops.segment_sum(counts * solved(rollout, each), group, group.size)[group]
@@ -244,7 +238,7 @@ def insert(
     """
     each, group = store.each, groups.place(rollout)[:: store.each]
     index = ops.given(rollout.index, "a memory: the rows have no index")[::each]
-    replaceable = episodes(by_policy(rollout), each)
+    replaceable = episodes(groups.by_policy(rollout), each)
     seen = jnp.cumsum(replaceable, dtype=jnp.int32)
     last = jax.ops.segment_max(seen, group, group.size)[group] - seen  # 0: the last of its group
     place, there = lookup(store, index, last, rank)
