@@ -30,7 +30,9 @@ CANDIDATES = 3072  # prompts of a source that keeps statistics of them
 SOURCES = {
     "uniform": "task()",
     "dynamic": "dynamic(oversample=2)",
+    "mopps": f"mopps(candidates={CANDIDATES})",
     "sec": f"sec(candidates={CANDIDATES})",
+    "learnability": f"learnability(candidates={CANDIDATES})",
 }
 TARGET = 0.9
 
