@@ -7,6 +7,7 @@ far is positive.
 """
 
 from rljax.transforms.reward.length import (
+    brevity_if_solved,
     budget_triangle,
     cosine_length,
     length_gap,

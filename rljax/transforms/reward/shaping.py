@@ -113,9 +113,17 @@ def _names(weights: tuple[tuple[str, float], ...]) -> list[str]:
 
 
 @define.reward(needs=lambda a: define.reads(*_names(a["parts"])))
-def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),)):
-    """Add weighed parts of the verdict: r + sum_k w_k part_k. ``parts`` is (name, weight) pairs."""
-    return r.reward + sum(w * ops.part(r, k) for k, w in parts)
+def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),), full: types.Cap = float("inf")):
+    """Add weighed parts of the verdict: r + sum_k w_k min(part_k, full).
+
+    A finite ``full`` saturates: a criterion that is met pays no more. Rubicon (arXiv 2508.12790) adds up rubrics with
+    diminishing returns, of which no formula was found in a public source, and with a veto (``require``).
+
+    Args:
+      parts: (name, weight) pairs.
+      full: the value from which a part counts as met; infinity: none does.
+    """
+    return r.reward + sum(w * jnp.minimum(ops.part(r, k), full) for k, w in parts)
 
 
 @define.reward(needs=lambda a: define.reads(a["part"]))
