@@ -10,7 +10,7 @@ import pytest
 from rljax import algorithms, types
 from rljax.config import resolve
 from rljax.run import evaluate, passk
-from rljax.transforms import penalty, prepare, reward, surrogate
+from rljax.transforms import penalty, prepare, reward, schedule, surrogate
 from tests import batch, tiny
 from tests.reference import dual, parts
 
@@ -134,6 +134,15 @@ def test_the_entropy_bonus_is_weighed_by_capped_covariances():
     )  # what adaptive_entropy reads
 
 
+def test_the_weight_of_imitation_follows_the_entropy_and_both_weights_add_up_to_1():
+    imitation, policy = schedule.adaptive_mixture(0.5, step=0.1), schedule.adaptive_mixture(0.5, step=-0.1)
+    mu, one_minus_mu, want = imitation.init(), policy.init(), 0.5
+    for entropy in (0.2, 0.9, 0.1, 0.0, -9.0, 1.0):  # -9: to the bound
+        want = min(max(want + 0.1 * (0.5 - entropy), 0.05), 0.95)
+        mu, one_minus_mu = (c.update(s, {"entropy": entropy}) for c, s in ((imitation, mu), (policy, one_minus_mu)))
+        close([imitation.value(mu), policy.value(one_minus_mu)], [want, 1 - want])
+
+
 # --- rewards ------------------------------------------------------------------------------------
 
 
@@ -201,6 +210,10 @@ SPECS = [
     ("dapo()", {"penalty": "covariant_entropy()", "reward": "+ add_parts((('format', 1.0),), full=0.5)"}),
     ("dapo()", {"source": "task()", "penalty": "entropy()", "reward": "brevity_if_solved(8)"}),
     ("grpo()", {"prepare": "drop_between((3,), (4, 5))"}),
+    (
+        "exp_grpo(beta=adaptive_mixture(0.5))",
+        {"source": "guided(1)", "weight": "constant(adaptive_mixture(0.5, step=-5e-4))"},
+    ),
     ("grpo(kl=0.0)", {"reward": "add_parts((('format', 0.5),), full=1.0) | require('format')"}),
 ]
 
@@ -211,6 +224,25 @@ def test_a_config_takes_the_specs_of_methods_that_are_not_in_the_table(algorithm
     text = algorithms.describe(resolve.phases(config)[-1].algorithm)
     for spec in seams.values():
         assert all(name in text for name in re.findall(r"([a-z_]+)\(", spec))
+
+
+@pytest.mark.full
+def test_the_pieces_run_in_one_compiled_step_of_several_epochs():
+    seams = {
+        "reward": "budget_triangle(4.0) | brevity_if_solved(8) | add_parts((('format', 0.1),), full=0.5)",
+        "prepare": "random_pair() | drop_between((49,), (50,))",
+        "surrogate": "entropy_clip() | reward_difference(proximal=0.01)",
+        "weight": "constant(adaptive_mixture(0.5))",
+        "penalty": "covariant_entropy()",
+    }
+    program = tiny.program("grpo(kl=0.0)", learner__epochs=2, **{f"seam__{k}": v for k, v in seams.items()})
+    step = program.steps[-1]
+    before = step.begin(None, program.key)
+    params = jax.device_get(before.params)
+    after, metrics = step.fused(before, program.key)
+    assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves((after.params, metrics)))
+    moved = [np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (params, jax.device_get(after.params))), strict=True)]
+    assert all(moved) and {"loss/policy", "live_entropy", "clipped"} <= {*metrics}
 
 
 # --- which prompts an evaluation solves ----------------------------------------------------------
