@@ -1,8 +1,9 @@
 """Histories: draws by totals of all visits, by the last visit, or by one number of each visit."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,25 +25,34 @@ def band(
     low: types.Fraction = 0.2,
     high: types.Fraction = 0.8,
     forget: types.Fraction = 0.99,
+    settle: types.Cap = float("inf"),
     candidates: candidates_lib.Number = 0,
 ):
     """Draw prompts whose success rate is within [low, high], or not known; those of the shuffle first.
 
     Rate: successes / rows, both multiplied by ``forget`` at every step. A prompt of which less than one row is left
     counts as not seen, so that those outside of the band are tried again. If too few are within, the nearest follow.
-    Source: online difficulty filtering (arXiv 2504.03380), there by the rate measured in the step itself.
+    Source: online difficulty filtering (arXiv 2504.03380), there by the rate measured in the step itself. A falling
+    ``high`` keeps the hardest prompts, as the second stage of DRIVE (arXiv 2511.06307). With ``forget`` 1 and
+    ``settle`` G, and a phase of learning rate 0 with the same source before, the rates are those of a frozen policy;
+    ``low`` below 1 / G and above 0 then asks for spread, as the pivots of PivotRL (arXiv 2603.21383).
 
     Args:
       low: lowest success rate.
       high: highest success rate.
       forget: factor of a step; G rows are forgotten after log G / -log(forget) steps.
+      settle: rows of a prompt after which its rate does not change any more; inf: it always changes.
       candidates: see ``draws``.
 
     Raises:
       ValueError: ``low`` is above ``high``.
     """
-    if low > high:
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
         raise ValueError(f"low={low} is above high={high}.")
+
+    def update(of: draws.Statistics, step: draws.Seen) -> draws.Statistics:
+        new = _totals(forget)(of, step)
+        return {k: jnp.where(of["count"] >= settle, of[k], new[k]) for k in new}
 
     def score(of: draws.Statistics, given: Array, key: types.Key) -> Array:
         del key
@@ -50,7 +60,7 @@ def band(
         away = jnp.maximum(jnp.maximum(low - rate, rate - high), 0.0)
         return jnp.where((of["count"] < 1.0) | (away < 1e-6), jnp.where(given, 1.0, 0.0), -away)
 
-    return draws.draw(candidates, {"count": 0.0, "wins": 0.0}, _totals(forget), score, share=0.0)
+    return draws.draw(candidates, {"count": 0.0, "wins": 0.0}, update, score, share=0.0)
 
 
 @define.source
@@ -96,6 +106,60 @@ def regret(floor: types.Positive = 0.05, candidates: candidates_lib.Number = 0):
         return draws.weighted(jnp.where(of["known"] > 0, of["regret"], top) + floor * top, key)
 
     return draws.draw(candidates, {"regret": 0.0, "known": 0.0}, update, score)
+
+
+@define.source
+def prioritized(
+    score: Literal["advantage", "regret"] = "advantage",
+    temperature: types.Positive = 0.1,
+    staleness: types.Fraction = 0.1,
+    candidates: candidates_lib.Number = 0,
+):
+    """Draw prompts by the rank of a score and by how long they have not been drawn.
+
+    P_i = (1 - staleness) rank_i^(-1 / temperature) / Z + staleness c_i / sum_j c_j over the prompts seen before, rank 1
+    the largest score of the last visit, c_i the steps since. As large a share of all prompts as has been seen is the
+    probability that a place of the step is drawn so, else by a prompt not seen yet. Source: Prioritized Level Replay
+    (arXiv 2010.03934), also in DRED (arXiv 2402.03479); there the score is the mean absolute GAE of an episode, and
+    draws are with replacement. Differs from ``regret``, whose weights are the values themselves.
+
+    Args:
+      score: "advantage", mean abs(r - mean) of the prompt's rows, or "regret", max - mean.
+      temperature: a small one draws the largest scores only.
+      staleness: share of the probability that goes by the time since the last visit.
+      candidates: see ``draws``.
+    """
+
+    def update(of: draws.Statistics, step: draws.Seen) -> draws.Statistics:
+        new, value = step.count > 0, step.advantage if score == "advantage" else step.best - step.reward
+        return {
+            "score": jnp.where(new, value, of["score"]),
+            "known": jnp.maximum(of["known"], new),
+            "age": jnp.where(new, 0.0, of["age"] + 1.0),
+        }
+
+    def priority(of: draws.Statistics, given: Array, key: types.Key) -> Array:
+        known, (place_key, draw_key) = of["known"] > 0, jax.random.split(key)
+        size = jnp.sum(given)  # P, as the shuffle gives all
+        rank = 1.0 + _place(jnp.where(known, of["score"], -jnp.inf))
+        by_rank = jax.nn.log_softmax(jnp.where(known, -jnp.log(rank) / temperature, -jnp.inf))
+        age = jnp.where(known, of["age"], 0.0)
+        by_age = jnp.log(age / jnp.maximum(jnp.sum(age), 1.0))
+        log_weight = jnp.logaddexp(jnp.log1p(-staleness) + by_rank, jnp.log(staleness) + by_age)
+        drawn = jnp.where(known, log_weight + jax.random.gumbel(draw_key, known.shape), -jnp.inf)
+        replayed = (jax.random.uniform(place_key, known.shape) < jnp.mean(known)) & (jnp.arange(known.size) < size)
+        places = jnp.sum(
+            replayed
+        )  # of seen prompts; the first of each kind get scores above 0, and there are P of them
+        unseen = size - places - _place(jnp.where(known, -jnp.inf, 0.0))
+        return jnp.where(known, places - _place(drawn), unseen)
+
+    return draws.draw(candidates, {"score": 0.0, "known": 0.0, "age": 0.0}, update, priority, share=0.0)
+
+
+def _place(value: Array) -> Array:
+    """Return the place of each number in descending order, ``[n]`` int32 from 0; equal ones are in their order."""
+    return jnp.argsort(jnp.argsort(-value, stable=True))
 
 
 @define.source
