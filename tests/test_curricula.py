@@ -11,6 +11,7 @@ from rljax import types
 from rljax.transforms import reward, schedule, source, weight
 from tests import test_domains as by_domain
 from tests import test_draws as by_prompt
+from tests import tiny
 
 KEY = jax.random.key(0)
 
@@ -119,6 +120,22 @@ def test_a_rate_that_has_settled_is_that_of_the_first_rows():
     assert {*np.asarray(drawn).tolist()} == {1, 2, 5, 6}
 
 
+def test_weak_prompts_are_those_below_the_bound_that_fall():
+    curve = np.zeros((64, 3))
+    curve[:4] = [[0.4, 0.3, 0.1], [0.0, 0.45, 0.0], [0.4, 0.1, 0.3], [0.4, 0.4, 0.39]]
+    curve[4:] = np.random.default_rng(0).permuted(np.tile([0.6, 0.3, 0.0], (60, 1)), axis=1)  # above the bound
+    curve[10:20] = [[0.1, 0.2, 0.3]]  # rises
+    weak = (curve.max(axis=1) < 0.5) & (np.polyfit(np.arange(3), curve.T, 1)[0] < -1e-9)
+    assert {*np.flatnonzero(weak)} == {0, 2, 3}
+    piece = source.weak(visits=3)
+    drawn = by_prompt.choose(piece, 1, offered=range(56, 64), curve=curve, visits=np.full(64, 3.0))[0]
+    assert {0, 2, 3} <= {*drawn} and {*drawn} - {0, 2, 3} <= set(range(56, 64))
+    early = by_prompt.choose(piece, 1, curve=curve, visits=np.where(np.arange(64) < 56, 3.0, 2.0))[0]
+    assert {*early} == set(range(56, 64))  # every prompt is seen three times first
+    with pytest.raises(ValueError, match="visits=1: must be at least 2"):
+        source.weak(visits=1)
+
+
 # --- orders -------------------------------------------------------------------------------------
 
 
@@ -210,3 +227,24 @@ def test_a_domain_has_a_weight_in_the_policy_term_and_a_scale_of_its_reward():
     np.testing.assert_allclose(moving.apply(rows, moving.init(), KEY)[0].reward, [0, 0, 3, 4, 0, 0])
     lacking, _ = reward.by_domain((10.0,)).apply(rows, (), KEY)  # refused by the check of finite losses
     np.testing.assert_array_equal(np.isnan(lacking.reward), [True, True, False, False, True, True])
+
+
+@pytest.mark.full
+def test_a_step_scores_the_next_block_and_trains_on_this_one_by_the_weight_of_its_domain():
+    program = tiny.program(
+        "reinforce()",
+        task="arithmetic(digits=(1, 2), working=False)",
+        seam__source="adcl(candidates=64)",
+        seam__reward="affine(bias=1.0) | by_domain((2.0, 1.0))",
+        seam__weight="by_domain((linear(0.0, 1.0, 1), 5.0))",
+        log__rollout_rows=32,
+    )
+    step, key = program.steps[-1], program.key
+    state = step.begin(None, key)
+    order = np.asarray(state.pool["order"])
+    for number in range(2):  # 8 of the 16 prompts of the first block, which have one digit
+        state, metrics = step.fused(state, key)
+        np.testing.assert_array_equal(metrics["rows"].index, np.repeat(order[0, number * 8 :][:8], 4))
+        assert not np.any(metrics["rows"].domain) and metrics["valid_rows"] == 32
+        assert (float(metrics["gradient_norm"]) > 0) == (number == 1)  # the weight of the domain was 0, then 1
+        assert int(state.pool["step"]) == number + 1

@@ -60,7 +60,7 @@ from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
 from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import balanced, dynamic, rounds
 from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
-from rljax.transforms.source.histories import band, lim, prioritized, regret, retire
+from rljax.transforms.source.histories import band, lim, prioritized, regret, retire, weak
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.orders import adcl, ladder, ranked
 from rljax.transforms.source.plain import demonstrations, guided, task
@@ -131,4 +131,5 @@ __all__ = [
     "templates",
     "unsolved",
     "vade",
+    "weak",
 ]

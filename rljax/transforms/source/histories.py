@@ -177,20 +177,62 @@ def lim(visits: types.Count = 4, keep: types.Number = 0.2, candidates: candidate
       candidates: see ``draws``.
     """
 
+    def score(curve: Array, first: Array) -> Array:
+        aligned = alignment(curve) - keep
+        return jnp.where(aligned >= 0, first, aligned)
+
+    return _judged(visits, score, candidates)
+
+
+@define.source
+def weak(visits: types.Count = 4, bound: types.Fraction = 0.5, candidates: candidates_lib.Number = 0):
+    """Draw prompts that the policy fails to learn: its success rate was below a bound at every visit, and it falls.
+
+    The slope of the line of least squares through the rates of ``visits`` visits is below 0. Until every prompt has had
+    them, those of the fewest are drawn; then the weak ones, those of the shuffle first, and others only if too few are
+    left. Source: SwS (arXiv 2506.08989), from memory; there new problems are written from the weak ones, and those with
+    a success rate from 0.25 to 0.75 are trained on, ``band(0.25, 0.75)``.
+
+    Args:
+      visits: steps in which a prompt is seen before it is judged, at least 2; one number is kept of each.
+      bound: of the success rate.
+      candidates: see ``draws``.
+
+    Raises:
+      ValueError: ``visits`` is 1, which has no slope.
+    """
+    if visits < 2:
+        raise ValueError(f"visits={visits}: must be at least 2, as one visit has no slope.")
+
+    def score(curve: Array, first: Array) -> Array:
+        slope = curve @ (jnp.arange(visits, dtype=curve.dtype) - (visits - 1) / 2)  # times a positive number
+        falls = (jnp.max(curve, axis=1) < bound) & (slope < -1e-6)
+        return jnp.where(falls, 1.0, 0.0) + first
+
+    return _judged(visits, score, candidates)
+
+
+def _judged(visits: int, score: Callable[[Array, Array], Array], candidates: int) -> types.Source:
+    """Return the source that draws each prompt ``visits`` times and judges it by its success rates.
+
+    Args:
+      visits: K.
+      score: from rates ``[n, K]``, and 0.5 on the prompts of the shuffle, 0 on others, to scores ``[n]``.
+      candidates: number of prompts; 0: all.
+    """
+
     def update(of: draws.Statistics, step: draws.Seen) -> draws.Statistics:
         now = (jnp.arange(visits)[None, :] == of["visits"][:, None]) & (step.count > 0)[:, None]
         rate = (step.wins / jnp.maximum(step.count, 1.0))[:, None]
         seen_before = jnp.minimum(of["visits"] + (step.count > 0), float(visits))
         return {"curve": jnp.where(now, rate, of["curve"]), "visits": seen_before}
 
-    def score(of: draws.Statistics, given: Array, key: types.Key) -> Array:
+    def choose(of: draws.Statistics, given: Array, key: types.Key) -> Array:
         del key
         first = jnp.where(given, 0.5, 0.0)
-        aligned = alignment(of["curve"]) - keep
-        judged = jnp.where(aligned >= 0, first, aligned)
-        return jnp.where(jnp.min(of["visits"]) < visits, first - of["visits"], judged)
+        return jnp.where(jnp.min(of["visits"]) < visits, first - of["visits"], score(of["curve"], first))
 
-    return draws.draw(candidates, {"curve": np.zeros(visits), "visits": 0.0}, update, score, share=0.0)
+    return draws.draw(candidates, {"curve": np.zeros(visits), "visits": 0.0}, update, choose, share=0.0)
 
 
 def alignment(curve: Array) -> Array:
