@@ -223,7 +223,11 @@ def test_sec_finds_what_can_be_learned():
     np.testing.assert_allclose(history[40:].mean(axis=0), want, atol=0.06)
 
 
-@pytest.mark.parametrize("piece", [source.sec(temperature=0.2), source.dump()], ids=["sec", "dump"])
+@pytest.mark.parametrize(
+    "piece",
+    [source.sec(temperature=0.2), source.dump(), pytest.param(source.alp(), marks=pytest.mark.full)],
+    ids=["sec", "dump", "alp"],
+)
 def test_a_bandit_follows_the_learner_to_the_next_domain(piece):
     def rate(trained):  # a domain is learned in 200 prompts, and the next can be learned from then on
         skill = np.minimum(trained / 200, 1.0)
