@@ -81,11 +81,16 @@ def test_prioritized_replay_follows_rank_and_age(score):
     np.testing.assert_allclose(pool["statistics"]["score"], value, rtol=1e-5)
     np.testing.assert_array_equal(pool["statistics"]["age"], age)
     by_rank = (1.0 + np.argsort(np.argsort(-value))) ** (-1 / 0.5)
-    p = 0.7 * by_rank / by_rank.sum() + 0.3 * age / age.sum()
-    drawn = by_prompt.choose(piece, keys, size, range(2), **pool["statistics"])
-    for i, j in itertools.permutations(range(size), 2):  # both places, without replacement
-        q = p[i] * p[j] / (1 - p[i])
-        assert abs(np.mean((drawn == (i, j)).all(axis=1)) - q) < 5 * np.sqrt(q / keys) + 1e-3
+    r, a = by_rank / by_rank.sum(), age / age.sum()
+    drawn = np.sort(by_prompt.choose(piece, keys, size, range(2), **pool["statistics"]), axis=1)
+    for pair in itertools.combinations(range(size), 2):  # two places, each by rank or by age, without replacement
+        q = sum(
+            0.49 * r[i] * r[j] / (1 - r[i]) + 0.42 * r[i] * (a[j] / (1 - a[i])) + 0.09 * a[i] * a[j] / (1 - a[i])
+            for i, j in (pair, pair[::-1])
+        )
+        assert abs(np.mean((drawn == pair).all(axis=1)) - q) < 5 * np.sqrt(q / keys) + 1e-3
+    one = by_prompt.choose(piece, keys, size, range(1), **pool["statistics"])[:, 0]
+    np.testing.assert_allclose(np.bincount(one, minlength=size) / keys, 0.7 * r + 0.3 * a, atol=2.5 / keys**0.5)
 
 
 @pytest.mark.full

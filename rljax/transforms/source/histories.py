@@ -117,16 +117,17 @@ def prioritized(
 ):
     """Draw prompts by the rank of a score and by how long they have not been drawn.
 
-    P_i = (1 - staleness) rank_i^(-1 / temperature) / Z + staleness c_i / sum_j c_j over the prompts seen before, rank 1
-    the largest score of the last visit, c_i the steps since. As large a share of all prompts as has been seen is the
-    probability that a place of the step is drawn so, else by a prompt not seen yet. Source: Prioritized Level Replay
-    (arXiv 2010.03934), also in DRED (arXiv 2402.03479); there the score is the mean absolute GAE of an episode, and
-    draws are with replacement. Differs from ``regret``, whose weights are the values themselves.
+    As large a share of all prompts as has been seen is the probability that a place of the step goes to one of them,
+    drawn with weights c_i, the steps since its last visit, in a share ``staleness`` of these places, and with weights
+    rank_i^(-1 / temperature) in the others, rank 1 the largest score of the last visit. The other places go to prompts
+    not seen yet. Source: Prioritized Level Replay (arXiv 2010.03934), also in DRED (arXiv 2402.03479); there the score
+    is the mean absolute GAE of an episode, and levels are drawn one by one, with replacement. Differs from ``regret``,
+    whose weights are the values themselves.
 
     Args:
       score: "advantage", mean abs(r - mean) of the prompt's rows, or "regret", max - mean.
       temperature: a small one draws the largest scores only.
-      staleness: share of the probability that goes by the time since the last visit.
+      staleness: share of the places of seen prompts that goes by the time since the last visit.
       candidates: see ``draws``.
     """
 
@@ -139,20 +140,20 @@ def prioritized(
         }
 
     def priority(of: draws.Statistics, given: Array, key: types.Key) -> Array:
-        known, (place_key, draw_key) = of["known"] > 0, jax.random.split(key)
+        known, (place_key, rank_key, age_key) = of["known"] > 0, jax.random.split(key, 3)
         size = jnp.sum(given)  # P, as the shuffle gives all
+        place = jax.random.uniform(place_key, (2, *known.shape))
+        replayed = (place[0] < jnp.mean(known)) & (jnp.arange(known.size) < size)
+        old = jnp.sum(replayed & (place[1] < staleness))
         rank = 1.0 + _place(jnp.where(known, of["score"], -jnp.inf))
-        by_rank = jax.nn.log_softmax(jnp.where(known, -jnp.log(rank) / temperature, -jnp.inf))
-        age = jnp.where(known, of["age"], 0.0)
-        by_age = jnp.log(age / jnp.maximum(jnp.sum(age), 1.0))
-        log_weight = jnp.logaddexp(jnp.log1p(-staleness) + by_rank, jnp.log(staleness) + by_age)
-        drawn = jnp.where(known, log_weight + jax.random.gumbel(draw_key, known.shape), -jnp.inf)
-        replayed = (jax.random.uniform(place_key, known.shape) < jnp.mean(known)) & (jnp.arange(known.size) < size)
-        places = jnp.sum(
-            replayed
-        )  # of seen prompts; the first of each kind get scores above 0, and there are P of them
-        unseen = size - places - _place(jnp.where(known, -jnp.inf, 0.0))
-        return jnp.where(known, places - _place(drawn), unseen)
+        weighted = jax.random.gumbel(rank_key, rank.shape) - jnp.log(rank) / temperature
+        ranked = _place(jnp.where(known, weighted, -jnp.inf))
+        by_rank = known & (ranked < jnp.sum(replayed) - old)
+        age = jnp.maximum(draws.weighted(of["age"], age_key), -1e9)  # prompts of the last step come last
+        by_age = known & ~by_rank & (_place(jnp.where(known & ~by_rank, age, -jnp.inf)) < old)
+        unseen = _place(jnp.where(known, -jnp.inf, 0.0))
+        drawn = by_rank | by_age | (~known & (unseen < size - jnp.sum(replayed)))
+        return jnp.where(drawn, 1, -jnp.where(known, ranked, unseen))  # if a kind has too few, the other fills up
 
     return draws.draw(candidates, {"score": 0.0, "known": 0.0, "age": 0.0}, update, priority, share=0.0)
 
