@@ -33,6 +33,13 @@ def peers(rollout: types.Rollout) -> Array:
     return rollout.group if rollout.agent is None else ops.dense(rollout.group, rollout.agent)
 
 
+def of_domain(rollout: types.Rollout, values: tuple[types.Number, ...]) -> Array:
+    """Return the value of each row's domain, ``[B]``; nan where the domain has none."""
+    table = jnp.stack([jnp.asarray(v, rollout.mask.dtype) for v in values])
+    domain = ops.given(rollout.domain, "by_domain: the rollout has no domain")
+    return jnp.take(table, domain, mode="fill", fill_value=jnp.nan)
+
+
 def summed(rollout: types.Rollout, x: Array) -> Array:
     """Return the sum of ``x`` [B] over the valid rows of each trajectory, at every row of it."""
     if rollout.episode is None:

@@ -26,6 +26,7 @@ from rljax.transforms.reward.length import (
 from rljax.transforms.reward.shaping import (
     add_parts,
     affine,
+    by_domain,
     collective_vote,
     confidence_penalty,
     decoupled,

@@ -66,6 +66,20 @@ def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.
     return trajectories.replaced(r, jnp.clip((trajectories.uncharged(r) + bias) * scale, -limit, limit))
 
 
+@define.reward(needs=types.Needs(domains=True))
+def by_domain(r, scale: tuple[types.Number, ...]):
+    """Multiply the row's reward by the scale of its domain: rewards of several tasks in one unit.
+
+    Of the mixture of rewards of InternBootCamp and Intern-S1 (arXiv 2508.15763) this is the scale by task; which reward
+    a row gets is its task's. Differs from ``advantage.scale_by_task``, whose scale is the spread of the domain.
+
+    Args:
+      scale: one of each domain, which may be a schedule; rows of a domain without one make the loss nan, and the step
+        is refused.
+    """
+    return trajectories.replaced(r, trajectories.uncharged(r) * trajectories.of_domain(r, scale))
+
+
 @define.reward
 def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseable: types.Number | None = None):
     """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1).

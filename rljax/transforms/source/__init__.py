@@ -54,14 +54,15 @@ the row that the first pass had in its place.
 """
 
 from rljax.transforms.source.budgets import adaptive, inverse_success, knapsack
-from rljax.transforms.source.domains import dump, easiest, gaussian, mixed, ordered, sec, shortfall
+from rljax.transforms.source.domains import alp, dump, easiest, gaussian, mixed, ordered, sec, shortfall
 from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
 from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
 from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import balanced, dynamic, rounds
 from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
-from rljax.transforms.source.histories import band, lim, regret, retire
+from rljax.transforms.source.histories import band, lim, prioritized, regret, retire, weak
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
+from rljax.transforms.source.orders import adcl, ladder, ranked
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.second import explained, ghpo, guide, refine, reflect, scaffold, templates
@@ -70,6 +71,8 @@ from rljax.transforms.source.single import one_of_each, pairs, recompose, select
 
 __all__ = [
     "adaptive",
+    "adcl",
+    "alp",
     "anytime",
     "arpo",
     "backward",
@@ -96,6 +99,7 @@ __all__ = [
     "hard_replay",
     "inverse_success",
     "knapsack",
+    "ladder",
     "learnability",
     "lim",
     "mixed",
@@ -107,6 +111,8 @@ __all__ = [
     "prefixed",
     "prefixed_between",
     "prefixed_binomial",
+    "prioritized",
+    "ranked",
     "recompose",
     "refine",
     "reflect",
@@ -125,4 +131,5 @@ __all__ = [
     "templates",
     "unsolved",
     "vade",
+    "weak",
 ]
