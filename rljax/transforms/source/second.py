@@ -281,7 +281,8 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
         token, mask = edits.completion(second, jnp.arange(second.reward.size))
         said = jnp.where(mask > 0, token, -1).reshape(edit.row.size, samples, -1)
         same = jnp.all(said[:, :, None] == jnp.asarray(edit.head.state)[:, None], axis=3)  # [n, samples, verdicts]
-        given = jnp.mean(jnp.max(same * jnp.linspace(0.0, 1.0, len(verdicts)), axis=2), axis=1)
+        worth = jnp.linspace(0.0, 1.0, len(verdicts))[None, None]
+        given = jnp.mean(jnp.max(same * worth, axis=2), axis=1)
         place = jnp.where(edit.used, edit.row, first.reward.size)
         return first.replace(reward=first.reward.at[place].set(given, mode="drop"))
 
