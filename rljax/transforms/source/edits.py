@@ -1,5 +1,7 @@
 """For authors of second passes: edited prompts as arrays, and rows of the second pass in place of the first one's."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
@@ -8,6 +10,7 @@ from rljax.transforms import ops
 from rljax.transforms.source import groups
 
 Array = types.Array
+Share = Annotated[float, types.Range(0, 1, open_low=True)]
 Part = tuple[Array, Array]  # token [n, K] or [K], and mask of the same shape
 
 

@@ -19,7 +19,7 @@ Array = types.Array
 
 
 @define.source
-def rethink(texts: tuple[str, ...], share: types.Fraction = 0.25, room: types.Count = 64):
+def rethink(texts: tuple[str, ...], share: edits.Share = 0.25, room: types.Count = 64):
     """Write a trigger behind a finished completion, let the policy go on, and keep the whole where it is right.
 
     One of ``texts`` is drawn for each of ``share`` of the rows, the first of every group first. What succeeds takes the
@@ -47,7 +47,7 @@ def rethink(texts: tuple[str, ...], share: types.Fraction = 0.25, room: types.Co
 
 
 @define.source
-def probed(texts: tuple[str, ...], share: types.Fraction = 0.25, room: types.Count = 64):
+def probed(texts: tuple[str, ...], share: edits.Share = 0.25, room: types.Count = 64):
     """Write a probe behind completions that ended wrong, and train all tokens, those of the probe included.
 
     One of ``texts`` is drawn for each of at most ``share`` of the rows; what follows takes the row's place. Writes
@@ -84,7 +84,7 @@ def probed(texts: tuple[str, ...], share: types.Fraction = 0.25, room: types.Cou
 
 
 @define.source
-def intervene(tokens: types.Count = 1, share: types.Fraction = 0.25):
+def intervene(tokens: types.Count = 1, share: edits.Share = 0.25):
     """Correct a wrong completion where it first leaves the demonstration, and let the policy go on from there.
 
     The demonstration's next ``tokens`` tokens are written behind those that agree with it, for at most ``share`` of the

@@ -5,7 +5,7 @@ nothing. The second pass has a fixed size: places that are not needed are decode
 """
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,6 @@ import numpy as np
 from rljax import types
 from rljax.transforms import define, ops
 from rljax.transforms.source import edits, groups
-
-Share = Annotated[float, types.Range(0, 1, open_low=True)]
 
 
 def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> types.Again:
@@ -43,7 +41,7 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
 
 
 @define.source
-def ghpo(share: Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.75), text: str = ""):
+def ghpo(share: edits.Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.75), text: str = ""):
     """Sample groups without a success again, with the first part of the solution in the prompt, and train them so.
 
     The smallest of the shares ``hints`` whose group has a success replaces the group; without one it stays. Source:
@@ -54,7 +52,7 @@ def ghpo(share: Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.7
 
 
 @define.source
-def guide(share: Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
+def guide(share: edits.Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
     """Sample groups without a success again with a hint, and train what succeeds under the prompt without it.
 
     The hint is ``text`` and the first part ``hint`` of the solution. Rows have ``on_policy`` 0 and behaviour log-probs
@@ -66,7 +64,7 @@ def guide(share: Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
 
 @define.source
 def refine(
-    share: Share = 1.0, refined: types.Count = 1, right: str = "", wrong: str = "", solution: types.Fraction = 0
+    share: edits.Share = 1.0, refined: types.Count = 1, right: str = "", wrong: str = "", solution: types.Fraction = 0
 ):
     """Sample rows again after their own completion and a verdict on it; refinements join the group.
 
@@ -103,7 +101,7 @@ def refine(
 
 
 @define.source
-def reflect(share: Share = 0.5, decompose: str = "", reflect: str = ""):
+def reflect(share: edits.Share = 0.5, decompose: str = "", reflect: str = ""):
     """Sample groups without a success again under two templates; what succeeds joins them under the plain prompt.
 
     First the prompt and the text ``decompose``; where that fails, the prompt, a wrong completion of the first pass and
@@ -134,7 +132,7 @@ def reflect(share: Share = 0.5, decompose: str = "", reflect: str = ""):
 
 
 @define.source
-def explained(share: Share = 1.0, explanations: types.Count = 1, text: str = ""):
+def explained(share: edits.Share = 1.0, explanations: types.Count = 1, text: str = ""):
     """Sample explanations with the solution in the prompt, and train those that succeed without it.
 
     Each of ``share`` of the prompts gets ``explanations`` rows, sampled after the solution and ``text``. Those that the
