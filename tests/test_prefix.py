@@ -402,6 +402,17 @@ def test_a_finished_answer_is_thought_over_again_after_a_trigger():
     np.testing.assert_array_equal(merged.extra["head"][0], trigger)
     np.testing.assert_array_equal(merged.mask[0], ~trigger)
     np.testing.assert_array_equal(merged.behaviour_logp[0], np.where(trigger, 0, np.where(np.arange(12) < 4, -1, -2)))
+    logp = jnp.where(merged.mask > 0, merged.behaviour_logp, -3.0)
+
+    def moved(**seam):
+        loss = jax.grad(lambda x: rljax.objective("exp_grpo()", merged, types.Scores(logp=x), **seam)[0])
+        return np.asarray(jax.jit(loss)(logp))[:2]
+
+    own = np.where(merged.mask[:2] > 0, -0.1 / merged.mask[:2].sum(), 0.0)  # likelihood; the trigger stays
+    np.testing.assert_allclose(moved(), own, atol=1e-6)
+    head = merged.extra["head"][:2]
+    want = own - 0.2 / 4 * head
+    np.testing.assert_allclose(moved(seam={"penalty": "+ hint_nll(0.2)"}), want, atol=1e-6)
     drawn = edits(piece, rows, count=3)
     assert {int(drawn(jax.random.key(k)).head.length[0]) for k in range(20)} == {5, 6}  # either trigger
     with pytest.raises(ValueError, match="a text has 2 tokens; room=2"):

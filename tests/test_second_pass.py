@@ -263,8 +263,11 @@ def test_the_policys_own_verdict_takes_the_place_of_the_reward():
         source.self_judged(("yes",))
 
 
+pair = jax.jit(lambda rows: prepare.best_and_worst().apply(rows, None, (), jax.random.key(0))[0])
+
+
 def preferred(rows):
-    rows = prepare.best_and_worst().apply(rows, None, (), jax.random.key(0))[0]
+    rows = jax.device_get(pair(rows))
     return rows.extra["preference"].reshape(P, G).tolist(), rows
 
 
