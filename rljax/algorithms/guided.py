@@ -197,7 +197,8 @@ def rex_rag(alpha: Fraction = 0.1, low: NonNegative = 0.2, high: NonNegative = 0
     """Clip the ratio to a mixture of the policy and the probes that were inserted into its rollouts.
 
     REX-RAG (arXiv 2508.08149): the denominator is (1 - alpha) pi_old + alpha mu, with log mu in extra["probe_logp"] [B,
-    T]. Differs from ``grpo`` by the denominator.
+    T], which ``source.probed`` writes for the task's probes; alpha is the share of rows with one. Differs from ``grpo``
+    by the denominator.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],

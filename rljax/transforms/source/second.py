@@ -249,7 +249,8 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
 
     The policy reads the prompt, the completion and ``text``; a sample that is verdicts[i] of n and nothing else gives
     i / (n - 1), any other 0, and the mean of ``samples`` is the reward. The samples are not trained. Source: SSR-Zero
-    (arXiv 2505.16637), whose score from 0 to 100 stands at the end of an analysis. The accuracy stays the verifier's.
+    (arXiv 2505.16637), whose score from 0 to 100 stands at the end of an analysis. The accuracy stays the verifier's,
+    which reads the judgements too, to no effect.
 
     Args:
       verdicts: from the worst to the best.
