@@ -100,6 +100,23 @@ def once(rollout: types.Rollout, weight: Array | None = None) -> Array:
     return weight if rollout.episode is None else ops.segment_first(ids(rollout), weight)
 
 
+def to_reference(rollout: types.Rollout, piece: str) -> Array:
+    """Return log pi - log ref at sampling, unfiltered, ``[B, T]``.
+
+    Raises:
+      ValueError: a log-prob is absent, or rows are trained under another prompt than they were sampled under: log pi is
+        under the one, log ref under the other. ``piece`` is named.
+    """
+    if rollout.context is not None and rollout.context.train_token is not None:
+        raise ValueError(
+            f"{piece}: the source trains rows under another prompt than they were sampled under, and the log-probs at "
+            "sampling are not comparable with those of the reference, which are under the prompt of training. Set its "
+            "coefficient to 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
+        )
+    reference = ops.given(rollout.ref_logp, f"{piece}: the rollout has no ref_logp")
+    return ops.given(rollout.raw_logp, f"{piece}: the rollout has no raw_logp") - reference
+
+
 def _following(rollout: types.Rollout) -> tuple[Array, Array]:
     """Return [B], the next valid row of each row's trajectory or -1, and how many rows follow in the longest."""
     counted = ops.valid_rows(rollout) > 0

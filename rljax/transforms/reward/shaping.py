@@ -318,8 +318,7 @@ def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.
     Unfiltered log-probs at sampling. Only "k1" gives the gradient of reverse KL. Source: Ziegler et al.
     (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which is part of the loss and is differentiated.
     """
-    if r.raw_logp is None or r.ref_logp is None:
-        raise ValueError("reward.kl: the rollout has no raw_logp or no ref_logp")
-    cost = -coefficient * ops.kl_estimate(estimator, (r.raw_logp - r.ref_logp) * r.mask) * r.mask
+    d = trajectories.to_reference(r, "reward.kl")
+    cost = -coefficient * ops.kl_estimate(estimator, d * r.mask) * r.mask
     paid = jnp.zeros_like(cost) if r.token_reward is None else r.token_reward
     return r.replace(token_reward=paid + cost, extra={"paid": paid, **r.extra})
