@@ -13,6 +13,7 @@ import pytest
 
 from experiments.curriculum import rollouts as study
 from rljax import types
+from rljax.algorithms import interpreter
 from rljax.data import tokenizers
 from rljax.environments import arithmetic
 from rljax.environments.questions import own
@@ -222,7 +223,11 @@ def test_sec_finds_what_can_be_learned():
     np.testing.assert_allclose(history[40:].mean(axis=0), want, atol=0.06)
 
 
-@pytest.mark.parametrize("piece", [source.sec(temperature=0.2), source.dump()], ids=["sec", "dump"])
+@pytest.mark.parametrize(
+    "piece",
+    [source.sec(temperature=0.2), source.dump(), pytest.param(source.alp(), marks=pytest.mark.full)],
+    ids=["sec", "dump", "alp"],
+)
 def test_a_bandit_follows_the_learner_to_the_next_domain(piece):
     def rate(trained):  # a domain is learned in 200 prompts, and the next can be learned from then on
         skill = np.minimum(trained / 200, 1.0)
@@ -426,7 +431,7 @@ def test_metrics_are_split_by_domain():
 @pytest.mark.full
 def test_a_step_draws_and_reports_by_domain():
     program = tiny.program(
-        "grpo(kl=0.0)",
+        "golongrl()",
         task="arithmetic(digits=(1, 2), working=False)",
         seam__source="sec(temperature=linear(1.0, 0.5, 5), candidates=64)",
         log__rollout_rows=32,
@@ -443,6 +448,15 @@ def test_a_step_draws_and_reports_by_domain():
         here = np.asarray(rows.domain) == number
         assert 0 < float(metrics[f"share/domain/{name}"]) == pytest.approx(np.mean(here))
         assert float(metrics[f"reward/domain/{name}"]) == pytest.approx(np.asarray(rows.reward)[here].mean())
+    # golongrl reads them: the same rows, with successes, against the spread of each domain by hand
+    of = np.asarray(rows.domain)[::4]
+    won = np.random.default_rng(0).random((8, 4)) < np.where(of == 0, 0.6, 0.2)[:, None]
+    spread = np.array([math.sqrt(won[of == d].var(axis=1, ddof=1).mean()) for d in (0, 1)])
+    assert abs(spread[0] - spread[1]) > 0.02
+    rows = rows.replace(reward=jnp.asarray(won.reshape(-1), jnp.float32), advantage=None)
+    scaled = jax.jit(lambda r: interpreter.transform(step.setup.algorithm, r, after.algorithm, key)[0].advantage)(rows)
+    want = (won - won.mean(axis=1, keepdims=True)) / spread[of][:, None]
+    np.testing.assert_allclose(scaled, want.reshape(-1, 1) * rows.mask, atol=1e-4)
 
 
 @pytest.mark.full

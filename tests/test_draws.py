@@ -26,6 +26,7 @@ ALL = {
     "band": source.band(),
     "retire": source.retire(),
     "regret": source.regret(),
+    "prioritized": source.prioritized(),
     "lim": source.lim(visits=3, keep=0.8),
 }
 
@@ -98,6 +99,7 @@ EXPECTED = {
     "band": {0.5: (0.9, 1)},
     "retire": {1.0: (0, 0), 0.0: (0.35, 1), 0.5: (0.35, 1)},
     "regret": {0.5: (0.55, 1), 0.0: (0, 0.12), 1.0: (0, 0.12)},  # weights .025, .525, .15, .025
+    "prioritized": {0.5: (0.65, 1), 0.0: (0, 0.12), 1.0: (0, 0.12)},  # 9/10 of the places to the largest of 64 scores
 }
 
 

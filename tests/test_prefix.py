@@ -14,7 +14,7 @@ from rljax import types
 from rljax.run import host_rollouts, verdicts
 from rljax.run.reports import show_rollouts
 from rljax.training import phases, row_metrics
-from rljax.transforms import source
+from rljax.transforms import ratio, schedule, source
 from rljax.transforms.source import chain
 from tests import enumeration as world
 from tests import test_sources as contract
@@ -114,6 +114,12 @@ def test_a_head_is_a_share_of_the_tokens_before_the_end():
         np.testing.assert_array_equal(lengths(source.prefixed(share), rows, solutions), [2, 2, 0, 0])
     np.testing.assert_array_equal(lengths(source.prefixed(1.0), rows, solutions), [5, 5, 0, 0])
     np.testing.assert_array_equal(lengths(source.prefixed(jnp.float32(0)), rows, solutions), 0)
+    piece, seen = source.prefixed(schedule.linear(0.8, 0.0, 2)), []
+    pool = piece.init(rows, PROBLEMS)
+    for _ in range(3):
+        seen.append(lengths(piece, rows, solutions, pool).tolist())
+        pool = piece.observe(pool, {})
+    assert seen == [[4, 4, 0, 0], [2, 2, 0, 0], [0] * 4]
 
 
 def test_random_heads_are_those_of_the_prompt_whatever_rows_are_sampled_together():
@@ -326,6 +332,134 @@ def test_budgets_cut_thoughts_and_credit_what_comes_before():
         edited(source.anytime(cuts=1, room=12), rows, count=2)
 
 
+@pytest.mark.full
+def test_budgets_may_be_weighed_and_the_last_summary_trained():
+    piece = source.anytime(cuts=2, summaries=2, room=4, text="ba", train_summary=True)
+    rows = batch([1, 0, 0], samples=3, width=12, length=[3, 12, 12], behaviour_logp=np.full((3, 12), -1.0))
+    edit = edited(piece, rows, count=6)
+    second = second_of(edit, 2, [9, 9, 9, 9, 0, 1, 1, 0, 0, 0, 1, 1], width=12)
+    given = np.arange(12)[None, :] < np.repeat(edit.head.length, 2)[:, None]
+    second = second.replace(behaviour_logp=np.full((12, 12), -2.0), mask=1.0 - given, group=np.full(12, 7))
+    second = second.replace(
+        extra={**second.extra, "head": given * 1.0},
+        context=rows.context.replace(token=np.full((12, 3), 99), mask=np.ones((12, 3))),
+    )
+    merged = merge(piece, rows, second, edit)
+    np.testing.assert_allclose(
+        merged.extra["summary"], [0, 0.5, 0]
+    )  # the first ending of the last budget, and its mean
+    np.testing.assert_array_equal(merged.extra["segment"][1], [0] * 4 + [1] * 4 + [2] * 4)
+    np.testing.assert_array_equal(merged.mask[1], [1] * 8 + [0] * 2 + [1] * 2)  # thought, text, ending
+    np.testing.assert_array_equal(merged.behaviour_logp[1, [0, 7, 10, 11]], [-1, -1, -2, -2])
+    np.testing.assert_array_equal(merged.action.token[1, 10:], 1000)
+    np.testing.assert_array_equal(merged.mask[0], [1] * 3 + [0] * 9)  # ended by itself
+    np.testing.assert_allclose(merged.extra["cut_reward"], [[1, 1], [0.5, 0.5], [0, 1]])
+    cut, probabilities = merged.extra["cut_reward"], {"uniform": [0.5, 0.5], "linear": [1 / 3, 2 / 3], "last": [0, 1]}
+    for name, p in probabilities.items():
+        got = jax.jit(lambda r, name=name: rljax.transform(f"brpo_budget(budgets='{name}')", r).advantage)(merged)
+        ahead = np.stack([cut @ p, p[1] * cut[:, 1]], axis=1)
+        late = ahead[:, 1] - 0.5 * cut[:, 0] * p[1] - 0.5 * ahead[:, 1].mean()
+        want = np.stack([ahead[:, 0] - ahead[:, 0].mean(), late, [0, 0.5, 0]], axis=1)
+        np.testing.assert_allclose(got[1:, [0, 4, 10]], want[1:], atol=1e-6)
+
+
+# --- tokens written into the policy's own completion -------------------------------------------------
+
+
+def continued_of(edit, reward):
+    """Return the rows that continue the heads of edits: token 1000 and log-prob -2 behind them."""
+    given = np.arange(12)[None, :] < np.asarray(edit.head.length)[:, None]
+    rows = second_of(edit, 1, reward, width=12)
+    return rows.replace(
+        mask=1.0 - given,
+        action=types.Action(np.where(given, edit.head.token, 1000), length=np.full(len(given), 12)),
+        behaviour_logp=np.where(given, 0.0, -2.0),
+        extra={**rows.extra, "head": given * 1.0},
+        context=types.Context(token=edit.token, mask=edit.mask),
+    )
+
+
+def of_policy(reward, length):
+    behaviour = np.full((len(reward), 12), -1.0)
+    return batch(reward, samples=2, width=12, length=length, behaviour_logp=behaviour)
+
+
+def test_a_finished_answer_is_thought_over_again_after_a_trigger():
+    rows = of_policy([0, 1, 0, 0], [5, 5, 5, 12])
+    piece = source.rethink(("ba", "c"), share=0.75, room=6)
+    edit = edited(piece, rows, count=3)
+    np.testing.assert_array_equal(edit.row, [0, 2, 1])  # the last one leaves no room
+    assert all(edit.used) and piece.off_policy
+    for row, token, length in zip(edit.row, edit.head.token, edit.head.length, strict=True):
+        np.testing.assert_array_equal(token[:4], 10 * row + np.arange(4))  # without the token that ended it
+        assert (token[4:length]).tolist() in ([1, 0], [2])
+    merged = merge(piece, rows, continued_of(edit, [1, 0, 1]), edit)
+    np.testing.assert_array_equal(merged.reward, [1, 1, 0, 0])
+    np.testing.assert_array_equal(merged.extra["pass"], [1, 1, 0, 0])  # row 2 went wrong again and stays
+    np.testing.assert_array_equal(merged.on_policy, [0, 0, 1, 1])
+    end = int(edit.head.length[0])
+    trigger = (np.arange(12) >= 4) & (np.arange(12) < end)
+    np.testing.assert_array_equal(merged.extra["head"][0], trigger)
+    np.testing.assert_array_equal(merged.mask[0], ~trigger)
+    np.testing.assert_array_equal(merged.behaviour_logp[0], np.where(trigger, 0, np.where(np.arange(12) < 4, -1, -2)))
+    logp = jnp.where(merged.mask > 0, merged.behaviour_logp, -3.0)
+
+    def moved(**seam):
+        loss = jax.grad(lambda x: rljax.objective("exp_grpo()", merged, types.Scores(logp=x), **seam)[0])
+        return np.asarray(jax.jit(loss)(logp))[:2]
+
+    own = np.where(merged.mask[:2] > 0, -0.1 / merged.mask[:2].sum(), 0.0)  # likelihood; the trigger stays
+    np.testing.assert_allclose(moved(), own, atol=1e-6)
+    head = merged.extra["head"][:2]
+    want = own - 0.2 / 4 * head
+    np.testing.assert_allclose(moved(seam={"penalty": "+ hint_nll(0.2)"}), want, atol=1e-6)
+    drawn = edits(piece, rows, count=3)
+    assert {int(drawn(jax.random.key(k)).head.length[0]) for k in range(20)} == {5, 6}  # either trigger
+    with pytest.raises(ValueError, match="a text has 2 tokens; room=2"):
+        edited(source.rethink(("ba",), room=2), rows, count=3)
+
+
+def test_a_probe_behind_a_dead_end_has_the_log_prob_of_its_draw():
+    rows = of_policy([0, 1, 0, 0], [5, 5, 5, 5])
+    piece = source.probed(("ba", "bc", "cb"), share=1.0, room=6)
+    edit = edited(piece, rows, count=4)
+    np.testing.assert_array_equal(edit.row[:3], [0, 2, 3])
+    np.testing.assert_array_equal(edit.used, [True, True, True, False])  # row 1 was right
+    trie = {(1, 0): [2 / 3, 1 / 2], (1, 2): [2 / 3, 1 / 2], (2, 1): [1 / 3, 1.0]}
+    merged = merge(piece, rows, continued_of(edit, [0, 1, 0, 1]), edit)
+    np.testing.assert_array_equal(merged.reward, [0, 1, 1, 0])
+    for row in (0, 2, 3):
+        want = np.log(trie[tuple(merged.action.token[row, 4:6].tolist())])
+        np.testing.assert_allclose(merged.extra["probe_logp"][row, 4:6], want, rtol=1e-6)
+    np.testing.assert_array_equal(merged.mask[[0, 2, 3]], 1.0)  # the probe is trained too
+    logp = jnp.asarray(np.where(np.arange(12) // 2 == 2, -5.0, merged.behaviour_logp))
+    got = np.exp(
+        ratio.mixture(0.25).apply(types.Loss(), merged, types.Scores(logp=logp), (), jax.random.key(0)).log_ratio
+    )
+    np.testing.assert_allclose(got[0, [0, 3, 6, 11]], 1.0, rtol=1e-6)  # what the policy wrote
+    mu = np.exp(merged.extra["probe_logp"][0, 4:6])
+    np.testing.assert_allclose(got[0, 4:6], np.exp(-5) / (0.75 * np.exp(-5) + 0.25 * mu), rtol=1e-5)
+    np.testing.assert_array_equal(merged.extra["probe_logp"][1], rows.behaviour_logp[1])
+
+
+def test_the_expert_writes_where_a_wrong_completion_leaves_the_demonstration():
+    rows = of_policy([0, 1, 0, 0], [12] * 4)
+    token = np.array(rows.action.token)
+    token[0, :3], token[2, :12], token[3, 0] = [100, 101, 102], 100 + np.arange(12), 7
+    rows = rows.replace(action=rows.action.replace(token=token))
+    piece = source.intervene(tokens=2, share=1.0)
+    edit = edited(piece, rows, count=4, solutions=shown(9, 9, 9, 9, width=12))
+    np.testing.assert_array_equal(edit.row[:2], [0, 3])
+    np.testing.assert_array_equal(edit.used, [True, True, False, False])  # right; has the whole demonstration
+    np.testing.assert_array_equal(edit.head.length, [5, 2, 0, 0])
+    merged = merge(piece, rows, continued_of(edit, [1, 0, 0, 0]), edit)
+    np.testing.assert_array_equal(merged.action.token[0], [100, 101, 102, 103, 104] + [1000] * 7)
+    np.testing.assert_array_equal(merged.mask[0], [1, 1, 1, 0, 0] + [1] * 7)  # the expert's tokens have no gradient
+    np.testing.assert_array_equal(merged.extra["head"][[0, 3], :5], [[0, 0, 0, 1, 1], [1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(merged.behaviour_logp[0], [-1] * 3 + [0] * 2 + [-2] * 7)
+    np.testing.assert_array_equal(merged.action.token[2], rows.action.token[2])
+
+
 def test_a_rewritten_demonstration_counts_if_it_is_right_and_its_group_failed():
     piece = source.expert_rewrite(before="b", after="cd", room=3)
     rows = batch([0, 0, 1, 0, 0, 0], samples=2, width=4)
@@ -376,6 +510,25 @@ def test_branches_continue_the_tokens_of_the_row_that_was_cut():
     np.testing.assert_array_equal(rows.action.token[head], cut[head])
     assert head.any() and np.any(rows.action.token[~kept] != cut[~kept])
     np.testing.assert_array_equal(rows.episode, np.arange(rows.group.size))
+
+
+@pytest.mark.full
+def test_what_the_policy_wrote_before_and_behind_a_probe_has_the_log_probs_that_it_was_sampled_with():
+    step, state, key = contract.step_of(source.probed(("+", "1"), share=1.0, room=2))
+    rows, params = step.rollout(state, key), state.params["policy"]
+    score = jax.jit(lambda rows: phases.score(step.setup, "policy", params, rows, types.Needs()).logp)
+    logp, rows = np.asarray(score(rows)), jax.device_get(rows)
+    plain, again = contract.rows_of(contract.PLAIN), rows.extra["pass"] > 0
+    assert again.any() and not again.all() and not np.any(rows.reward[again & (plain.reward > 0)])
+    column, at = np.arange(rows.mask.shape[1])[None, :], (plain.action.length - 1)[:, None]
+    probe = again[:, None] & (column == at)
+    np.testing.assert_allclose(rows.extra["probe_logp"][probe], np.log(0.5), rtol=1e-6)
+    mine = (rows.mask > 0) & ~probe
+    np.testing.assert_allclose(logp[mine], rows.behaviour_logp[mine], atol=1e-5)
+    before = again[:, None] & (column < at)
+    np.testing.assert_array_equal(rows.action.token[before], plain.action.token[before])
+    np.testing.assert_array_equal(rows.behaviour_logp[before], plain.behaviour_logp[before])
+    assert np.all(rows.mask[probe] == 1) and np.any(mine & again[:, None] & (column > at))
 
 
 @pytest.mark.full

@@ -14,7 +14,12 @@ from rljax.transforms import reward
 from tests import batch
 
 PIECES = transforms.pieces("reward")
-CALLS = {"affine": {"scale": 2.0}, "budget_triangle": {"budget": 4.0}, "clip_process": {"eta": 0.1}}
+CALLS = {
+    "affine": {"scale": 2.0},
+    "brevity_if_solved": {"limit": 6.0},
+    "budget_triangle": {"budget": 4.0},
+    "clip_process": {"eta": 0.1},
+}
 CALLS |= {"collective_vote": {"models": 2}, "cosine_length": {"limit": 6.0}, "gated": {"threshold": 0.5}}
 CALLS |= {"decoupled": {"weights": (("format", 1.0), ("exploration", 0.5))}, "outcome": {"wrong": -1.0}}
 CALLS |= {"exponential_distance": {"part": "exploration", "alpha": 2.0}, "only_turn": {"turn": 1}}

@@ -16,10 +16,11 @@ from rljax.algorithms import compose
 from rljax.run import loop, metrics, verdicts
 from rljax.training import passes, phases, rollouts, steps
 from rljax.training import rows as rows_lib
-from rljax.transforms import define, ratio, reduce, source, surrogate, weight
+from rljax.transforms import define, prepare, ratio, reduce, schedule, source, surrogate, weight
 from rljax.transforms.source import edits, groups
 from tests import test_host_path as host_path
 from tests import test_sampling as toy
+from tests import test_sources as contract
 from tests import tiny
 
 P, G, L, T = 3, 4, 3, 5  # of the plain functions
@@ -219,6 +220,180 @@ def test_statistics_of_prompts_are_those_of_the_first_pass():
     before, seen = tally(first), tally(after)
     np.testing.assert_array_equal(seen.wins, before.wins)
     np.testing.assert_array_equal(seen.count[:3], [3, 4, 4])
+
+
+# --- help in the prompt, verdicts of the policy, pairs ---------------------------------------------------
+
+
+def test_a_hint_in_the_prompt_is_withdrawn_along_a_schedule():
+    first = scored(FAILED, more=5)
+    edit = edited(source.hinted(0.5, text="?"), first, P * G)
+    assert shown(edit)[::G] == [[1, 2, 3, 63, 0, 1], [12, 13, 63, 100], [21, 22, 23, 63]]
+    assert not source.hinted().again.plain and merged(source.hinted(), first, edit, (), 1)[0][1] == [4, 5, 6, 7]
+    less = source.hinted(share=schedule.linear(1.0, 0.0, 2))
+    pool, seen = less.init(first, problems()), []
+    run = jax.jit(lambda pool, rows, full: less.again.edit(pool, problems(), rows, full, 2, jax.random.key(0)))
+    for _ in range(3):
+        seen.append([0 if t is None else len(t) - 3 for t in shown(jax.device_get(run(pool, first, solutions())))])
+        pool = less.observe(pool, {})
+    assert seen == [[4, 4], [2, 2], [0, 0]]
+    wide = types.Rollout(mask=np.ones((400, 1)), reward=np.zeros(400), group=np.arange(400) // 2, valid=np.ones(400))
+    wide = wide.replace(context=types.Context(np.ones((400, 3), int), np.ones((400, 3))))
+    full = types.Action(np.ones((400, 2), int), length=np.full(400, 2))
+    used = source.hinted(1.0, chance=0.25).again.edit((), problems(), wide, full, 400, jax.random.key(1)).used
+    used = np.asarray(used).reshape(200, 2)
+    assert np.array_equal(used[:, 0], used[:, 1]) and abs(used.mean() - 0.25) < 5 * math.sqrt(0.1875 / 200)
+
+
+def test_the_policys_own_verdict_takes_the_place_of_the_reward():
+    piece = source.self_judged(("no", "hm", "yes"), text="?", samples=2)
+    first = scored(FAILED, more=T + 1)
+    edit = edited(piece, first, P * G)
+    assert shown(edit)[0] == [1, 2, 3, 1000, 1001, 1002, 1003, 63]  # the completion without its end
+    said = [list(map(ord, word)) for word in ("yes", "no", "hm", "hm", "yess", "ye", "yes", "yes")]
+    token, length = np.zeros((P * G * 2, T), int), np.full(P * G * 2, 3)
+    for row, word in enumerate(said):
+        token[row, : len(word)], length[row] = word, len(word) + 1
+    second = scored(np.zeros(P * G * 2), second=1).replace(action=types.Action(token, length=length))
+    out = merge_of(piece)(first, second, edit)
+    np.testing.assert_allclose(out.reward, [0.5, 0.5, 0.0, 1.0] + [0.0] * 8)
+    np.testing.assert_array_equal(out.outcome, first.outcome)
+    np.testing.assert_array_equal(out.action.token, first.action.token)
+    with pytest.raises(ValueError, match="at least two"):
+        source.self_judged(("yes",))
+
+
+pair = jax.jit(lambda rows: prepare.best_and_worst().apply(rows, None, (), jax.random.key(0))[0])
+
+
+def preferred(rows):
+    rows = jax.device_get(pair(rows))
+    return rows.extra["preference"].reshape(P, G).tolist(), rows
+
+
+def test_a_guided_second_attempt_is_preferred_to_the_first_one_under_the_plain_prompt():
+    first = scored(FAILED, more=T + 2 + 2)
+    first = first.replace(context=first.context.replace(train_token=np.arange(P * G)[:, None]))
+    assert preferred(first)[0] == [[0] * 4, [-1, 1, 0, 0], [0] * 4]
+    again = source.refine(wrong="no", solution=0.5)
+    edit = edited(again, first, P * G)
+    second = scored(np.eye(P * G)[6], second=1).replace(  # of row 2, after its verdict and half of the solution
+        group=first.group[edit.row],
+        context=types.Context(edit.token, edit.mask, train_token=np.asarray(first.context.train_token)[edit.row]),
+    )
+    pairs, rows = preferred(merge_of(again)(first, second, edit))
+    assert pairs[0] == [-1, 0, 0, 1] and pairs[2] == [0] * 4
+    np.testing.assert_array_equal(rows.extra["pass"].reshape(P, G)[0], [0, 0, 0, 1])
+    np.testing.assert_array_equal(rows.context.train_token[:4, 0], [0, 1, 2, 2])  # what is trained on
+    explained = source.explained()
+    edit = edited(explained, first, P)
+    second = scored([1, 1, 0], second=1).replace(
+        group=first.group[edit.row],
+        context=types.Context(edit.token, edit.mask, train_token=np.asarray(first.context.train_token)[edit.row]),
+    )
+    assert preferred(merge_of(explained)(first, second, edit))[0] == [[-1, 0, 0, 1], [-1, 1, 0, 0], [0] * 4]
+
+
+def test_gamma_may_be_a_quantile_of_the_ratios_of_hinted_rows():
+    rho = np.array([[0.5, 2.0], [0.1, 0.3], [0.2, 0.4]])
+    rows = types.Rollout(
+        mask=np.array([[1.0, 1], [1, 1], [1, 0]]),
+        reward=np.zeros(3),
+        group=np.zeros(3, int),
+        behaviour_logp=np.full((3, 2), -2.0),
+        on_policy=np.array([1.0, 0, 0]),
+    )
+    scores = types.Scores(logp=jnp.asarray(np.log(rho) - 2.0))
+    piece = ratio.shaped_by_quantile(0.5)
+    limited, _ = piece.statistics[0].apply(rows, scores, (), jax.random.key(0))
+    np.testing.assert_allclose(limited.extra["soft_limit"], 0.2, rtol=1e-5)  # of 0.1, 0.3 and 0.2
+    got = piece.apply(types.Loss(), limited, scores, (), jax.random.key(0))
+    np.testing.assert_allclose(np.exp(got.log_ratio)[rows.mask > 0], (rho / (rho + 0.2))[rows.mask > 0], rtol=1e-5)
+    nobody, _ = piece.statistics[0].apply(rows.replace(on_policy=np.ones(3)), scores, (), jax.random.key(0))
+    np.testing.assert_array_equal(nobody.extra["soft_limit"], 1.0)
+
+
+# --- groups of unequal sizes ----------------------------------------------------------------------------
+
+SIZES = (2, 6, 4)
+
+
+def unequal(reward, more=0):
+    of = np.repeat(np.arange(P), SIZES)
+    return scored(reward, more=more).replace(group=7 + of, index=20 + of)
+
+
+def test_a_group_takes_as_many_rows_of_a_second_pass_as_it_has_and_nothing_is_left_over():
+    piece, first = source.ghpo(), unequal([0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], more=4)
+    edit = edited(piece, first, 6)
+    np.testing.assert_array_equal(edit.row, [0] * 3 + [2] * 3)
+    right = np.isin(np.arange(6 * G), (2, 5, 13)) * 1.0  # row 2 would be the third of a group of two
+    of = np.repeat(edit.row, G)
+    again = scored(right, second=1).replace(
+        group=first.group[of], index=first.index[of], context=types.Context(*(x[of] for x in (edit.token, edit.mask)))
+    )
+    again = again.replace(context=types.Context(np.repeat(edit.token, G, axis=0), np.repeat(edit.mask, G, axis=0)))
+    out = jax.device_get(merge_of(piece)(first, again, edit))
+    number = (out.action.token[:, 0] - 2000) // 10
+    kept = np.array([4, 5, -1, -1, 12, 13, 14, 15, -1, -1, -1, -1])
+    np.testing.assert_array_equal(np.where(kept >= 0, number, -1), kept)
+    np.testing.assert_array_equal(out.valid, [1, 1, 0, 0] + [1] * 8)  # two rows of the plain prompt are left out
+    np.testing.assert_array_equal(out.mask.any(axis=1), out.valid)
+    np.testing.assert_array_equal(out.action.token[8:], first.action.token[8:])
+    np.testing.assert_array_equal(out.group, first.group)
+    seen = {"first_reward": first.reward, "first_outcome": first.outcome}
+    before, after = (jax.jit(groups.tally)(x) for x in (first, out.replace(extra={**out.extra, **seen})))
+    np.testing.assert_array_equal(after.count, before.count)
+    np.testing.assert_array_equal(after.wins, before.wins)
+
+
+def test_rows_of_a_second_pass_never_reach_the_next_group():
+    first = unequal(np.zeros(12))
+    used = jnp.array([True, True, False])
+    edit = types.Edit(np.array([0, 2, 8]), used, first.context.token[:3], first.context.mask[:3])
+    second = scored(np.ones(12), second=1)
+    out = jax.jit(groups.replaced)(first, second, edit, edit.row[:, None])
+    np.testing.assert_array_equal(out.reward, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+    nobody = first.replace(valid=np.where(np.arange(12) < 2, 0.0, 1.0))  # a place that was not drawn
+    np.testing.assert_array_equal(edited(source.explained(), nobody.replace(finish=None), 3).row[:2], [2, 8])
+
+
+def test_a_scaffold_and_refinements_follow_the_size_of_the_group():
+    first = unequal(np.zeros(12), more=T + 4)
+    edit = edited(source.scaffold(steps=100), first, 12, lengths=(5, 5, 5), pool={"step": jnp.int32(-1000)})
+    shares = [(n - 1 - i) / (n - 1) for n in SIZES for i in range(n)]
+    counts = [0 if t is None else len(t) - (3 if i // G != 1 else 2) for i, t in enumerate(shown(edit))]
+    assert counts == [math.floor(4 * s + 1e-4) for s in shares]
+    piece = source.refine()
+    edit = edited(piece, first, 12)
+    np.testing.assert_array_equal(edit.row[:6], [0, 2, 8, 1, 3, 9])
+    second = scored(np.ones(12), second=1).replace(
+        group=first.group[edit.row], context=types.Context(edit.token, edit.mask)
+    )
+    np.testing.assert_array_equal(np.flatnonzero(merge_of(piece)(first, second, edit).extra["pass"]), [1, 7, 11])
+
+
+@pytest.mark.full
+def test_unequal_samples_and_a_second_pass_by_prompt_in_one_rollout():
+    counts = (9, 1, 1, 4, 4, 4, 1, 8)
+    step, state, key = contract.step_of(contract.given(samples=counts), source.branched(prompts=1.0))
+    rows = jax.device_get(step.rollout(state, key))
+    again, written = rows.extra["pass"] > 0, rows.mask + rows.extra["head"]
+    assert [int(np.sum(rows.group == g)) for g in range(8)] == list(counts)
+    sizes = []
+    for g in range(8):
+        mine, used = rows.group == g, (rows.group == g) & (rows.valid > 0)
+        assert len(set(rows.index[mine])) == 1 and len(set(again[mine])) == 1  # a group is of one pass
+        if again[mine][0]:
+            sizes.append(counts[g])
+            assert len(set(rows.extra["first_reward"][mine])) == 1 and used.sum() == min(counts[g], 4)
+            length = rows.extra["head"][used].sum(axis=1)
+            assert len(set(length)) == 1 and np.all(rows.action.token[used][:, 0] == rows.action.token[used][0, 0])
+        else:
+            assert used.all() or used.sum() == counts[g]
+    assert min(sizes) < 4 < max(sizes)
+    verdict = step.setup.verify(rows.index, "train", rows.action.token, written)
+    np.testing.assert_array_equal(rows.reward[rows.valid > 0], np.asarray(verdict.reward)[rows.valid > 0])
 
 
 # --- the passes on a policy that is a table ----------------------------------------------------------
@@ -501,6 +676,34 @@ def test_a_host_task_judges_both_passes_and_a_run_that_is_killed_between_them_re
 def test_settings_that_a_second_pass_cannot_have_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         tiny.program.__wrapped__("grpo(kl=0.0)", **{"seam__source": "guide()", **fields})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "piece"),
+    [
+        ("ppo(kl=0.05)", "reward.kl"),
+        pytest.param("on_policy_distillation()", "distillation", marks=pytest.mark.full),
+    ],
+)
+def test_log_probs_under_two_prompts_are_not_compared(algorithm, piece):
+    with pytest.raises(ValueError, match=f"{piece}: the source trains rows under another prompt"):
+        tiny.program.__wrapped__(algorithm, seam__source="guide()")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("algorithm", "piece"),
+    [
+        ("grpo(kl=0.0)", "hinted(0.5, chance=linear(1.0, 0.0, 2))"),
+        ("grpo(kl=0.0)", "self_judged(('0', '1'), text='=', samples=2)"),
+        ("exp_grpo()", "rethink(('+',), room=2)"),
+        ("grpo(kl=0.0)", "intervene(1)"),
+        ("guide_grpo(quantile=0.9)", "guide()"),
+        ("brpo_budget(budgets='linear')", "anytime(cuts=2, summaries=2, room=1, train_summary=True)"),
+    ],
+)
+def test_the_pieces_fit_a_step(algorithm, piece):
+    tiny.program.__wrapped__(algorithm, seam__source=piece)
 
 
 def test_a_recipe_that_corrects_nothing_is_noted():

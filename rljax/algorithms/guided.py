@@ -153,15 +153,19 @@ def ghpo(format: NonNegative = 0.5, low: NonNegative = 0.2, high: NonNegative = 
 
 
 @recipe
-def guide_grpo(gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+def guide_grpo(
+    gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2, quantile: Fraction | None = None
+):
     """Train rows that were sampled with a hint under the prompt without it, by the soft ratio rho / (rho + gamma).
 
     Guide (arXiv 2506.13923): ``source.guide`` samples unsolved groups again with half of the solution as the hint;
     these rows have ``on_policy`` 0 and behaviour log-probs under the prompt with the hint; only the others are clipped.
-    Equals ``grpo`` without KL where no row had a hint. Its gamma by quantile is not here.
+    Equals ``grpo`` without KL where no row had a hint. With ``quantile``, 0.9 in its scripts, gamma is that quantile of
+    the ratios of rows with a hint.
     """
     sampled = chain(ratio.token(), surrogate.clip(low, high))
-    hinted = chain(ratio.shaped(gamma, "behaviour"), surrogate.unclipped())
+    soft = ratio.shaped(gamma, "behaviour") if quantile is None else ratio.shaped_by_quantile(quantile, "behaviour")
+    hinted = chain(soft, surrogate.unclipped())
     return compose(
         source=source.guide(),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
@@ -193,7 +197,8 @@ def rex_rag(alpha: Fraction = 0.1, low: NonNegative = 0.2, high: NonNegative = 0
     """Clip the ratio to a mixture of the policy and the probes that were inserted into its rollouts.
 
     REX-RAG (arXiv 2508.08149): the denominator is (1 - alpha) pi_old + alpha mu, with log mu in extra["probe_logp"] [B,
-    T]. Differs from ``grpo`` by the denominator.
+    T], which ``source.probed`` writes for the task's probes; alpha is the share of rows with one. Differs from ``grpo``
+    by the denominator.
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],

@@ -1,5 +1,7 @@
 """Recipes that differ in their advantage: baselines, normalizers, weights by sign or difficulty."""
 
+from typing import Literal
+
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, reward, source, surrogate, weight
 from rljax.types import Count, Fraction, NonNegative, Number, Positive
@@ -284,14 +286,20 @@ def brpo_pairwise(limit: Positive = 0.6, low: NonNegative = 0.2, high: NonNegati
 
 
 @recipe
-def brpo_budget(low: NonNegative = 0.2, high: NonNegative = 0.2, length: Count | None = None):
+def brpo_budget(
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    length: Count | None = None,
+    budgets: Literal["uniform", "linear", "last"] = "uniform",
+):
     """Credit each segment of a thought with the rewards at the token budgets that are still ahead of it.
 
     BRPO of AnytimeReasoner (arXiv 2505.13438). extra["cut_reward"] [B, S] and extra["segment"] [B, T], which
-    ``source.anytime`` writes; one budget is ``dr_grpo``.
+    ``source.anytime`` writes; one budget is ``dr_grpo``. ``budgets`` are their weights, see
+    ``advantage.budget_relative``.
     """
     return compose(
-        advantage=[advantage.budget_relative()],
+        advantage=[advantage.budget_relative(budgets)],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.fixed_length(length),
     )

@@ -221,6 +221,7 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
 
     rows = [[f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations)] for k in ks]
     rows.append(["greedy", *(percent(e["greedy"]) for e in evaluations)])
+    rows += _supported(evaluations)
     rows.append(["prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations)])
     if any(e.get("unjudged") for e in evaluations):
         rows.append(["unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations)])
@@ -237,6 +238,22 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
             for row in x.get("rows", [{"prompt": x["prompt"], "turns": [{"by": "policy", "text": x["completion"]}]}]):
                 console.print(episodes.line(row), end="" if "rows" not in x else "\n")
             console.print(f"  {x['outcome']}, reward {x['reward']:g}")
+
+
+def _supported(evaluations: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return rows of prompts that the first evaluation and each other one solve, where they are of the same prompts."""
+
+    def kind(e: dict[str, Any]) -> tuple[Any, ...]:
+        return e.get("task"), e["samples"], len(e.get("correct", ()))
+
+    first, *others = evaluations
+    alike = [kind(e) == kind(first) and bool(e.get("correct")) for e in others]
+    if not any(alike):
+        return []
+    pairs = zip(others, alike, strict=True)
+    solved = [passk.support(first["correct"], e["correct"]) if same else {} for e, same in pairs]
+    names = {"both": "solved as in the first", "base": "solved in the first alone", "result": "solved here alone"}
+    return [[text, "", *(f"{100 * s[name]:.1f}" if s else "" for s in solved)] for name, text in names.items()]
 
 
 def load(

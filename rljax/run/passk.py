@@ -60,6 +60,36 @@ def pass_hat_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int])
     return _drawn_from(c, n, tries)
 
 
+def support(base: npt.ArrayLike, result: npt.ArrayLike) -> dict[str, float]:
+    """Return which prompts each of two evaluations solves, in shares of the prompts and as rates.
+
+    A prompt is solved if at least one sample is correct. With P, S, E the numbers of prompts solved by both, by the
+    base alone and by the result alone: retention = P / (P + S), discovery = E / (P + E). Source: the empirical support
+    of The Invisible Leash (arXiv 2507.14843), there of completions whose probability is above a bound.
+
+    Args:
+      base: ``[N]``, number of correct samples of each prompt.
+      result: ``[N]``, the same of the second evaluation, on the same prompts with as many samples.
+
+    Returns:
+      "both", "base", "result" and "neither", which add up to 1, "retention" and "discovery"; NaN without a prompt.
+
+    Raises:
+      ValueError: no prompt, or evaluations of different numbers of prompts.
+    """
+    before, after = _integers("base", base) > 0, _integers("result", result) > 0
+    if before.ndim != 1 or before.shape != after.shape or not before.size:
+        raise ValueError(f"base, result: got shapes {before.shape} and {after.shape}, must be [N] with N at least 1")
+    kept, lost, new = before & after, before & ~after, after & ~before
+    counts = {"both": kept, "base": lost, "result": new, "neither": ~(before | after)}
+    shares = {name: float(np.mean(solved)) for name, solved in counts.items()}
+    return {**shares, "retention": _rate(kept, before), "discovery": _rate(new, after)}
+
+
+def _rate(some: npt.NDArray[np.bool_], of: npt.NDArray[np.bool_]) -> float:
+    return float(some.sum() / of.sum()) if of.any() else float("nan")
+
+
 def bootstrap(
     values: npt.ArrayLike, *, seed: int = 0, resamples: int = 2000, level: float = 0.95
 ) -> tuple[Floats, Floats]:

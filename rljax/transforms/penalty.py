@@ -245,6 +245,41 @@ def entropy(
     return -value, value
 
 
+def _covariant_weight(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
+    def weigh(r: types.Rollout, s: types.Scores, tau, cap) -> types.Array:
+        covariance, count = weights.covariances(r, s)
+        total = jax.nn.logsumexp(covariance / tau, where=r.mask > 0)
+        return jnp.where(r.mask > 0, jnp.minimum(count * jnp.exp(covariance / tau - total), cap), 0.0)
+
+    return (define.statistic("protected", lambda r, s: weigh(r, s, a["tau"], a["cap"]), types.Needs(live=True)),)
+
+
+@define.penalty(name="live_entropy", needs=types.Needs(entropy=True), statistics=_covariant_weight)
+def covariant_entropy(
+    loss,
+    r,
+    s,
+    coefficient: types.Number = 0.05,
+    tau: types.Positive = 1.0,
+    cap: types.Cap = 100.0,
+    reduce: Reduction = None,
+):
+    """Reward entropy where confidence goes with success: -coefficient N min(softmax(cov / tau), cap / N) H.
+
+    cov = (A - mean A)(logp - mean logp) over the N tokens of the minibatch, a constant. The weights are relative to
+    equal ones: tau to infinity is ``entropy``. Source: TEA-RL of Light-IF (arXiv 2508.03178), from an implementation of
+    others, whose numbers are the defaults. Differs from ``covariance_kl`` by what is charged, and by soft weights.
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      tau: temperature of the softmax, in the unit of A times nats.
+      cap: the largest weight of a token, where equal weights are 1.
+      reduce: reduction of this term; None: the common one.
+    """
+    value = ops.given(s.entropy, "penalty.covariant_entropy: the scores have no entropy")
+    return -r.extra["protected"] * value, value
+
+
 @define.penalty
 def nll(
     loss, r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None

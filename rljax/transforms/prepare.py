@@ -30,6 +30,55 @@ def drop_truncated(r, s, key: types.Segment | None = None):
     return (cut if key is None else ops.segment_total(cut, ops.segments(r, key)))[:, None] == 0
 
 
+def _begins(token, used, marker: tuple[int, ...]):
+    """Return bool [B, T], where the tokens of a marker begin."""
+    shifted = [jnp.roll(token == number, -k, axis=1) for k, number in enumerate(marker)]
+    fits = jnp.arange(token.shape[1])[None, :] + len(marker) <= used[:, None]
+    return jnp.all(jnp.stack(shifted), axis=0) & fits
+
+
+def _markers(a) -> types.Needs:
+    for name in ("opening", "closing"):
+        if not a[name]:
+            raise ValueError(f"drop_between: {name}=() must be at least one token id")
+    return types.Needs()
+
+
+@define.prepare(needs=_markers)
+def drop_between(r, s, opening: tuple[int, ...], closing: tuple[int, ...]):
+    """Drop spans from ``opening`` to the next ``closing``, both included; one that is not closed is kept.
+
+    For results that the policy writes in the place of a tool: they stay in the context, and no term trains on them.
+    Source: the mask of information tokens in the release of Self-Search RL (arXiv 2508.10874), which finds the markers
+    in the text; here they are compared token by token, so a marker must always have the same tokens.
+
+    Args:
+      opening: token ids of the marker that begins a span, such as those of <information>.
+      closing: token ids of the marker that ends it.
+
+    Raises:
+      ValueError: a marker without tokens.
+    """
+    action = r.action
+    if action is None:
+        raise ValueError("prepare.drop_between: the rollout has no action")
+    place = jnp.arange(r.mask.shape[1])
+    last = jnp.max(jnp.where(r.mask > 0, place + 1, 0), axis=1)
+    used = last if action.length is None else action.length
+    opens, ends = (_begins(action.token, used, marker) for marker in (opening, closing))
+    ends = jnp.roll(ends, len(closing) - 1, axis=1)  # at the last token of the marker
+
+    def step(start, column):
+        t, begins, stops = column
+        start = jnp.where((start < 0) & begins, t, start)
+        closed = (start >= 0) & stops & (t - start + 1 >= len(opening) + len(closing))
+        return jnp.where(closed, -1, start), jnp.where(closed, start, t + 1)
+
+    _, begun = jax.lax.scan(step, jnp.full_like(last, -1), (place, opens.T, ends.T))
+    # a token is inside a span if one that ends at it or later begins at it or before
+    return jax.lax.cummin(begun, axis=0, reverse=True).T > place[None, :]
+
+
 @define.prepare(needs=types.Needs(siblings=True))
 def drop_flat_groups(r, s):
     """Drop groups whose rewards do not differ, from denominators too: the loss's side of dynamic sampling."""

@@ -7,6 +7,8 @@ the log-probs are renormalized over the kept support (``Rollout.action.kept``), 
 unfiltered.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -143,6 +145,29 @@ def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"
     """
     d = difference(r, s, anchor)
     return d - jnp.logaddexp(d, jnp.log(gamma))
+
+
+def _soft_limit(r: types.Rollout, s: types.Scores, quantile, anchor: types.Anchor):
+    """Return the quantile of the ratios of tokens that the policy did not sample, ``[B]``; 1 if there are none."""
+    mine = jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy
+    others = (mine[:, None] <= 0) & (r.mask > 0) & (ops.valid_rows(r)[:, None] > 0)
+    limit = jnp.nanquantile(jnp.where(others, jnp.exp(difference(r, s, anchor)), jnp.nan), quantile)
+    return jnp.where(jnp.any(others), jnp.maximum(limit, 1e-4), 1.0) * jnp.ones_like(r.reward)
+
+
+def _limited(a) -> tuple[types.PrepareTransform, ...]:
+    statistic = functools.partial(_soft_limit, quantile=a["quantile"], anchor=a["anchor"])
+    return (define.statistic("soft_limit", statistic, types.Needs(live=True)),)
+
+
+@define.ratio(needs=_reshaped, statistics=_limited)
+def shaped_by_quantile(loss, r, s, quantile: types.Fraction = 0.9, anchor: types.Anchor = "behaviour"):
+    """Reshape the ratio by ``shaped``, gamma the ``quantile`` of the minibatch's ratios, at least 1e-4.
+
+    Only tokens with ``on_policy`` 0 count. Source: the scripts of Guide (arXiv 2506.13923), with 0.9.
+    """
+    d = difference(r, s, anchor)
+    return d - jnp.logaddexp(d, jnp.log(r.extra["soft_limit"])[:, None])
 
 
 def _difference_and_proximal(r: types.Rollout, s: types.Scores):

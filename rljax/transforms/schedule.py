@@ -209,3 +209,32 @@ def adaptive_entropy(
         value=lambda state: jnp.where(state[1], state[0], 0.0),
         update=update,
     )
+
+
+@define.schedule
+def adaptive_mixture(
+    target: types.NonNegative,
+    initial: types.Fraction = 0.5,
+    step: types.Number = 5e-4,
+    low: types.Fraction = 0.05,
+    high: types.Fraction = 0.95,
+) -> types.Controller:
+    """Steer the weight of imitation by the entropy: mu <- clip(mu + step (target - entropy), low, high).
+
+    The entropy term of AMFT (arXiv 2508.06944), without its meta-gradient, which needs the gradients of a validation
+    loss and of both terms: 1 - mu, the weight of the policy term, is the same schedule with -``step`` and the bounds of
+    1 - mu. An index of papers records that the authors asked to withdraw the manuscript. Reads the metric ``entropy``
+    (nats a token, at sampling).
+
+    Args:
+      target: entropy at which it stays, nats a token.
+      initial: first value.
+      step: change for each nat of distance.
+      low: smallest value.
+      high: largest value.
+    """
+    return types.Controller(
+        init=lambda: jnp.asarray(initial, jnp.result_type(float)),
+        value=lambda share: share,
+        update=lambda share, metrics: jnp.clip(share + step * (target - metrics["entropy"]), low, high),
+    )

@@ -33,6 +33,13 @@ def peers(rollout: types.Rollout) -> Array:
     return rollout.group if rollout.agent is None else ops.dense(rollout.group, rollout.agent)
 
 
+def of_domain(rollout: types.Rollout, values: tuple[types.Number, ...]) -> Array:
+    """Return the value of each row's domain, ``[B]``; nan where the domain has none."""
+    table = jnp.stack([jnp.asarray(v, rollout.mask.dtype) for v in values])
+    domain = ops.given(rollout.domain, "by_domain: the rollout has no domain")
+    return jnp.take(table, domain, mode="fill", fill_value=jnp.nan)
+
+
 def summed(rollout: types.Rollout, x: Array) -> Array:
     """Return the sum of ``x`` [B] over the valid rows of each trajectory, at every row of it."""
     if rollout.episode is None:
@@ -91,6 +98,23 @@ def once(rollout: types.Rollout, weight: Array | None = None) -> Array:
     """Return [B], ``weight`` (None: 1 on valid rows) on the first row with weight of each trajectory, 0 on others."""
     weight = ops.valid_rows(rollout) if weight is None else weight
     return weight if rollout.episode is None else ops.segment_first(ids(rollout), weight)
+
+
+def to_reference(rollout: types.Rollout, piece: str) -> Array:
+    """Return log pi - log ref at sampling, unfiltered, ``[B, T]``.
+
+    Raises:
+      ValueError: a log-prob is absent, or rows are trained under another prompt than they were sampled under: log pi is
+        under the one, log ref under the other. ``piece`` is named.
+    """
+    if rollout.context is not None and rollout.context.train_token is not None:
+        raise ValueError(
+            f"{piece}: the source trains rows under another prompt than they were sampled under, and the log-probs at "
+            "sampling are not comparable with those of the reference, which are under the prompt of training. Set its "
+            "coefficient to 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
+        )
+    reference = ops.given(rollout.ref_logp, f"{piece}: the rollout has no ref_logp")
+    return ops.given(rollout.raw_logp, f"{piece}: the rollout has no raw_logp") - reference
 
 
 def _following(rollout: types.Rollout) -> tuple[Array, Array]:

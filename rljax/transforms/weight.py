@@ -302,6 +302,19 @@ def by_role(loss, r, s, weights: tuple[float, ...]):
     return jnp.asarray(weights, r.mask.dtype)[agent][:, None]
 
 
+@define.weight(needs=types.Needs(domains=True))
+def by_domain(loss, r, s, weights: tuple[types.NonNegative, ...]):
+    """Multiply by the weight of the row's domain, such as how far a source of data is trusted.
+
+    Each may be a schedule. The trust of H2O (arXiv 2206.13464) is that of a transition, from two discriminators of
+    simulated and real data; here it is a number of each domain. Differs from ``by_role``, which reads the agent.
+
+    Args:
+      weights: one of each domain; rows of a domain without one make the loss nan, and the step is refused.
+    """
+    return trajectories.of_domain(r, weights)[:, None]
+
+
 @define.weight(statistics=(prepare.solve_rate(),))
 def by_difficulty(loss, r, s, kind: Literal["easy", "medium", "hard"] = "medium"):
     """Weigh a prompt by its success rate p: 1 on the side ``kind`` names, cos(pi (p - 1/2)) elsewhere.

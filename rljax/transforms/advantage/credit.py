@@ -246,6 +246,5 @@ def convex(first: Piece, second: Piece, share: types.Fraction):
 @define.advantage(needs=types.Needs(reference=True, value=True))
 def partition_target(r, beta: types.Positive):
     """Write the critic's target as log Z(x): mean_t (beta A + log ref - log pi); A stays. FlowRL (arXiv 2509.15207)."""
-    reference = ops.given(r.ref_logp, "partition_target: the rollout has no ref_logp")
-    sampled = ops.given(r.raw_logp, "partition_target: the rollout has no raw_logp")
-    return r.replace(returns=ops.row_mean(beta * normalise.current(r) + reference - sampled, r.mask) * r.mask)
+    d = trajectories.to_reference(r, "partition_target")
+    return r.replace(returns=ops.row_mean(beta * normalise.current(r) - d, r.mask) * r.mask)

@@ -1,5 +1,7 @@
 """Advantages computed from outcomes: returns, signs, pass@k, ranks, and the worth of rows and parts of rows."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,34 +92,40 @@ def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegati
 
     At sampling, unfiltered. Source: OpenRLHF, AReaL. Unlike ``reward.kl`` no group statistic sees it.
     """
-    reference = ops.given(r.ref_logp, "charge_kl: the rollout has no ref_logp")
-    d = ops.given(r.raw_logp, "charge_kl: the rollout has no raw_logp") - reference
-    cost = ops.kl_estimate(estimator, d * r.mask)
+    cost = ops.kl_estimate(estimator, trajectories.to_reference(r, "charge_kl") * r.mask)
     return normalise.current(r) - coefficient * trajectories.reward_to_go(r, paid=cost)
 
 
 @define.advantage(needs=types.Needs(reference=True))
 def distillation(r):
     """Use the reference as the teacher: A_t = log ref - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780)."""
-    teacher = ops.given(r.ref_logp, "distillation: the rollout has no ref_logp")
-    return teacher - ops.given(r.raw_logp, "distillation: the rollout has no raw_logp")
+    return -trajectories.to_reference(r, "distillation")
 
 
 @define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))
-def budget_relative(r):
+def budget_relative(r, budgets: Literal["uniform", "linear", "last"] = "uniform"):
     """Credit segment s of a thought with the rewards at the S budgets still ahead, against row and group.
 
-    F_s = sum over j >= s of P r_j, P = 1/S; A_s = F_s - (s/S) prev_s (S-s)/S - ((S-s)/S) mean_group F_s, where prev_s
-    is the mean of r_j, j < s, weighed by 2^j. extra["cut_reward"] [B, S] holds r, extra["segment"] [B, T] holds s
-    from 0. Source: BRPO of AnytimeReasoner (arXiv 2505.13438). S = 1 is ``center_by_group``.
+    F_s = sum over j >= s of P_j r_j; A_s = F_s - (s/S) prev_s sum over j >= s of P_j - ((S-s)/S) mean_group F_s, where
+    prev_s is the mean of r_j, j < s, weighed by 2^j. extra["cut_reward"] [B, S] holds r, extra["segment"] [B, T] holds
+    s from 0; where it is S the token is of a summary, with the advantage extra["summary"] [B]. Source: BRPO of
+    AnytimeReasoner (arXiv 2505.13438). S = 1 is ``center_by_group``.
+
+    Args:
+      budgets: P, equal, in proportion to the budget, or 1 for the last one.
     """
     cut, segment = ops.extra(r, "cut_reward"), ops.extra(r, "segment")
     count = cut.shape[1]
     s = np.arange(count)
-    ahead = jnp.cumsum(cut[:, ::-1], axis=1)[:, ::-1] / count
+    weight = {"uniform": np.ones(count), "linear": s + 1.0, "last": (s == count - 1) * 1.0}[budgets]
+    weight = jnp.asarray(weight / weight.sum(), cut.dtype)[None]
+    rest = jnp.cumsum(weight[:, ::-1], axis=1)[:, ::-1]
+    ahead = jnp.cumsum((weight * cut)[:, ::-1], axis=1)[:, ::-1]
     earlier = np.tril(np.broadcast_to(2.0**s, (count, count)), -1) / np.maximum(2.0 ** s[:, None] - 1.0, 1.0)
     before = jnp.sum(cut[:, None] * jnp.asarray(earlier, cut.dtype)[None], axis=2)
     done, left = (jnp.asarray(x / count, cut.dtype)[None] for x in (s, count - s))
     mean = jax.vmap(ops.segment_mean, in_axes=(1, None, None), out_axes=1)(ahead, r.group, ops.valid_rows(r))
-    stretch = ahead - done * before * left - left * mean
-    return jnp.take_along_axis(stretch, jnp.clip(segment, 0, count - 1), axis=1)
+    stretch = ahead - done * before * rest - left * mean
+    if "summary" in r.extra:
+        stretch = jnp.concatenate([stretch, r.extra["summary"][:, None]], axis=1)
+    return jnp.take_along_axis(stretch, jnp.clip(segment, 0, stretch.shape[1] - 1), axis=1)

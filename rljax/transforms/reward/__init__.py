@@ -7,6 +7,7 @@ far is positive.
 """
 
 from rljax.transforms.reward.length import (
+    brevity_if_solved,
     budget_triangle,
     cosine_length,
     length_gap,
@@ -25,6 +26,7 @@ from rljax.transforms.reward.length import (
 from rljax.transforms.reward.shaping import (
     add_parts,
     affine,
+    by_domain,
     collective_vote,
     confidence_penalty,
     decoupled,

@@ -73,6 +73,22 @@ def solve_rate_length(r, share: types.Fraction = 0.2, alpha: types.Fraction = 0.
     return trajectories.replaced(r, right * jnp.where(best, short, 1.0))
 
 
+@define.reward(needs=shaping.GROUP)
+def brevity_if_solved(r, limit: types.Positive, weight: types.NonNegative = 1.0):
+    """Add weight max(0, 1 - len / limit) to the rows of groups of which all rows are right; others are unchanged.
+
+    Source: L-GRPO, the second stage of ConciseR (arXiv 2505.21178). That only solved groups are paid for brevity is the
+    paper's; the form of the payment is not in a public source that was read, and this is the plainest.
+
+    Args:
+      limit: tokens of the longest row.
+      weight: what a row of no tokens would be paid.
+    """
+    wrong = jnp.where(_right(r), 0.0, ops.valid_rows(r))
+    spare = jnp.maximum(1.0 - ops.length(r) / limit, 0.0)
+    return r.reward + jnp.where(ops.segment_total(wrong, r.group) > 0, 0.0, weight * spare)
+
+
 @define.reward
 def cosine_length(r, limit: types.Positive, correct: shaping.Pair = (0.5, 1.0), wrong: shaping.Pair = (-1.0, -0.5)):
     """Replace the reward by low + (high - low) (1 + cos(pi len / limit)) / 2, for wrong rows the ends swapped.

@@ -66,6 +66,20 @@ def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.
     return trajectories.replaced(r, jnp.clip((trajectories.uncharged(r) + bias) * scale, -limit, limit))
 
 
+@define.reward(needs=types.Needs(domains=True))
+def by_domain(r, scale: tuple[types.Number, ...]):
+    """Multiply the row's reward by the scale of its domain: rewards of several tasks in one unit.
+
+    Of the mixture of rewards of InternBootCamp and Intern-S1 (arXiv 2508.15763) this is the scale by task; which reward
+    a row gets is its task's. Differs from ``advantage.scale_by_task``, whose scale is the spread of the domain.
+
+    Args:
+      scale: one of each domain, which may be a schedule; rows of a domain without one make the loss nan, and the step
+        is refused.
+    """
+    return trajectories.replaced(r, trajectories.uncharged(r) * trajectories.of_domain(r, scale))
+
+
 @define.reward
 def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseable: types.Number | None = None):
     """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1).
@@ -113,9 +127,17 @@ def _names(weights: tuple[tuple[str, float], ...]) -> list[str]:
 
 
 @define.reward(needs=lambda a: define.reads(*_names(a["parts"])))
-def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),)):
-    """Add weighed parts of the verdict: r + sum_k w_k part_k. ``parts`` is (name, weight) pairs."""
-    return r.reward + sum(w * ops.part(r, k) for k, w in parts)
+def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),), full: types.Cap = float("inf")):
+    """Add weighed parts of the verdict: r + sum_k w_k min(part_k, full).
+
+    A finite ``full`` saturates: a criterion that is met pays no more. Rubicon (arXiv 2508.12790) adds up rubrics with
+    diminishing returns, of which no formula was found in a public source, and with a veto (``require``).
+
+    Args:
+      parts: (name, weight) pairs.
+      full: the value from which a part counts as met; infinity: none does.
+    """
+    return r.reward + sum(w * jnp.minimum(ops.part(r, k), full) for k, w in parts)
 
 
 @define.reward(needs=lambda a: define.reads(a["part"]))
@@ -296,8 +318,7 @@ def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.
     Unfiltered log-probs at sampling. Only "k1" gives the gradient of reverse KL. Source: Ziegler et al.
     (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which is part of the loss and is differentiated.
     """
-    if r.raw_logp is None or r.ref_logp is None:
-        raise ValueError("reward.kl: the rollout has no raw_logp or no ref_logp")
-    cost = -coefficient * ops.kl_estimate(estimator, (r.raw_logp - r.ref_logp) * r.mask) * r.mask
+    d = trajectories.to_reference(r, "reward.kl")
+    cost = -coefficient * ops.kl_estimate(estimator, d * r.mask) * r.mask
     paid = jnp.zeros_like(cost) if r.token_reward is None else r.token_reward
     return r.replace(token_reward=paid + cost, extra={"paid": paid, **r.extra})

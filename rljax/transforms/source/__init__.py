@@ -45,6 +45,7 @@ the row that the first pass had in its place.
 ``store.py``          for authors of pieces: memories of episodes by prompt
 ``prefix.py``         completions that begin with a part of a demonstration
 ``forks.py``          second passes that continue a part of the policy's own completion
+``inserts.py``        second passes that write tokens into the policy's own completion
 ``second.py``         what is sampled again from an edited prompt
 ``edits.py``          for authors of second passes: edited prompts, rows in place of others
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
@@ -54,22 +55,36 @@ the row that the first pass had in its place.
 """
 
 from rljax.transforms.source.budgets import adaptive, inverse_success, knapsack
-from rljax.transforms.source.domains import dump, easiest, gaussian, mixed, ordered, sec, shortfall
+from rljax.transforms.source.domains import alp, dump, easiest, gaussian, mixed, ordered, sec, shortfall
 from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
 from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
 from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import balanced, dynamic, rounds
 from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
-from rljax.transforms.source.histories import band, lim, regret, retire
+from rljax.transforms.source.histories import band, lim, prioritized, regret, retire, weak
+from rljax.transforms.source.inserts import intervene, probed, rethink
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
+from rljax.transforms.source.orders import adcl, ladder, ranked
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
-from rljax.transforms.source.second import explained, ghpo, guide, refine, reflect, scaffold, templates
+from rljax.transforms.source.second import (
+    explained,
+    ghpo,
+    guide,
+    hinted,
+    refine,
+    reflect,
+    scaffold,
+    self_judged,
+    templates,
+)
 from rljax.transforms.source.segments import partial
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
 __all__ = [
     "adaptive",
+    "adcl",
+    "alp",
     "anytime",
     "arpo",
     "backward",
@@ -94,8 +109,11 @@ __all__ = [
     "guided",
     "guided_if",
     "hard_replay",
+    "hinted",
+    "intervene",
     "inverse_success",
     "knapsack",
+    "ladder",
     "learnability",
     "lim",
     "mixed",
@@ -107,11 +125,15 @@ __all__ = [
     "prefixed",
     "prefixed_between",
     "prefixed_binomial",
+    "prioritized",
+    "probed",
+    "ranked",
     "recompose",
     "refine",
     "reflect",
     "regret",
     "replay",
+    "rethink",
     "retire",
     "retry_from_middle",
     "rlep",
@@ -119,10 +141,12 @@ __all__ = [
     "scaffold",
     "sec",
     "selective_replay",
+    "self_judged",
     "shortfall",
     "stored",
     "task",
     "templates",
     "unsolved",
     "vade",
+    "weak",
 ]

@@ -212,6 +212,45 @@ def shortfall(
     return _source("shortfall", candidates, log_weight, lambda d: jnp.zeros((d,)), update)
 
 
+@define.source
+def alp(learning_rate: types.Fraction = 0.5, random: types.Fraction = 0.2, candidates: candidates_lib.Number = 0):
+    """Draw domains by absolute learning progress: how much the mean reward of a domain changes, up or down.
+
+    p_d = random / D + (1 - random) L_d / sum L, with L_d <- learning_rate |m_d - m'_d| + (1 - learning_rate) L_d where
+    the step had rows of domain d, m_d their mean reward and m'_d that of the domain's last visit. L is 0 at first; D
+    domains are equally likely while all are 0. Source: ALP-GMM (arXiv 1910.07224), with a random share of 0.2; there
+    the progress of an episode is measured against its nearest neighbour in a space of continuous parameters, and a
+    Gaussian mixture is fitted to the last episodes. Domains, that is buckets of difficulty, stand in its place here,
+    and a moving average in that of the window.
+
+    Args:
+      learning_rate: weight of the step in the moving average.
+      random: share of the prompts whose domain is uniform, so that progress is noticed anywhere.
+      candidates: prompts that are drawn from; 0: all.
+    """
+
+    def init(domains: int) -> types.Tree:
+        zero = jnp.zeros((domains,))
+        return {"reward": zero, "progress": zero, "known": zero}
+
+    def log_weight(of: types.Tree, prompts: ByDomain) -> Array:
+        there = (prompts.count > 0) * 1.0
+        progress, uniform = there * of["progress"], there / jnp.sum(there)
+        total = jnp.sum(progress)
+        share = jnp.where(total > 0, progress / jnp.where(total > 0, total, 1.0), uniform)
+        return jnp.log(random * uniform + (1.0 - random) * share)
+
+    def update(rollout: types.Rollout, of: types.Tree) -> types.Tree:
+        seen = groups.tally(rollout)
+        now = jax.ops.segment_sum(seen.count, seen.domain, of["known"].size) > 0
+        reward = averaged(of["reward"], seen, seen.reward, 1.0)
+        moved = learning_rate * jnp.abs(reward - of["reward"]) + (1.0 - learning_rate) * of["progress"]
+        progress = jnp.where(now & (of["known"] > 0), moved, of["progress"])
+        return {"reward": reward, "progress": progress, "known": jnp.maximum(of["known"], now)}
+
+    return _source("alp", candidates, log_weight, init, update)
+
+
 # --- fixed weights, and weights that move over the order of difficulty ----------------------------
 
 
@@ -265,7 +304,7 @@ def gaussian(centre: types.Fraction, width: types.Positive = 0.25, candidates: c
 
     Source: the Gaussian scheduler of E2H Reasoner (arXiv 2506.06632), whose centre is (step / steps)^beta; the draw of
     GAIN-RL (2506.02281), whose centre follows the accuracy, ``centre=adaptive_difficulty()``. There each prompt has a
-    rank; here prompts of a domain are equally likely.
+    rank, as in ``orders.ranked``; here prompts of a domain are equally likely.
 
     Args:
       centre: place of the most likely domain in the order, 0 the first, 1 the last. Usually a schedule.

@@ -32,18 +32,31 @@ class Seen(NamedTuple):
     wins: Array  # [N] float32, rows that succeed
     reward: Array  # [N] float32, mean total reward; 0 if the prompt was not drawn
     best: Array  # [N] float32, largest total reward; 0 if the prompt was not drawn
+    advantage: Array  # [N] float32, mean |reward - mean of the group|; 0 if the prompt was not drawn
 
 
 def seen(index: Array, rollout: types.Rollout) -> Seen:
     """Return what the rows of a step say of candidates ``index`` ``[N]``; other prompts are not counted."""
     tally, zero = groups.tally(rollout), jnp.zeros(index.shape)
-    count, wins, reward = (
-        candidates_lib.add(zero, index, tally.index, x) for x in (tally.count, tally.wins, tally.count * tally.reward)
+    advantage = tally.advantage * tally.spread
+    count, wins, reward, advantage = (
+        candidates_lib.add(zero, index, tally.index, x)
+        for x in (tally.count, tally.wins, tally.count * tally.reward, tally.count * advantage)
     )
     place, there = candidates_lib.slot(index, tally.index)
     place = jnp.where(there & (tally.count > 0), place, index.size)
     best = jnp.full(index.shape, -jnp.inf).at[place].max(tally.best, mode="drop")
-    return Seen(count, wins, reward / jnp.maximum(count, 1.0), jnp.where(count > 0, best, 0.0))
+    some = jnp.maximum(count, 1.0)
+    return Seen(count, wins, reward / some, jnp.where(count > 0, best, 0.0), advantage / some)
+
+
+def enough(index: Array, size: int, count: int) -> None:
+    """Raise ValueError if there are fewer candidates ``index`` than the ``size`` different prompts of a step."""
+    if index.size < size:
+        raise ValueError(
+            f"candidates={count}: a step draws {size} different prompts, and there are {index.size}; set "
+            f"candidates to {size} or more, or draw fewer prompts a step."
+        )
 
 
 def draw(
@@ -77,11 +90,7 @@ def draw(
 
     def choose(pooled: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
         index, size = pooled["candidate"], offered.size
-        if index.size < size:
-            raise ValueError(
-                f"candidates={count}: a step draws {size} different prompts, and there are {index.size}; set "
-                f"candidates to {size} or more, or draw fewer prompts a step."
-            )
+        enough(index, size, count)
         order_key, score_key = jax.random.split(key)
         order = jax.random.permutation(order_key, index.size)
         shuffled = offered if index.size == problems.size else order  # all are candidates: places are indices

@@ -1,5 +1,7 @@
 """For authors of second passes: edited prompts as arrays, and rows of the second pass in place of the first one's."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
@@ -8,6 +10,7 @@ from rljax.transforms import ops
 from rljax.transforms.source import groups
 
 Array = types.Array
+Share = Annotated[float, types.Range(0, 1, open_low=True)]
 Part = tuple[Array, Array]  # token [n, K] or [K], and mask of the same shape
 
 
@@ -46,12 +49,9 @@ def solution(solutions: types.Action, row: Array, share: Array | float) -> Part:
 
 def completion(rollout: types.Rollout, row: Array) -> Part:
     """Return the completions of rows ``[n]``, ``[n, T]``; those that ended by a token are shown without it."""
-    assert rollout.action is not None and rollout.action.length is not None
-    length = rollout.action.length[row]
-    if rollout.finish is not None:
-        length = length - (rollout.finish[row] == types.Finish.STOP)
+    assert rollout.action is not None
     token = rollout.action.token[row]
-    return token, (jnp.arange(token.shape[1])[None, :] < length[:, None]).astype(jnp.float32)
+    return token, (jnp.arange(token.shape[1])[None, :] < written(rollout)[row, None]).astype(jnp.float32)
 
 
 def only(where: Array, part: Part) -> Part:
@@ -117,23 +117,41 @@ def right(second: types.Rollout) -> Array:
     return (second.reward > 0) & (second.mask.sum(axis=1) > 0) & (ops.valid_rows(second) > 0)
 
 
-def first_solved(second: types.Rollout, edit: types.Edit, levels: int) -> Array:
+def first_solved(first: types.Rollout, second: types.Rollout, edit: types.Edit, levels: int) -> Array:
     """Return the rows of the first of a group's levels that has a right row, ``[M]`` bool.
 
     Sampling all levels at once and keeping the first that succeeds has the same distribution as sampling one after the
-    other until one succeeds.
+    other until one succeeds. Of an edit with more rows than its group, as many count as the group has.
 
     Args:
+      first: B rows, groups adjacent.
       second: M rows, those of an edit adjacent.
       edit: its prompts; ``levels`` adjacent ones are of one group, the last ones possibly fewer.
       levels: how many.
     """
     count = edit.row.size
     every = second.reward.size // count
-    solved = jnp.any(right(second).reshape(count, every), axis=1) & edit.used
+    fits = jnp.arange(every)[None, :] < groups.size(first)[edit.row, None]
+    solved = jnp.any(right(second).reshape(count, every) & fits, axis=1) & edit.used
     solved = jnp.pad(solved, (0, -count % levels)).reshape(-1, levels)
     chosen = solved & (jnp.cumsum(solved, axis=1) == 1)
     return jnp.repeat(chosen.reshape(-1)[:count], every)
+
+
+def alone(rows: types.Rollout, first: types.Rollout) -> types.Rollout:
+    """Return merged rows without those of the first pass in groups that have some of the second.
+
+    They are left over in groups that are larger than the second pass, of sources with unequal samples. They count for
+    nothing; statistics of the first pass keep them.
+    """
+    again, number = groups.again(rows), groups.place(first)
+    some = jax.ops.segment_max(again.astype(jnp.int32), number, number.size)[number] > 0
+    left = some & ~again
+    return rows.replace(
+        mask=jnp.where(left[:, None], 0.0, rows.mask),
+        valid=jnp.where(left, 0.0, ops.valid_rows(rows)),
+        extra={**rows.extra, "pass": some * 1.0},
+    )
 
 
 def put(
@@ -165,3 +183,59 @@ def put(
     source = jnp.full((rows,), -1, jnp.int32).at[target].set(jnp.arange(of.size, dtype=jnp.int32), mode="drop")
     new = groups.take(second, jnp.maximum(source, 0))
     return groups.put(source >= 0, new.replace(group=first.group, episode=first.episode), first)
+
+
+# --- tokens within completions ----------------------------------------------------------------------
+
+
+def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array) -> types.Rollout:
+    """Return rows of a second pass with their first tokens as the policy wrote them in the first one.
+
+    Args:
+      first: B rows.
+      second: M rows, whose heads begin with tokens of rows of the first pass under the same prompt.
+      row: ``[M]`` int32, these rows.
+      kept: ``[M]`` int32, how many tokens.
+
+    Returns:
+      M rows; before ``kept`` there is no head, and the mask and what the sampler reported are those of the first pass.
+    """
+    mine = jnp.arange(first.mask.shape[1])[None, :] < kept[:, None]
+
+    def pick(old: Array | None, new: Array | None) -> Array | None:
+        if old is None or new is None:
+            return new
+        return jnp.where(mine.reshape(mine.shape + (1,) * (new.ndim - 2)), old[row], new)
+
+    names = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "version")
+    fields = {name: pick(getattr(first, name), getattr(second, name)) for name in names}
+    assert first.action is not None and second.action is not None
+    action = second.action.replace(kept=pick(first.action.kept, second.action.kept))
+    head = jnp.where(mine, 0.0, second.extra["head"])
+    return second.replace(action=action, extra={**second.extra, "head": head}, **fields)
+
+
+def written(rollout: types.Rollout) -> Array:
+    """Return the number of tokens of each completion, without the one that ends it, ``[B]`` int32."""
+    assert rollout.action is not None and rollout.action.length is not None
+    if rollout.finish is None:
+        return rollout.action.length
+    return rollout.action.length - (rollout.finish == types.Finish.STOP)
+
+
+def inserted(rollout: types.Rollout, row: Array, at: Array, words: Part) -> types.Action:
+    """Return the first tokens of completions of rows ``[n]``, and words behind them, as heads ``[n, T]``.
+
+    Args:
+      rollout: B rows.
+      row: ``[n]`` int32.
+      at: ``[n]`` int32, the tokens that are kept.
+      words: token and mask ``[n, K]``, padding on the right.
+    """
+    assert rollout.action is not None
+    token, (word, mask) = rollout.action.token[row], words
+    column = jnp.arange(token.shape[1])[None, :] - at[:, None]
+    count = jnp.sum(mask > 0, axis=1, dtype=jnp.int32)
+    new = jnp.take_along_axis(word, jnp.clip(column, 0, word.shape[1] - 1), axis=1)
+    here = (column >= 0) & (column < count[:, None])
+    return types.Action(token=jnp.where(here, new, token), length=at + count)

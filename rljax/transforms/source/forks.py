@@ -96,34 +96,45 @@ def branched(low: types.Fraction = 0.25, high: types.Fraction = 0.75, prompts: t
 
     def edit(pool, problems, rollout, solutions, count, key):
         del pool, problems, solutions
-        flat = groups.starts(rollout) & (groups.spread_of(rollout) <= 1e-6)
+        drawn = jax.ops.segment_max(ops.valid_rows(rollout), groups.place(rollout), rollout.group.size) > 0
+        flat = groups.starts(rollout) & (groups.spread_of(rollout) <= 1e-6) & drawn[groups.place(rollout)]
         begin = jnp.argsort(~flat, stable=True)[:count].astype(jnp.int32)
-        drawn = jnp.floor(_uniform(jax.random.fold_in(key, 1), count) * groups.size(rollout)[begin])
-        row = begin + drawn.astype(jnp.int32)
+        sample = jnp.floor(_uniform(jax.random.fold_in(key, 1), count) * groups.size(rollout)[begin])
+        row = begin + sample.astype(jnp.int32)
         share = low + (high - low) * _uniform(key, count)
         return _continued(rollout, row, flat[begin] & (_length(rollout)[row] > 1), _kept(rollout, row, share))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        return groups.replaced(first, second, edit, (edit.row - groups.sample(first)[edit.row])[:, None])
+        start = edit.row - groups.sample(first)[edit.row]
+        return edits.alone(groups.replaced(first, second, edit, start[:, None]), first)
 
     return types.Source(again=types.Again(edit=edit, merge=merge, share=prompts))
 
 
 @define.source
-def anytime(cuts: types.Count = 4, summaries: types.Count = 4, room: types.Count = 32, text: str = ""):
+def anytime(
+    cuts: types.Count = 4,
+    summaries: types.Count = 4,
+    room: types.Count = 32,
+    text: str = "",
+    train_summary: bool = False,
+):
     """Cut every thought at token budgets and force summaries, whose rewards credit the segments before them.
 
     With T completion tokens, budget j of 1 .. cuts is b_j = j (T - room) / cuts. A row longer than b_j gets ``text``
     behind its first b_j tokens and ``summaries`` endings; r_j is their mean reward, and a shorter row's own reward.
     Writes extra["cut_reward"] ``[B, cuts]`` and extra["segment"] ``[B, T]``, the budgets spent before a token, for
     ``advantage.budget_relative``; the reward of a row becomes the mean of r_j; tokens behind b_cuts are not trained.
-    AnytimeReasoner (arXiv 2505.13438) with equal weights of the budgets; it trains the summaries too, not done here.
+    With ``train_summary`` the first ending of the last budget stands there instead, in segment ``cuts``, and
+    extra["summary"] ``[B]`` is its reward less the mean r_cuts. Source: AnytimeReasoner (arXiv 2505.13438), which
+    trains the endings of all budgets; with its last-only weights of the budgets that is the same term.
 
     Args:
       cuts: token budgets.
       summaries: endings of each.
       room: the tokens kept for text and ending.
       text: what is written behind a cut thought.
+      train_summary: whether an ending of the last budget is trained.
 
     Raises:
       ValueError: there is no room for the budgets or for the text.
@@ -161,14 +172,24 @@ def anytime(cuts: types.Count = 4, summaries: types.Count = 4, room: types.Count
         segment = jnp.sum(jnp.arange(width)[:, None] >= spent[None, :], axis=1)
         trained = ~cut[:, -1:] | (segment < cuts)[None, :]
         number = jnp.broadcast_to(jnp.minimum(segment, cuts - 1), (rows, width)).astype(jnp.int32)
-        return first.replace(
-            reward=jnp.mean(reward, axis=1),
-            mask=first.mask * trained,
-            extra={**first.extra, "cut_reward": reward, "segment": number},
-        )
+        out = first.replace(mask=first.mask * trained, reward=jnp.mean(reward, axis=1))
+        written = {"cut_reward": reward, "segment": number}
+        if train_summary:
+            last = ((jnp.arange(rows) * cuts + cuts - 1) * summaries).astype(jnp.int32)
+            ending = groups.take(second, last)
+            whole = edits.joined(first, ending, jnp.arange(rows), jnp.broadcast_to(spent[-1], (rows,)))
+            kept = cut[:, -1] & valid[:, -1, 0].astype(bool)
+            judged = {name: getattr(out, name) for name in ("reward", "valid", "outcome", "parts", "episode", "turn")}
+            whole = whole.replace(**judged, extra={**whole.extra, "pass": out.extra["pass"]})
+            out = groups.put(kept, whole, out)
+            number = jnp.where(kept[:, None], segment[None, :], number).astype(jnp.int32)
+            gain = jnp.where(kept, ending.reward - mean[:, -1], 0.0)
+            written = {"cut_reward": reward, "segment": number, "summary": gain}
+        return out.replace(extra={**out.extra, **written})
 
     again = types.Again(edit=edit, merge=merge, share=float(cuts), by="row", samples=summaries)
-    return types.Source(again=again, supplies=frozenset({"cut_reward", "segment"}))
+    supplies = {"cut_reward", "segment"} | ({"summary"} if train_summary else set())
+    return types.Source(again=again, supplies=frozenset(supplies))
 
 
 @define.source

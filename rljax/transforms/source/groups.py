@@ -61,14 +61,15 @@ def replaced(first: types.Rollout, second: types.Rollout, edit: types.Edit, star
       second: n * samples rows, those of an edit adjacent.
       edit: n edits; rows of those not used change nothing.
       start: ``[n, 1]`` or ``[n, samples]`` int32, the first of the places of an edit's rows, or each place; places
-        of B and above are left out.
+        outside of the edit's group are left out.
 
     Returns:
       B rows, each in the episode that its place had.
     """
-    samples, rows = second.group.size // edit.row.size, first.group.size
+    samples, rows, number = second.group.size // edit.row.size, first.group.size, place(first)
     target = start if start.shape[1] == samples else start + jnp.arange(samples, dtype=jnp.int32)[None, :]
-    target = jnp.where(edit.used[:, None], target, rows).reshape(-1)
+    inside = (target < rows) & (number[jnp.minimum(target, rows - 1)] == number[edit.row][:, None])
+    target = jnp.where(edit.used[:, None] & inside, target, rows).reshape(-1)
     merged = jax.tree.map(lambda old, new: old.at[target].set(new, mode="drop"), first, second)
     return merged.replace(episode=first.episode)
 

@@ -173,7 +173,7 @@ def bread(
         return edits.prompts(rollout, row, used).replace(head=heads)
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        return groups.replaced(first, second, edit, edit.row[:, None])
+        return edits.alone(groups.replaced(first, second, edit, edit.row[:, None]), first)
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         del count, key

@@ -5,16 +5,15 @@ nothing. The second pass has a fixed size: places that are not needed are decode
 """
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import types
 from rljax.transforms import define, ops
 from rljax.transforms.source import edits, groups
-
-Share = Annotated[float, types.Range(0, 1, open_low=True)]
 
 
 def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> types.Again:
@@ -31,7 +30,8 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
         return edits.prompts(rollout, row, used, edits.text(problems, text), edits.solution(solutions, row, shown))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
-        return edits.put(first, second, edit, edits.first_solved(second, edit, levels))
+        kept = edits.first_solved(first, second, edit, levels)
+        return edits.alone(edits.put(first, second, edit, kept), first)
 
     def longer(problems: types.Problems, prompt: int, completion: int) -> int:
         del prompt
@@ -41,7 +41,7 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
 
 
 @define.source
-def ghpo(share: Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.75), text: str = ""):
+def ghpo(share: edits.Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.75), text: str = ""):
     """Sample groups without a success again, with the first part of the solution in the prompt, and train them so.
 
     The smallest of the shares ``hints`` whose group has a success replaces the group; without one it stays. Source:
@@ -52,7 +52,7 @@ def ghpo(share: Share = 0.5, hints: tuple[types.Fraction, ...] = (0.25, 0.5, 0.7
 
 
 @define.source
-def guide(share: Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
+def guide(share: edits.Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
     """Sample groups without a success again with a hint, and train what succeeds under the prompt without it.
 
     The hint is ``text`` and the first part ``hint`` of the solution. Rows have ``on_policy`` 0 and behaviour log-probs
@@ -64,7 +64,7 @@ def guide(share: Share = 0.5, hint: types.Fraction = 0.5, text: str = ""):
 
 @define.source
 def refine(
-    share: Share = 1.0, refined: types.Count = 1, right: str = "", wrong: str = "", solution: types.Fraction = 0
+    share: edits.Share = 1.0, refined: types.Count = 1, right: str = "", wrong: str = "", solution: types.Fraction = 0
 ):
     """Sample rows again after their own completion and a verdict on it; refinements join the group.
 
@@ -101,7 +101,7 @@ def refine(
 
 
 @define.source
-def reflect(share: Share = 0.5, decompose: str = "", reflect: str = ""):
+def reflect(share: edits.Share = 0.5, decompose: str = "", reflect: str = ""):
     """Sample groups without a success again under two templates; what succeeds joins them under the plain prompt.
 
     First the prompt and the text ``decompose``; where that fails, the prompt, a wrong completion of the first pass and
@@ -121,7 +121,7 @@ def reflect(share: Share = 0.5, decompose: str = "", reflect: str = ""):
         return edits.prompts(rollout, row, used, edits.only(~late, first), wrong, edits.only(late, second))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
-        return edits.put(first, second, edit, edits.first_solved(second, edit, 2) & edits.right(second))
+        return edits.put(first, second, edit, edits.first_solved(first, second, edit, 2) & edits.right(second))
 
     def longer(problems: types.Problems, prompt: int, completion: int) -> int:
         del prompt
@@ -132,7 +132,7 @@ def reflect(share: Share = 0.5, decompose: str = "", reflect: str = ""):
 
 
 @define.source
-def explained(share: Share = 1.0, explanations: types.Count = 1, text: str = ""):
+def explained(share: edits.Share = 1.0, explanations: types.Count = 1, text: str = ""):
     """Sample explanations with the solution in the prompt, and train those that succeed without it.
 
     Each of ``share`` of the prompts gets ``explanations`` rows, sampled after the solution and ``text``. Those that the
@@ -144,8 +144,7 @@ def explained(share: Share = 1.0, explanations: types.Count = 1, text: str = "")
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
     ):
         del pool, key
-        every = jnp.arange(rollout.group.size) <= groups.place(rollout)[-1]
-        row, used = edits.places(rollout, every, count)
+        row, used = edits.places(rollout, groups.tally(rollout).count > 0, count)
         return edits.prompts(rollout, row, used, edits.solution(solutions, row, 1.0), edits.text(problems, text))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
@@ -159,7 +158,16 @@ def explained(share: Share = 1.0, explanations: types.Count = 1, text: str = "")
     return types.Source(solutions=True, off_policy=True, again=again)
 
 
-def _of_rows(part: Any, longer: Any, share: float = 1.0) -> types.Again:
+def _in_place(edit: Any, longer: Any) -> types.Again:
+    """Sample rows again in their places; ``edit`` edits each row."""
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        return groups.replaced(first, second, edit, edit.row[:, None])
+
+    return types.Again(edit=edit, merge=merge, by="row", samples=1, longer=longer)
+
+
+def _of_rows(part: Any, longer: Any) -> types.Again:
     """Sample every row again that ``part(pool, problems, rollout, solutions, sample, of)`` gives something to read.
 
     ``sample`` is the row's number in its group, ``of`` the size of the group, ``[B]`` both.
@@ -172,10 +180,7 @@ def _of_rows(part: Any, longer: Any, share: float = 1.0) -> types.Again:
         used = jnp.asarray(sum(jnp.sum(mask, axis=-1) for _, mask in parts)) > 0
         return edits.prompts(rollout, row, used, *parts)
 
-    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
-        return groups.replaced(first, second, edit, edit.row[:, None])
-
-    return types.Again(edit=edit, merge=merge, share=share, by="row", samples=1, longer=longer)
+    return _in_place(edit, longer)
 
 
 @define.source
@@ -206,6 +211,86 @@ def scaffold(steps: types.Count, start: types.Fraction = 0.2, steepness: types.P
         return {"step": pool["step"] + 1}
 
     return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, longer))
+
+
+@define.source
+def hinted(share: types.Fraction = 0.5, chance: types.Fraction = 1.0, text: str = ""):
+    """Write ``text`` and the first ``share`` of the solution into the prompt, and train the rows under it.
+
+    QuestA (arXiv 2507.13266): half of the solution in the prompt, then a quarter, in two phases. With a falling
+    schedule for ``share`` or ``chance`` the help is withdrawn. Differs from ``prefixed``, which begins the completion.
+    Helped rows are sampled twice, and the first sample is dropped; statistics are of that one, without help.
+
+    Args:
+      share: of the solution; a number or a schedule.
+      chance: probability that a prompt is helped; its rows all are, or none.
+      text: what stands before the solution.
+    """
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool
+        row = jnp.arange(count, dtype=jnp.int32)
+        keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(rollout.group[row])
+        helped = jax.vmap(lambda k: jax.random.bernoulli(k, chance))(keys) & (ops.valid_rows(rollout)[row] > 0)
+        shown = edits.solution(solutions, row, share)
+        used = helped & (jnp.any(shown[1] > 0, axis=1) | bool(problems.encode(text)))
+        return edits.prompts(rollout, row, used, edits.text(problems, text), shown)
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return edits.longest(problems, text) + completion - 1
+
+    return types.Source(solutions=True, again=_in_place(edit, longer))
+
+
+@define.source
+def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count = 1):
+    """Pay each row by what the policy says of it under another prompt, in place of the verifier's reward.
+
+    The policy reads the prompt, the completion and ``text``; a sample that is verdicts[i] of n and nothing else gives
+    i / (n - 1), any other 0, and the mean of ``samples`` is the reward. The samples are not trained. Source: SSR-Zero
+    (arXiv 2505.16637), whose score from 0 to 100 stands at the end of an analysis. The accuracy stays the verifier's,
+    which reads the judgements too, to no effect.
+
+    Args:
+      verdicts: from the worst to the best.
+      text: what stands behind the completion.
+      samples: judgements of each row.
+
+    Raises:
+      ValueError: there are fewer than two verdicts.
+    """
+    if len(verdicts) < 2:
+        raise ValueError(f"self_judged: verdicts={verdicts}; expected at least two, from the worst to the best")
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, solutions, key
+        row = jnp.arange(count, dtype=jnp.int32)
+        used, behind = ops.valid_rows(rollout)[row] > 0, edits.text(problems, text)
+        asked = edits.prompts(rollout, row, used, edits.completion(rollout, row), behind)
+        allowed = np.full((len(verdicts), rollout.mask.shape[1]), -1, np.int32)  # -1 is no token
+        for i, words in enumerate(map(problems.encode, verdicts)):
+            allowed[i, : len(words)] = words[: allowed.shape[1]]
+        state = jnp.broadcast_to(jnp.asarray(allowed), (count, *allowed.shape))  # what ``merge`` compares with
+        blank = jnp.zeros((count, allowed.shape[1]), jnp.int32)
+        return asked.replace(head=types.Action(blank, length=jnp.zeros((count,), jnp.int32), state=state))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
+        assert edit.head is not None
+        token, mask = edits.completion(second, jnp.arange(second.reward.size))
+        said = jnp.where(mask > 0, token, -1).reshape(edit.row.size, samples, -1)
+        same = jnp.all(said[:, :, None] == jnp.asarray(edit.head.state)[:, None], axis=3)  # [n, samples, verdicts]
+        worth = jnp.linspace(0.0, 1.0, len(verdicts))[None, None]
+        given = jnp.mean(jnp.max(same * worth, axis=2), axis=1)
+        place = jnp.where(edit.used, edit.row, first.reward.size)
+        return first.replace(reward=first.reward.at[place].set(given, mode="drop"))
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del prompt
+        return completion + edits.longest(problems, text)
+
+    again = types.Again(edit=edit, merge=merge, by="row", samples=samples, longer=longer)
+    return types.Source(again=again)
 
 
 @define.source

@@ -28,6 +28,7 @@ from rljax.transforms.surrogate.token import (
     clip,
     clipped_importance,
     divergence_mask,
+    entropy_clip,
     gamma_weight,
     implicit_negative,
     likelihood,

@@ -79,16 +79,45 @@ def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegat
     return 2.0 * jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
 
 
-@define.surrogate(needs=PAIR | types.Needs(reference=True))
-def reward_difference(loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None):
+def _difference_needs(a) -> types.Needs:
+    return PAIR | types.Needs(reference=True, proximal=a["proximal"] is not None)
+
+
+@define.surrogate(needs=_difference_needs)
+@idle.until("steps", proximal=idle.ABOVE_0)
+def reward_difference(
+    loss,
+    r,
+    s,
+    beta: types.Positive = 0.1,
+    limit: types.Positive | None = None,
+    proximal: types.Positive | None = None,
+):
     """Regress the difference of log-ratios onto that of rewards: (r_w - r_l - beta (Delta_w - Delta_l))^2.
 
-    Delta = sum_t log(pi / ref), clamped to [-limit, limit] if ``limit`` is set. Source: PRDP (arXiv 2402.08714, eq. 7).
+    Delta = sum_t log(pi / ref), clamped to [-limit, limit] if ``limit`` is set. With ``proximal`` the loss is the
+    larger of this one and of one in which log pi of each token is clamped to within ``proximal`` of that at the start
+    of the update; where that is the larger, tokens beyond the bound have no gradient. Source: PRDP (arXiv 2402.08714,
+    eq. 7), whose steps are those of denoising; its proximal form is taken from summaries of the paper, without a bound.
+
+    Args:
+      beta: scale of the log-ratios.
+      limit: bound of |Delta|, nats a row; None: no bound.
+      proximal: bound of |log(pi / proximal)|, nats a token; None: the plain loss.
     """
-    delta = ops.row_sum(row.to_reference(r, s), r.mask)
-    delta = delta if limit is None else jnp.clip(delta, -limit, limit)
-    margin = ops.extra(r, "margin")[:, None]
-    return (margin - beta * _margin(delta, r)) ** 2 * jnp.ones_like(r.mask)
+    margin, ratio = ops.extra(r, "margin")[:, None], row.to_reference(r, s)
+
+    def squared(per_token):
+        delta = ops.row_sum(per_token, r.mask)
+        delta = delta if limit is None else jnp.clip(delta, -limit, limit)
+        return (margin - beta * _margin(delta, r)) ** 2
+
+    value = squared(ratio)
+    if proximal is not None:
+        moved = ops.live_logp(r, s) - jnp.where(r.mask > 0, ops.proximal_logp(r, s), 0.0)
+        near = jax.lax.stop_gradient(ratio - moved + jnp.clip(moved, -proximal, proximal))
+        value = jnp.maximum(value, squared(jnp.where(jnp.abs(moved) > proximal, near, ratio)))
+    return value * jnp.ones_like(r.mask)
 
 
 @define.surrogate(needs=PAIR)

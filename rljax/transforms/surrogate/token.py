@@ -49,10 +49,44 @@ def clip(loss, r, s, low: types.NonNegative = 0.2, high: types.Limit = 0.2, dual
       dual: bound of the loss of negative advantages, in units of -A; None: no bound.
     """
     a, rho = advantage(r), jnp.exp(log_ratio(loss))
-    value = jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
+    value, outside = _clipped(a, rho, low, high)
     if dual is not None:
         value = jnp.where(a < 0, jnp.minimum(value, -dual * a), value)
-    outside = jnp.where(a >= 0, rho > 1.0 + high, rho < 1.0 - low)
+    return value, {"clipped": outside.astype(value.dtype)}
+
+
+def _clipped(a, rho, low, high):
+    """Return PPO's clipped loss, and where it has no gradient."""
+    value = jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
+    return value, jnp.where(a >= 0, rho > 1.0 + high, rho < 1.0 - low)
+
+
+@define.surrogate
+@idle.until("ratio", low=idle.ABOVE_0, high=idle.ABOVE_0, widest=idle.ABOVE_0, scale=None)
+def entropy_clip(
+    loss,
+    r,
+    s,
+    low: types.NonNegative = 0.2,
+    high: types.NonNegative = 0.2,
+    widest: types.NonNegative = 0.4,
+    scale: types.Positive = 1.0,
+):
+    """Clip as ``clip`` does, with an upper bound that is wider for rows of high entropy: 1 + e, e in [high, widest].
+
+    e = high + (widest - high) min(H / scale, 1), H the row's mean entropy at sampling. ``widest`` = ``high`` is
+    ``clip``. Source: the entropy-aware adaptive upper clip of EAG-RL (arXiv 2508.13579), which averages over the tokens
+    of features that an expert names. Its map from entropy to [0.2, 0.4] is not published; this one is linear.
+
+    Args:
+      low: distance of the lower bound from 1.
+      high: distance of the upper bound from 1 at entropy 0.
+      widest: the same at a mean entropy of ``scale`` or more.
+      scale: nats a token.
+    """
+    entropy = ops.given(r.entropy, "surrogate.entropy_clip: the rollout has no entropy")
+    share = jnp.minimum(ops.row_mean(entropy, r.mask) / scale, 1.0)
+    value, outside = _clipped(advantage(r), jnp.exp(log_ratio(loss)), low, high + (widest - high) * share)
     return value, {"clipped": outside.astype(value.dtype)}
 
 
