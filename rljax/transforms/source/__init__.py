@@ -65,12 +65,13 @@ from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.plain import demonstrations, guided, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.second import explained, ghpo, guide, refine, reflect, scaffold, templates
-from rljax.transforms.source.segments import partial
+from rljax.transforms.source.segments import april, partial, windowed
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
 __all__ = [
     "adaptive",
     "anytime",
+    "april",
     "arpo",
     "backward",
     "balanced",
@@ -125,4 +126,5 @@ __all__ = [
     "templates",
     "unsolved",
     "vade",
+    "windowed",
 ]
