@@ -54,7 +54,8 @@ class Groups:
         count, each = self.length.shape
         rest = "" if self.behaviour_logp is not None else ", without behaviour log-probs"
         rows_of = f"{count * each:,} rows in {count:,} groups of {each}"
-        return f"{self.file}: {rows_of}{rest}; {self.size / 1e6:.1f} MB on the host"
+        size = f"{self.size / 1e6:,.1f} MB" if self.size >= 1e6 else f"{self.size / 1e3:,.1f} kB"
+        return f"{self.file}: {rows_of}{rest}; {size} on the host"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,10 +99,12 @@ def windowed(segment: types.Count = 64):
         going, ended = _going(rollout)
         waited = kept & ~_going(before)[0]
         used = jnp.where(kept[:, None], before.mask, 0.0)
+        finish = ops.given(rollout.finish, "source.windowed: the rows have no finish reason")
+        outcome = ops.given(rollout.outcome, "source.windowed: the rows have no outcome")
         chosen = rollout.replace(
             reward=jnp.where(going, 0.0, rollout.reward),
-            outcome=None if rollout.outcome is None else jnp.where(going, int(types.Outcome.UNJUDGED), rollout.outcome),
-            finish=jnp.where(going, int(types.Finish.LENGTH), rollout.finish),
+            outcome=jnp.where(going, int(types.Outcome.UNJUDGED), outcome),
+            finish=jnp.where(going, int(types.Finish.LENGTH), finish),
             valid=jnp.where(waited, 0.0, ops.valid_rows(rollout)),
             extra={**rollout.extra, "used": used},
         )
