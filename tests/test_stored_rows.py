@@ -16,6 +16,7 @@ from rljax.algorithms import interpreter
 from rljax.config import resolve
 from rljax.data import stored_groups, tokenizers
 from rljax.run import loop, programs, stored_rows
+from rljax.run.reports import records
 from rljax.training import phases, rollouts, stored
 from rljax.transforms import source
 from rljax.transforms.source import chain
@@ -76,6 +77,29 @@ def test_demonstrations_and_token_ids(tmp_path):
     assert groups.reward.tolist() == [[1.0], [1.0]]
 
 
+def test_the_rows_that_a_run_logs_are_read_token_by_token(tmp_path):
+    """Some of their tokens have no text, as those of untrained policies do; rows may be cut before a stop token."""
+    program = tiny.program("grpo(kl=0.0)")
+    setup, tokenizer, size = program.setups[-1], program.tokenizer, program.tokenizer.vocabulary
+    draw, T = np.random.default_rng(0), program.tasks[-1].completion_length
+    length = draw.integers(1, T + 1, 8)
+    rows = types.Rollout(
+        mask=(np.arange(T) < length[:, None]) * 1.0,
+        reward=np.arange(8) / 8,
+        group=np.repeat([0, 1], 4),
+        index=np.repeat([5, 3], 4),
+        action=types.Action(token=draw.integers(0, size, (8, T))),
+    )
+    logged = records.rollouts(program, setup, 1, rows)
+    shapes = {"prompt_length": program.tasks[-1].prompt_length, "completion_length": T}
+    groups = stored_groups.Reader("rows", tokenizer, **shapes, samples=4).read(write(tmp_path / "r.jsonl", logged))
+    np.testing.assert_array_equal(groups.length.reshape(-1), length)
+    np.testing.assert_array_equal(groups.token.reshape(8, T) * rows.mask, rows.action.token * rows.mask)
+    np.testing.assert_array_equal(groups.reward.reshape(-1), rows.reward)
+    texts = [tokenizer.decode(p.tolist()) for p in groups.prompt]
+    assert texts == [setup.task.text(i, "train") for i in (5, 3)]
+
+
 def test_long_rows_and_memory_are_bounded(tmp_path):
     path = write(tmp_path / "r.jsonl", [*ROWS[:3], {**ROWS[0], "completion": "12345", "behaviour_logp": [-1.0] * 6}])
     with pytest.raises(ValueError, match=r"1 of 4 rows are longer than 6 tokens .* the first .*r\.jsonl:4"):
@@ -98,6 +122,7 @@ BAD = {
     "text for log-probs": ({**ROWS[0], "behaviour_logp": "ab"}, "expected a list"),
     "some without log-probs": ({**ROWS[0], "behaviour_logp": None}, "which other rows have"),
     "ids beyond the vocabulary": ({**ROWS[0], "token": [1, 9999]}, "'token' has 9999"),
+    "ids of another tokenizer": ({**ROWS[0], "token": [*BYTES.encode("7"), BYTES.eos]}, "'token' is '7' here and"),
     "id that repeats": ({**ROWS[0], "id": "a"}, r"'id' 'a' is that of .*bad\.jsonl:1 too"),
     "part": ({**ROWS[0], "prompt_value": None}, "no value in column 'prompt_value'"),
 }

@@ -136,6 +136,12 @@ class Reader:
         else:
             before, _ = exchanges.demonstration({"prompt": row.get("prompt"), "completion": "-"})
             prompt, token = self._known(row, stored.encoded(self.tokenizer, (before, "-"))[0]), self._ids(ids)
+            text, shown = row.get("completion"), self.tokenizer.decode(token)
+            if isinstance(text, str) and text != shown:
+                raise ValueError(
+                    f"'token' is {messages.shown(shown)} here and 'completion' {messages.shown(text)}: the ids are of "
+                    "another tokenizer"
+                )
         logp = row.get("behaviour_logp")
         if logp is not None:
             logp = [_finite(x, "an element of 'behaviour_logp'") for x in _list(logp, "behaviour_logp")]
