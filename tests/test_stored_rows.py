@@ -297,6 +297,16 @@ def test_a_reward_times_a_number_of_each_prompt_is_a_temperature_of_each_prompt(
     np.testing.assert_allclose(rows.advantage[:, 0], np.exp(beta * (reward - 0.5)).reshape(-1), rtol=1e-5)
 
 
+def test_a_program_that_does_not_train_needs_no_file(tmp_path):
+    """An evaluation of a checkpoint may be elsewhere, or of a task whose lengths are not those of the rows."""
+    c = config("dpo()", f"stored({str(tmp_path / 'absent.jsonl')!r}, 'pairs')", **SMALL)
+    with pytest.raises(ValueError, match="no such file"):
+        programs.build(c, devices=jax.devices()[:1])
+    program = programs.build(c, devices=jax.devices()[:1], trains=False)
+    assert program.stored[0].token.shape == (1, 2, program.tasks[0].completion_length)
+    assert program.steps[0].shape.params["policy"]
+
+
 @pytest.mark.full
 def test_a_check_of_a_run_reads_the_rows_and_writes_nothing(files, tmp_path):
     c = config("dpo()", source_of("pairs", files), **{**SMALL, "mesh__data": 8})

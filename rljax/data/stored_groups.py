@@ -108,6 +108,21 @@ class Reader:
         _check_logp(source, kept)
         return self._stacked(file, self._grouped(file, [group for _, group in kept]))
 
+    def blank(self, file: str) -> Groups:
+        """Return one group of empty rows, which has the shapes of those of a file, without reading it."""
+        shape = 1, self.each
+        return Groups(
+            file=file,
+            prompt=np.zeros((1, self.prompt_length), np.int32),
+            prompt_length=np.zeros((1,), np.int32),
+            token=np.zeros((*shape, self.completion_length), np.int32),
+            length=np.zeros(shape, np.int32),
+            stopped=np.zeros(shape, bool),
+            reward=np.zeros(shape, np.float32),
+            parts={name: np.zeros(shape, np.float32) for name in self.parts},
+            behaviour_logp=None,
+        )
+
     def _check_memory(self, file: str, source: rows.Rows) -> None:
         """Refuse a file whose rows would take too much memory, before they become tokens."""
         row = 4 * (self.completion_length * (2 if self._has_logp(source) else 1) + 4 + len(self.parts))
