@@ -304,7 +304,7 @@ def test_april_stops_at_the_last_group_of_a_batch_and_continues_the_others():
 @pytest.mark.full
 def test_t_ppo_trains_on_rows_that_go_on():
     sizes = {"batch__prompts": 32, "batch__samples": 1, "log__rollout_rows": 32, **SMALL}
-    made = tiny.program("t_ppo()", task=LONG, seam__source="windowed(2)", **sizes)
+    made = tiny.program("t_ppo(window=2)", task=LONG, **sizes)
     (step,) = made.steps
     state, seen = step.begin(None, made.key), np.zeros(0)
     for number in range(2):
