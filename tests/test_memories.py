@@ -239,6 +239,15 @@ def test_only_rows_of_the_policy_under_the_prompt_of_the_task_are_stored():
     assert sorted(np.asarray(pool.index)[np.asarray(pool.filled)].tolist()) == [2, 3, 4]
 
 
+def test_a_demonstration_counts_where_the_samples_of_its_group_do_badly():
+    rows = batch([1, 2, 3, 4], [[0, 0, 1], [1, 0, 1], [1, 1, 0], [0, 0, 1]], valid=[*np.ones(9), 0, 0, 1])
+    rows = rows.replace(on_policy=np.tile(np.asarray([1, 1, 0], np.float32), 4))  # the last of each is shown
+    mixed, _ = jitted(source.guided_below(0.5))(rows, (), 12, KEY)
+    # means of the samples: 0, 0.5, 1, and none that counts
+    assert np.asarray(mixed.valid).tolist() == [1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
+    assert rows_of(mixed) == rows_of(rows) and source.guided_below().demonstrated == 1
+
+
 # --- whole batches ------------------------------------------------------------------------------
 
 

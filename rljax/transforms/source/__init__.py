@@ -62,7 +62,7 @@ from rljax.transforms.source.filters import balanced, dynamic, rounds
 from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
 from rljax.transforms.source.histories import band, lim, regret, retire
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
-from rljax.transforms.source.plain import demonstrations, guided, task
+from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.second import explained, ghpo, guide, refine, reflect, scaffold, templates
 from rljax.transforms.source.segments import april, partial, windowed
@@ -93,6 +93,7 @@ __all__ = [
     "ghpo",
     "guide",
     "guided",
+    "guided_below",
     "guided_if",
     "hard_replay",
     "inverse_success",

@@ -85,7 +85,8 @@ def windowed(segment: types.Count = 64):
     extra["used"] [B, T] is 1 on the tokens of earlier steps, which the policy has been trained on. A row that goes on
     has reward 0 and ``finish`` LENGTH in the batch, so that ``advantage.truncated_gae`` puts the critic's value after
     the cut, and ``prepare.drop_truncated`` leaves it out of the critic's loss; in the pool it is unfinished. A row that
-    ended in an earlier step and waits for the others of its group is invalid; ``batch.samples=1`` wastes no place.
+    ended in an earlier step and waits for the others of its group is invalid; ``batch.samples=1`` wastes no place. The
+    metrics of rewards count rows that go on as rows of reward 0.
     Source: the windows of T-PPO (arXiv 2506.15050), recipe ``t_ppo``. Differs from ``partial`` by the rows trained on.
     """
 
