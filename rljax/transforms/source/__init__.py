@@ -65,7 +65,7 @@ from rljax.transforms.source.histories import band, lim, prioritized, regret, re
 from rljax.transforms.source.inserts import intervene, probed, rethink
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.orders import adcl, ladder, ranked
-from rljax.transforms.source.plain import demonstrations, guided, task
+from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.second import (
     explained,
@@ -78,7 +78,7 @@ from rljax.transforms.source.second import (
     self_judged,
     templates,
 )
-from rljax.transforms.source.segments import partial
+from rljax.transforms.source.segments import april, partial, windowed
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
 __all__ = [
@@ -86,6 +86,7 @@ __all__ = [
     "adcl",
     "alp",
     "anytime",
+    "april",
     "arpo",
     "backward",
     "balanced",
@@ -107,6 +108,7 @@ __all__ = [
     "ghpo",
     "guide",
     "guided",
+    "guided_below",
     "guided_if",
     "hard_replay",
     "hinted",
@@ -149,4 +151,5 @@ __all__ = [
     "unsolved",
     "vade",
     "weak",
+    "windowed",
 ]
