@@ -186,7 +186,7 @@ class TrainState(flax.struct.PyTreeNode):
     pool: Tree  # the source's rows in flight
     skipped: Array  # int32, non-finite updates skipped since the last finite one
     skipped_total: Array  # int32
-    snapshot: Tree | None = None  # the trained part of an earlier policy's parameters, a player of a world's seats
+    snapshot: Tree | None = None  # the trained part of an earlier policy: a seat of a world, or one step before
 
 
 Whole = Literal["row", "episode", "group"]

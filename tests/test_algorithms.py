@@ -346,8 +346,10 @@ def test_a_source_that_supplies_ids_is_enough():
     assert len(inputs.unsupplied(algorithm)) == 1
     supplied = dataclasses.replace(algorithm.source, supplies=frozenset({"turns"}))
     assert inputs.unsupplied(dataclasses.replace(algorithm, source=supplied)) == ()
-    assert inputs.unsupplied(algorithms.TABLE["remix"]()) == ("extra['previous_logp']",)
-    assert inputs.unsupplied(algorithms.TABLE["remix"](kl=0.0)) == ()
+    assert inputs.unsupplied(algorithms.TABLE["remix"]()) == ()  # the run computes what it reads
+    assert inputs.unsupplied(algorithms.example("t_ppo")) == ()
+    bare = dataclasses.replace(algorithms.example("t_ppo"), source=types.Source())
+    assert inputs.unsupplied(bare) == ("extra['used']",)
 
 
 TWO_OBJECTIVES = [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rljax import types
+from rljax.algorithms import interpreter
 from rljax.config import resolve
 from rljax.training import steps
 from rljax.transforms import source
@@ -241,6 +242,40 @@ def test_one_right_and_one_wrong_row_of_each_prompt_that_has_both():
         ]
         seen |= {*names(kept)[used]}
     assert seen == {0, 1, 2, 3, 12, 13, 14, 15}
+
+
+@pytest.mark.full
+def test_oreal_trains_a_pair_of_each_prompt_and_its_actor_waits():
+    """A weight that is 0 in the first 10 steps is OREAL's frozen actor; the reference is the policy until then."""
+    wait = "+ constant(piecewise(((0, 0.0), (10, 1.0))))"
+    fields = {"seam__source": "one_of_each(2)", "seam__weight": wait}
+    algorithm = resolve.phases(tiny.config("oreal()", **fields))[-1].algorithm
+    state, (o,) = interpreter.init(algorithm), algorithm.objectives
+    rows = batch([[1, 0, 0, 0], [1, 1, 1, 0]], advantage=False)
+    rows = rows.replace(outcome=rows.reward.astype(jnp.int32), ref_logp=rows.behaviour_logp)
+
+    @jax.jit
+    def chosen(rows):
+        return algorithm.source.select(interpreter.transform(algorithm, rows, state, KEY)[0], (), 4, KEY)[0]
+
+    kept = chosen(rows)
+    weight = {1: (1, 1 / 3), 3: (1 / 3, 1)}  # leave-one-out: 1 and -1/3 of one right, 1/3 and -1 of three
+    want = np.array([w * (1.0, -0.5)[i] for right in (1, 3) for i, w in enumerate(weight[right])]) / (2 * WIDTH)
+
+    @jax.jit
+    def slope(state):
+        inner = state["objectives"][0]
+        batch, inner = interpreter.prepare_minibatch(o, kept, types.Scores(logp=kept.behaviour_logp), inner, KEY)
+
+        def loss(logp):
+            return interpreter.loss(o, batch, types.Scores(logp=logp), inner, KEY)[0]
+
+        return -jax.grad(loss)(kept.behaviour_logp)[:, 0], interpreter.observe(algorithm, state, {})
+
+    for step in range(12):
+        moved, state = slope(state)
+        order = np.lexsort((-np.asarray(kept.reward), np.asarray(kept.group)))  # the right row of a prompt first
+        np.testing.assert_allclose(np.asarray(moved)[order], want * (step >= 10), atol=1e-7)
 
 
 # --- in a step ----------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 
 from rljax import types
 from rljax.algorithms import interpreter
+from rljax.config import resolve
 from rljax.run import checkpoints
+from rljax.training import phases
 from rljax.transforms import advantage, source
 from rljax.transforms.source import groups, store
 from tests import tiny
@@ -237,6 +239,15 @@ def test_only_rows_of_the_policy_under_the_prompt_of_the_task_are_stored():
     assert sorted(np.asarray(pool.index)[np.asarray(pool.filled)].tolist()) == [2, 3, 4]
 
 
+def test_a_demonstration_counts_where_the_samples_of_its_group_do_badly():
+    rows = batch([1, 2, 3, 4], [[0, 0, 1], [1, 0, 1], [1, 1, 0], [0, 0, 1]], valid=[*np.ones(9), 0, 0, 1])
+    rows = rows.replace(on_policy=np.tile(np.asarray([1, 1, 0], np.float32), 4))  # the last of each is shown
+    mixed, _ = jitted(source.guided_below(0.5))(rows, (), 12, KEY)
+    # means of the samples: 0, 0.5, 1, and none that counts
+    assert np.asarray(mixed.valid).tolist() == [1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
+    assert rows_of(mixed) == rows_of(rows) and source.guided_below().demonstrated == 1
+
+
 # --- whole batches ------------------------------------------------------------------------------
 
 
@@ -363,3 +374,28 @@ def test_a_run_stores_successes_and_its_pool_survives_a_checkpoint(tmp_path):
     restored, _, _ = checkpoints.Checkpointer(tmp_path / "run").restore(step.shape)
     assert jax.tree.structure(restored.pool) == jax.tree.structure(state.pool)
     jax.tree.map(np.testing.assert_array_equal, restored.pool, state.pool)
+
+
+@FULL
+def test_remix_reads_the_policy_one_step_before():
+    """In the first step pi_{k-1} is the policy itself; then it is that of the step before, whoever wrote the row."""
+    sizes = {"model__width": 8, "model__heads": 1, "model__hidden": 8, "log__rollout_rows": 32}
+    program = tiny.program("remix(kl=0.1, base=0.0)", phase__main__warmup=0, **sizes)
+    step, key, policies, metrics = program.steps[0], program.key, [], {}
+    setup, state = step.setup, step.begin(None, program.key)
+    score = jax.jit(lambda p, rows: phases.score(setup, "policy", p, rows, types.Needs(), kept=False).logp)
+    for number in range(3):
+        policies.append(jax.device_get(state.params["policy"]))
+        state, metrics = step.fused(state, key)
+        rows = metrics["rows"]
+        kept, earlier = rows.extra["previous_logp"] * rows.mask, policies[max(number - 1, 0)]
+        np.testing.assert_allclose(kept, score(earlier, rows) * rows.mask, atol=1e-5)
+        jax.tree.map(np.testing.assert_array_equal, state.snapshot, policies[-1])
+        if number:
+            assert np.abs(kept - score(policies[number], rows) * rows.mask).max() > 1e-4
+    assert metrics["loss/kl"] > 0 and np.min(rows.on_policy) == 0
+
+
+def test_the_policy_one_step_before_and_a_seat_of_the_snapshot_exclude_each_other():
+    with pytest.raises(ValueError, match=r"expected 'policy' alone, as the snapshot is the policy one step earlier"):
+        resolve.phases(tiny.config("remix()", task="game('kuhn_poker')", world__players=("policy", "snapshot")))

@@ -18,6 +18,7 @@ from tests import drawing, tiny
 from tests import test_sampling as samplers
 
 LONG = "arithmetic(operands=2, digits=2, working=False, noise=0.3)"
+SMALL = {"model__width": 8, "model__heads": 1, "model__hidden": 8}
 FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
 
 
@@ -76,6 +77,24 @@ def test_resume_refuses_wrong_counts():
         run(keys, whole, jnp.ones(2, bool), segment=0)
 
 
+@pytest.mark.parametrize("compact", [pytest.param(0, marks=pytest.mark.full), 1])
+def test_the_rows_are_cut_when_enough_groups_have_ended(compact):
+    prompts, keys = samplers.prompts_of(*TEXTS[TOY], width=5), samplers.keys_for(3, 4)
+    params, settings = jnp.asarray(samplers.TABLE, jnp.float32), samplers.OFF
+    whole = samplers.draw(params, prompts, keys, settings, model=TOY, samples=4, length=12, stop=(0,))
+    run = continued(TOY, settings, segment=99, stop=(0,), compact=compact)
+    cut, length = whole, whole.mask.sum(axis=1)
+    longest = np.sort(length.reshape(3, 4).max(axis=1))  # tokens after which each group has ended
+    assert longest[0] < longest[1] < longest[2]
+    for enough in (1, 2, 3):
+        cut = run(params, prompts, keys, cut, jnp.full(12, enough == 1), enough=jnp.int32(enough))
+        np.testing.assert_array_equal(cut.mask.sum(axis=1), np.minimum(length, longest[enough - 1]))
+        going = (cut.finish == types.Finish.UNFINISHED).reshape(3, 4)
+        assert np.sum(~going.any(axis=1)) == enough
+    np.testing.assert_array_equal(cut.finish, whole.finish)
+    np.testing.assert_array_equal(cut.token * cut.mask, whole.token * whole.mask)
+
+
 # --- the source: which groups are trained on -------------------------------------------------------------
 
 
@@ -98,6 +117,40 @@ def test_complete_groups_alone_are_taken_oldest_first():
         assert np.all(chosen.mask[:there] == 1) and np.all(chosen.mask[there:] == 0)
         assert sorted(taken) == np.flatnonzero(after["free"]).tolist()
         np.testing.assert_array_equal(after["rows"].group, group)
+
+
+def test_a_window_trains_every_row_and_each_token_once():
+    """Two groups of two rows of at most 4 tokens, 2 a step; row 1 ends in the first step and waits for row 0."""
+    ends = np.array([4, 2, 3, 3])  # tokens of each row; row 0 is cut at the limit
+    kind = np.array([types.Finish.LENGTH, *[types.Finish.STOP] * 3])
+    piece, total = source.windowed(2), np.zeros((4, 4))
+    pool, written = None, np.zeros(4, int)
+    for number in range(3):
+        written = np.minimum(written + 2, ends) if number < 2 else np.full(4, 2)  # then new prompts everywhere
+        mask = (np.arange(4) < written[:, None]) * 1.0
+        done = written == ends
+        rollout = jax.tree.map(
+            jnp.asarray,
+            types.Rollout(
+                mask=mask,
+                reward=np.full(4, 7.0),
+                group=np.repeat([0, 1], 2) + 10 * (number == 2),
+                finish=np.where(done, kind, int(types.Finish.UNFINISHED)).astype(np.int32),
+                outcome=np.full(4, int(types.Outcome.CORRECT), np.int32),
+            ),
+        )
+        pool = piece.init(rollout, None) if pool is None else pool
+        rows, pool = piece.select(rollout, pool, 4, jax.random.key(0))
+        before = np.zeros((4, 4)) if number != 1 else (np.arange(4) < np.array([2, 2, 2, 2])[:, None]) * 1.0
+        np.testing.assert_array_equal(rows.extra["used"], before)
+        np.testing.assert_array_equal(rows.reward, np.where(done, 7.0, 0.0))
+        np.testing.assert_array_equal(rows.outcome == types.Outcome.UNJUDGED, ~done)
+        np.testing.assert_array_equal(rows.finish, np.where(done, kind, int(types.Finish.LENGTH)))
+        assert rows.valid.tolist() == [1, 0 if number == 1 else 1, 1, 1]
+        assert pool["free"].tolist() == [[False] * 4, [True] * 4, [False] * 4][number]
+        np.testing.assert_array_equal(pool["rows"].finish, rollout.finish)
+        total += mask * (1 - before) * np.asarray(rows.valid)[:, None] * (number < 2)
+    np.testing.assert_array_equal(total, np.arange(4) < ends[:, None])
 
 
 # --- the step ---------------------------------------------------------------------------------------------
@@ -228,6 +281,46 @@ def test_rows_given_all_their_tokens_at_once_are_those_of_the_plain_source():
     np.testing.assert_array_equal(metrics["rows"].action.token, others["rows"].action.token)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), segments.params, plain.params)
     np.testing.assert_allclose([metrics["loss"], metrics["age"]], [others["loss"], 0], atol=1e-5)
+
+
+@pytest.mark.full
+def test_april_stops_at_the_last_group_of_a_batch_and_continues_the_others():
+    task = LONG.replace(")", ", completion_length=48)")  # of a policy that ends a row at any token
+    made = program(seam__source="april(oversample=2)", task=task, **SMALL)
+    (step,) = made.steps
+    state, before = step.begin(None, made.key), np.zeros(64)
+    select = jax.jit(step.setup.algorithm.source.select, static_argnums=2)
+    for number in range(3):
+        rows = step.rollout(state, made.key)
+        batch, pool = select(rows, state.pool, 32, made.key)
+        new = np.asarray(rows.mask).sum(axis=1) - before
+        going = np.any((rows.finish == types.Finish.UNFINISHED).reshape(-1, 4), axis=1)
+        assert np.sum(batch.valid) == 32 == np.sum(pool["free"]) and 0 < np.sum(going) <= 8
+        assert np.all(new.reshape(-1, 4).max(axis=1)[going] == new.max())  # all were cut in one position
+        before = np.where(pool["free"], 0, np.asarray(rows.mask).sum(axis=1))
+        state = state.replace(pool=pool, step=state.step + 1, cursor=state.cursor + (16, 8, 8)[number])
+
+
+@pytest.mark.full
+def test_t_ppo_trains_on_rows_that_go_on():
+    sizes = {"batch__prompts": 32, "batch__samples": 1, "log__rollout_rows": 32, **SMALL}
+    made = tiny.program("t_ppo(window=2)", task=LONG, **sizes)
+    (step,) = made.steps
+    state, seen = step.begin(None, made.key), np.zeros(0)
+    for number in range(2):
+        state, metrics = step.fused(state, made.key)
+        rows, pool = jax.device_get((metrics["rows"], state.pool))
+        new = rows.mask * (1 - rows.extra["used"])
+        np.testing.assert_array_equal(new, rows.mask * (rows.version == number))  # the tokens of this step alone
+        cut = pool["rows"].finish == types.Finish.UNFINISHED
+        last = new * (np.cumsum(rows.mask, axis=1) == rows.mask.sum(axis=1, keepdims=True))
+        assert np.all(rows.reward[cut] == 0) and np.all(rows.valid == 1)
+        # at the cut of a row that goes on, delta is gamma V - V = 0, and it is its last token's return that is V
+        np.testing.assert_allclose((rows.returns * last)[cut], (rows.value * last)[cut], atol=1e-5)
+        seen = np.append(seen, cut.mean())
+        assert np.isfinite(metrics["loss"]) and metrics["skipped"] == 0
+    assert seen.max() > 0.2
+    assert rows.extra["used"].sum() > 0
 
 
 def test_the_source_is_refused_where_the_host_judges():

@@ -295,6 +295,7 @@ def test_long_logs_are_thinned_for_curves_and_completions(tmp_path):
 
 
 def test_the_next_commands_have_the_arguments_that_commands_take(tmp_path):
+    assert not any("pairs" in line for line in facts.following(tmp_path, ["mine/pieces.py", "/data/pairs.jsonl"]))
     for line in facts.following(tmp_path / "a run", ["mine/pieces.py"]):
         python, dash_m, package, name, place, *options = shlex.split(line)
         assert (python, dash_m, package) == ("python", "-m", "rljax") and place == str(tmp_path / "a run")

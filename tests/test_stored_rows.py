@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import re
 import shutil
 import warnings
 
@@ -15,7 +16,8 @@ from rljax import types
 from rljax.algorithms import interpreter
 from rljax.config import resolve
 from rljax.data import stored_groups, tokenizers
-from rljax.run import loop, programs, stored_rows
+from rljax.run import loop, preview, programs, stored_rows
+from rljax.run.reports import records
 from rljax.training import phases, rollouts, stored
 from rljax.transforms import source
 from rljax.transforms.source import chain
@@ -76,6 +78,30 @@ def test_demonstrations_and_token_ids(tmp_path):
     assert groups.reward.tolist() == [[1.0], [1.0]]
 
 
+@pytest.mark.full
+def test_the_rows_that_a_run_logs_are_read_token_by_token(tmp_path):
+    """Some of their tokens have no text, as those of untrained policies do; rows may be cut before a stop token."""
+    program = tiny.program("grpo(kl=0.0)")
+    setup, tokenizer, size = program.setups[-1], program.tokenizer, program.tokenizer.vocabulary
+    draw, T = np.random.default_rng(0), program.tasks[-1].completion_length
+    length = draw.integers(1, T + 1, 8)
+    rows = types.Rollout(
+        mask=(np.arange(T) < length[:, None]) * 1.0,
+        reward=np.arange(8) / 8,
+        group=np.repeat([0, 1], 4),
+        index=np.repeat([5, 3], 4),
+        action=types.Action(token=draw.integers(0, size, (8, T))),
+    )
+    logged = records.rollouts(program, setup, 1, rows)
+    shapes = {"prompt_length": program.tasks[-1].prompt_length, "completion_length": T}
+    groups = stored_groups.Reader("rows", tokenizer, **shapes, samples=4).read(write(tmp_path / "r.jsonl", logged))
+    np.testing.assert_array_equal(groups.length.reshape(-1), length)
+    np.testing.assert_array_equal(groups.token.reshape(8, T) * rows.mask, rows.action.token * rows.mask)
+    np.testing.assert_array_equal(groups.reward.reshape(-1), rows.reward)
+    texts = [tokenizer.decode(p.tolist()) for p in groups.prompt]
+    assert texts == [setup.task.text(i, "train") for i in (5, 3)]
+
+
 def test_long_rows_and_memory_are_bounded(tmp_path):
     path = write(tmp_path / "r.jsonl", [*ROWS[:3], {**ROWS[0], "completion": "12345", "behaviour_logp": [-1.0] * 6}])
     with pytest.raises(ValueError, match=r"1 of 4 rows are longer than 6 tokens .* the first .*r\.jsonl:4"):
@@ -98,6 +124,7 @@ BAD = {
     "text for log-probs": ({**ROWS[0], "behaviour_logp": "ab"}, "expected a list"),
     "some without log-probs": ({**ROWS[0], "behaviour_logp": None}, "which other rows have"),
     "ids beyond the vocabulary": ({**ROWS[0], "token": [1, 9999]}, "'token' has 9999"),
+    "ids of another tokenizer": ({**ROWS[0], "token": [*BYTES.encode("7"), BYTES.eos]}, "'token' is '7' here and"),
     "id that repeats": ({**ROWS[0], "id": "a"}, r"'id' 'a' is that of .*bad\.jsonl:1 too"),
     "part": ({**ROWS[0], "prompt_value": None}, "no value in column 'prompt_value'"),
 }
@@ -230,6 +257,62 @@ RECIPES = {
 
 def source_of(kind, files, more=""):
     return f"stored({files[0] if kind == 'pairs' else files[1]!r}, {kind!r}{more})"
+
+
+def transformed(algorithm, **fields):
+    """Return rows of 2 tokens after the rollout transforms."""
+    count = fields["reward"].size
+    rows = types.Rollout(
+        mask=np.ones((count, 2), np.float32),
+        episode=np.arange(count, dtype=np.int32),
+        valid=np.ones(count, np.float32),
+        on_policy=np.zeros(count, np.float32),
+        **fields,
+    )
+    state, key = interpreter.init(algorithm), jax.random.key(0)
+    return jax.jit(lambda rows: interpreter.transform(algorithm, rows, state, key)[0])(rows)
+
+
+@pytest.mark.full
+def test_a_lol_draws_rows_by_how_far_they_are_above_the_value_of_their_prompt(files):
+    call = f"stored({files[1]!r}, parts=('prompt_value',)) | selective_replay()"
+    algorithm = resolve.phases(config("a_lol()", call, batch__samples=4))[-1].algorithm
+    reward = np.random.default_rng(0).choice([0.0, 0.6, 1.0], 512).astype(np.float32)
+    value = np.full(512, 0.5, np.float32)
+    rows = transformed(algorithm, reward=reward, group=np.arange(512) // 4, parts={"prompt_value": value})
+    np.testing.assert_allclose(rows.advantage[:, 0], np.maximum(reward - 0.5, 0), atol=1e-6)
+    pool = {"stored": (), "selective_replay": ()}
+    kept, _ = jax.jit(algorithm.source.select, static_argnums=2)(rows, pool, 512, jax.random.key(0))
+    low, high = (np.sum(np.isclose(kept.reward, r)) - np.sum(np.isclose(reward, r)) for r in (0.6, 1.0))
+    assert np.min(kept.reward) > 0.5 and low + high == np.sum(reward == 0)
+    share = np.sum(reward == 1) * 0.5 / np.sum(rows.advantage[:, 0])  # of the rows that are drawn again
+    assert abs(high / (low + high) - share) < 4 * np.sqrt(share * (1 - share) / (low + high))
+
+
+def test_a_reward_times_a_number_of_each_prompt_is_a_temperature_of_each_prompt():
+    """The weights exp(beta_s (r - mean)) of FamO2O, whose universal policy reads beta_s in its prompt."""
+    algorithm = resolve.phases(tiny.config("awr(beta=1.0, cap=1000.0)"))[-1].algorithm
+    reward, beta = np.array([[0.0, 1.0, 0.5], [0.0, 1.0, 0.5]]), np.array([[0.5], [4.0]])
+    rows = transformed(algorithm, reward=(beta * reward).reshape(-1).astype(np.float32), group=np.repeat([0, 1], 3))
+    np.testing.assert_allclose(rows.advantage[:, 0], np.exp(beta * (reward - 0.5)).reshape(-1), rtol=1e-5)
+
+
+def test_a_program_that_does_not_train_needs_no_file(tmp_path):
+    """An evaluation of a checkpoint may be elsewhere, or of a task whose lengths are not those of the rows."""
+    c = config("dpo()", f"stored({str(tmp_path / 'absent.jsonl')!r}, 'pairs')", **SMALL)
+    with pytest.raises(ValueError, match="no such file"):
+        programs.build(c, devices=jax.devices()[:1])
+    program = programs.build(c, devices=jax.devices()[:1], trains=False)
+    assert program.stored[0].token.shape == (1, 2, program.tasks[0].completion_length)
+    assert program.steps[0].shape.params["policy"]
+
+
+@pytest.mark.full
+def test_a_check_of_a_run_reads_the_rows_and_writes_nothing(files, tmp_path):
+    c = config("dpo()", source_of("pairs", files), **{**SMALL, "mesh__data": 8})
+    text = "\n".join(preview.lines(c, tmp_path / "run", devices=8))
+    assert re.search(r"note: stored rows: .*pairs\.jsonl: 18 rows in 9 groups of 2, without behaviour log-probs", text)
+    assert "4 prompts x 2 samples" in text and not (tmp_path / "run").exists()
 
 
 @functools.cache

@@ -505,6 +505,19 @@ def test_after_pieces_move_the_reference():
     assert reset.needs.reference and after.ema_reference().needs.reference
 
 
+def test_a_reference_moves_only_where_the_policy_does_better_than_at_its_last_move():
+    piece, rewards = after.reset_reference_if_better(2, margin=0.1), (0.5, 0.3, 0.6, 0.4, 0.4, 0.6, 0.1, 0.2, 0.5, 0.7)
+    reference, state, seen = jnp.float32(0), piece.init(), []
+    for step, mean in enumerate(rewards, start=1):
+        metrics = {"reward": jnp.float32(mean)}
+        reference, state = piece.apply(reference, jnp.float32(step), metrics, state, KEY)
+        seen.append(float(reference))
+    # means of two: 0.4, to exceed by 0.1; 0.5, which is not above 0.5; 0.5; 0.15; 0.6
+    assert seen == [0, 0, 0, 0, 0, 0, 0, 0, 0, 10]
+    with pytest.raises(ValueError, match="no metric 'accuracy'; a step has reward"):
+        after.reset_reference_if_better(metric="accuracy").apply(0, 0, metrics, state, KEY)
+
+
 @pytest.mark.full
 def test_dynamic_prefers_groups_with_spread_and_fills_up_with_invalid_rows():
     r = record([[1]] * 6, (1, 1, 0, 1, 0, 0), (8, 8, 3, 3, 4, 4), index=jnp.arange(6))

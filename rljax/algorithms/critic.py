@@ -2,7 +2,7 @@
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, surrogate
+from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate
 from rljax.types import Count, Fraction, NonNegative, Positive
 
 
@@ -88,13 +88,20 @@ def vapo(alpha: Positive = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.2
 
 
 @recipe
-def t_ppo(gamma: Fraction = 1.0, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+def t_ppo(
+    window: Count = 64,
+    gamma: Fraction = 1.0,
+    lam: Fraction = 1.0,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+):
     """PPO on rows that were cut before their end: the value after the cut is the last known one.
 
-    T-PPO (arXiv 2506.15050): the policy trains on each token once (extra["used"] [B, T] is 1 on tokens of earlier
-    steps); the critic learns from finished rows only.
+    T-PPO (arXiv 2506.15050): a step adds ``window`` tokens to every row, and the policy trains on each token once
+    (extra["used"] [B, T] is 1 on tokens of earlier steps); the critic learns from finished rows only.
     """
     return compose(
+        source=source.windowed(window),
         advantage=[advantage.truncated_gae(gamma, lam), advantage.whiten()],
         prepare=[prepare.drop_used()],
         loss=[ratio.token(), surrogate.clip(low, high)],

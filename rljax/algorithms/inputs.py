@@ -19,6 +19,8 @@ SUPPLIED = {
     "domains": "domains (Rollout.domain)",
 }
 
+# The extra that a run computes itself: log-probs [B, T] of the policy one step earlier, unfiltered
+PRECEDENT = "previous_logp"
 
 # A task on which each recipe trains that needs a world; tests run them
 ON_WORLDS = {
@@ -64,7 +66,7 @@ def unsupplied(algorithm: types.Algorithm, supplies: Collection[str] = ()) -> tu
     supplied = source.supplies | {*supplies}
     absent = ["off-policy rows (on_policy 0)"] * (needs.off_policy and not source.off_policy)
     absent += [words for name, words in SUPPLIED.items() if getattr(needs, name) and name not in supplied]
-    return (*absent, *(f"extra[{name!r}]" for name in sorted(needs.extra - supplied)))
+    return (*absent, *(f"extra[{name!r}]" for name in sorted(needs.extra - supplied - {PRECEDENT})))
 
 
 def missing_parts(algorithm: types.Algorithm, parts: Collection[str] = ()) -> tuple[str, ...]:

@@ -173,8 +173,8 @@ def remix(
     """Replay rows under a clip centered on exp(proximal - behaviour); a KL moves from the base to the previous policy.
 
     ReMix (arXiv 2507.06892), Mix-PPG and KL-Convex: base KL(pi || ref) + (1 - base) KL(pi || pi_{k-1}), where ``base``
-    None is max(1 - 0.1 ceil((step - 50) / 10), 0.5). extra["previous_logp"] holds log pi_{k-1}; ``kl`` 0 leaves both
-    out. At step 50-100 the authors reset the reference and continue on-policy, which is a phase of its own.
+    None is max(1 - 0.1 ceil((step - 50) / 10), 0.5). ``kl`` 0 leaves both out; else the run keeps a copy of pi_{k-1}.
+    At step 50-100 the authors reset the reference and continue on-policy, which is a phase of its own.
     """
     falling = schedule.staircase(1.0, -0.1, every=10, start=50, low=0.5)
     return compose(

@@ -312,6 +312,11 @@ def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments
     if "policy" not in players or (alone and len(players) > 1):
         allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
         raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
+    if "snapshot" in players and inputs.PRECEDENT in interpreter.needs(algorithm).extra:
+        raise ValueError(
+            f"config.world.players={players} (phase {name!r}): expected 'policy' alone, as the snapshot is the policy "
+            f"one step earlier, which {algorithm.spec} reads."
+        )
     if chosen.sampler.compact and worlds.on_host(task):
         raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
     if not worlds.in_turns(task):

@@ -54,7 +54,8 @@ class Groups:
         count, each = self.length.shape
         rest = "" if self.behaviour_logp is not None else ", without behaviour log-probs"
         rows_of = f"{count * each:,} rows in {count:,} groups of {each}"
-        return f"{self.file}: {rows_of}{rest}; {self.size / 1e6:.1f} MB on the host"
+        size = f"{self.size / 1e6:,.1f} MB" if self.size >= 1e6 else f"{self.size / 1e3:,.1f} kB"
+        return f"{self.file}: {rows_of}{rest}; {size} on the host"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +108,21 @@ class Reader:
         _check_logp(source, kept)
         return self._stacked(file, self._grouped(file, [group for _, group in kept]))
 
+    def blank(self, file: str) -> Groups:
+        """Return one group of empty rows, which has the shapes of those of a file, without reading it."""
+        shape = 1, self.each
+        return Groups(
+            file=file,
+            prompt=np.zeros((1, self.prompt_length), np.int32),
+            prompt_length=np.zeros((1,), np.int32),
+            token=np.zeros((*shape, self.completion_length), np.int32),
+            length=np.zeros(shape, np.int32),
+            stopped=np.zeros(shape, bool),
+            reward=np.zeros(shape, np.float32),
+            parts={name: np.zeros(shape, np.float32) for name in self.parts},
+            behaviour_logp=None,
+        )
+
     def _check_memory(self, file: str, source: rows.Rows) -> None:
         """Refuse a file whose rows would take too much memory, before they become tokens."""
         row = 4 * (self.completion_length * (2 if self._has_logp(source) else 1) + 4 + len(self.parts))
@@ -135,6 +151,12 @@ class Reader:
         else:
             before, _ = exchanges.demonstration({"prompt": row.get("prompt"), "completion": "-"})
             prompt, token = self._known(row, stored.encoded(self.tokenizer, (before, "-"))[0]), self._ids(ids)
+            text, shown = row.get("completion"), self.tokenizer.decode(token)
+            if isinstance(text, str) and text != shown:
+                raise ValueError(
+                    f"'token' is {messages.shown(shown)} here and 'completion' {messages.shown(text)}: the ids are of "
+                    "another tokenizer"
+                )
         logp = row.get("behaviour_logp")
         if logp is not None:
             logp = [_finite(x, "an element of 'behaviour_logp'") for x in _list(logp, "behaviour_logp")]

@@ -291,7 +291,7 @@ def load(
         tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
         rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
         with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
-            program = programs.build(config, tokenizer)
+            program = programs.build(config, tokenizer, trains=False)
         shape = program.steps[0].shape.params["policy"]
         params, _, number = saved.restore_params({"policy": shape}, step)
     return program, params["policy"], number

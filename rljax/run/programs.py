@@ -145,6 +145,7 @@ def build(
     tokenizer: tokenizers.Tokenizer | None = None,
     devices: Sequence[Any] | None = None,
     task: environments.Task | None = None,
+    trains: bool = True,
 ) -> Program:
     """Build the program of a config.
 
@@ -153,6 +154,7 @@ def build(
       tokenizer: the tokenizer; None: the one that ``config.tokenizer`` describes.
       devices: the devices of the mesh; None: all devices.
       task: a task that replaces the config's in every phase.
+      trains: whether it trains; else files of stored rows are not read, and may be absent.
 
     Returns:
       The program.
@@ -178,7 +180,7 @@ def build(
         if phase.settings.task not in bound:
             bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
     tasks = tuple(bound[p.settings.task] for p in resolved)
-    stored = tuple(_stored(phase, task, tokenizer) for phase, task in zip(resolved, tasks, strict=True))
+    stored = tuple(_stored(phase, task, tokenizer, trains) for phase, task in zip(resolved, tasks, strict=True))
     program = Program(config, settings, resolved, tokenizer, tasks, mesh, stored)
     if settings.model.weights:
         weights.check(settings.model.weights, program.policy.architecture)
@@ -190,8 +192,10 @@ def build(
     return program
 
 
-def _stored(phase: Phase, task: environments.Task, tokenizer: tokenizers.Tokenizer) -> stored_groups.Groups | None:
-    """Read and check the files of a phase's source, if it has any."""
+def _stored(
+    phase: Phase, task: environments.Task, tokenizer: tokenizers.Tokenizer, trains: bool
+) -> stored_groups.Groups | None:
+    """Read and check the files of a phase's source, if it has any and they are trained on."""
     source = phase.algorithm.source
     if not isinstance(source, files.Stored):
         return None
@@ -206,7 +210,7 @@ def _stored(phase: Phase, task: environments.Task, tokenizer: tokenizers.Tokeniz
         megabytes=source.megabytes,
     )
     try:
-        return reader.read(source.file)
+        return reader.read(source.file) if trains else reader.blank(source.file)
     except (ValueError, OSError) as error:
         raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
 

@@ -28,6 +28,7 @@ def resume(
     ends: stopping.Ends,
     *,
     segment: int,
+    enough: Array | None = None,
 ) -> samples_lib.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
@@ -48,6 +49,7 @@ def resume(
         that have ended are left out from the first token on.
       ends: as in ``generate``; a text may begin in one segment and end in another.
       segment: the most tokens that a row gets.
+      enough: int32, all rows are cut as soon as those of so many prompts have ended; None: they are not.
 
     Returns:
       The completions: ``finish`` is LENGTH in rows cut at T, UNFINISHED in those cut before; ``steps`` and ``slots``
@@ -68,6 +70,8 @@ def resume(
     sample = renewed(sample, fresh, ends.pad)
     state = None if ends.strings is None else ends.strings.read(sample.token, sample.length)
     draw = _drawing(sample.length, length, config, ends)
+    if enough is not None:
+        draw = _stopping(draw, rows, rows // prompts.token.shape[0], enough)
     return continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)[0]
 
 
@@ -83,6 +87,20 @@ def _drawing(
         return dataclasses.replace(decoding, live=decoding.live & (offset + decoding.sample.steps < length))
 
     return draw
+
+
+def _stopping(
+    draw: Callable[[decode.DecodeState, Array], decode.DecodeState], rows: int, samples: int, enough: Array
+) -> Callable[[decode.DecodeState, Array], decode.DecodeState]:
+    """Return a ``draw`` after which no row is live if all ``samples`` of ``enough`` prompts have ended."""
+
+    def stopping(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
+        decoding = draw(decoding, logits)
+        live = jnp.zeros((rows,), bool).at[decoding.row].max(decoding.live)  # rows that are left out have ended
+        ended = jnp.sum(~jnp.any(live.reshape((-1, samples)), axis=1), dtype=jnp.int32)
+        return dataclasses.replace(decoding, live=decoding.live & (ended < enough))
+
+    return stopping
 
 
 def blank(rows: int, length: int, vocabulary: int, config: SamplerConfig, pad: int) -> samples_lib.Sample:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import environments, sampling, types
-from rljax.algorithms import interpreter
+from rljax.algorithms import inputs, interpreter
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.language import errors
@@ -191,6 +191,8 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
         rows = _selected(setup, pool, rows, key) if source.grouped else rows
     named = {"ref_logp": needs.reference, "proximal_logp": needs.proximal or needs.fixed_proximal, "value": needs.value}
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
+    if setup.precedent:
+        rows = rows.replace(extra={**rows.extra, inputs.PRECEDENT: rows.mask})
     rows, state = interpreter.transform(algorithm, rows, state, key)
     if not source.grouped:
         with errors.inside(f"source {source.spec}"):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from rljax import environments, models, sampling, types
-from rljax.algorithms import interpreter
+from rljax.algorithms import inputs, interpreter
 from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
@@ -131,6 +131,11 @@ class Setup(Generic[S]):
     def snapshot(self) -> bool:
         """Whether a seat is played by an earlier policy."""
         return self.world is not None and "snapshot" in self.settings.world.players
+
+    @property
+    def precedent(self) -> bool:
+        """Whether the algorithm reads log-probs of the policy one step earlier, which is then the snapshot."""
+        return inputs.PRECEDENT in interpreter.needs(self.algorithm).extra
 
     @property
     def rows_of_episode(self) -> int:

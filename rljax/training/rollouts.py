@@ -98,7 +98,7 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
     Args:
       setup: the phase on devices; its source has segments (``types.Source``).
       state: the train state; of its pool's rows in flight, "rows" has B rows, "free" ``[B]`` is True where a row is
-        finished.
+        finished, and "oversample", if it is there, is the share of the groups that end the segment, inverted.
       key: the run's root key.
 
     Returns:
@@ -132,7 +132,10 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
     earlier = (jnp.arange(pending.mask.shape[1])[None, :] < sampled.length[:, None]) & ~free[:, None]
     version = jnp.where(earlier, pending.version, state.step)
     if setup.world is None or talk is None:
-        return rows_lib.filled(rows, sampling.resume(setup.decoder, params, *common, segment=segment), version)
+        enough = flying.get("oversample")
+        enough = None if enough is None else new.size // enough
+        out = sampling.resume(setup.decoder, params, *common, segment=segment, enough=enough)
+        return rows_lib.filled(rows, out, version)
     out, talk = conversation.resume(setup.decoder, params, setup.world, talk, *common, segment=segment)
     return play.conversed(setup, rows, out, talk, version)
 

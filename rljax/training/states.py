@@ -116,8 +116,9 @@ def begin(
                 tx.init(adapters.trained(params[o.module]))
                 for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
             )
-    snapshot = previous.snapshot if previous is not None and setup.snapshot else None
-    if setup.snapshot and snapshot is None:
+    earlier = setup.snapshot or setup.precedent
+    snapshot = previous.snapshot if previous is not None and earlier else None
+    if earlier and snapshot is None:
         snapshot = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
     zero = jnp.zeros((), jnp.int32)
     state = types.TrainState(

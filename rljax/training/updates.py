@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.algorithms import interpreter
+from rljax.algorithms import inputs, interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
 from rljax.training import optimizers, phases, row_metrics, sharding
@@ -35,12 +35,12 @@ def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, 
 
 
 def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
-    """Compute the fields that the algorithm reads and the sampler does not write: ref_logp, proximal_logp, value."""
+    """Compute the fields that the algorithm reads and the sampler does not write: log-probs of policies, values."""
     needs = interpreter.needs(setup.algorithm)
     repeats = max(_repeats(setup, o) for o in setup.algorithm.objectives)
 
-    def fill(rows: types.Rollout) -> dict[str, types.Array]:
-        fields = {}
+    def fill(rows: types.Rollout) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
         if needs.reference:
             reference = adapters.joined(state.reference, state.params["policy"])
             plain = phases.score(setup, "policy", reference, rows, types.Needs(), kept=False)
@@ -51,6 +51,10 @@ def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollo
             fields["value"] = phases.score(
                 setup, "value", state.params[setup.owner("value")], rows, types.Needs(value=True)
             ).value
+        if setup.precedent:
+            earlier = adapters.joined(state.snapshot, state.params["policy"])
+            plain = phases.score(setup, "policy", earlier, rows, types.Needs(), kept=False)
+            fields["extra"] = {**rows.extra, inputs.PRECEDENT: plain.logp}
         return fields
 
     return rollout.replace(**_map_rows(fill, rollout, setup))
@@ -339,7 +343,9 @@ def _finish(
     def keep(new: types.Tree, old: types.Tree) -> types.Tree:
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 
-    if state.snapshot is not None:
+    if setup.precedent:
+        state = state.replace(snapshot=adapters.trained(previous.params["policy"]))
+    elif state.snapshot is not None:
         due = (state.step + 1) % setup.settings.world.refresh == 0
         policy = adapters.trained(state.params["policy"])
         state = state.replace(snapshot=jax.tree.map(lambda n, o: jnp.where(due, n, o), policy, state.snapshot))

@@ -44,3 +44,36 @@ def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9):
 
     needs = types.Needs(reference=True, follows=every == 1 and idle.equals(share, 1))
     return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=needs)
+
+
+@define.constructor("after")
+def reset_reference_if_better(every: types.Count = 10, metric: str = "reward", margin: types.Number = 0.0):
+    """Copy the policy into the reference after ``every`` steps whose mean metric is above that of the last copy.
+
+    The first ``every`` steps copy nothing: their mean is the one to exceed. With ``ratio.token("reference")`` the
+    reference is the old policy of a clipped objective, which so moves only where the policy has improved: the rule of
+    Uni-O4 (arXiv 2311.03351), which compares estimates of an offline evaluation. Here the measure is that of the rows
+    that the steps trained on, so the policy that is copied is up to ``every`` updates newer than those measured.
+
+    Args:
+      every: steps that are averaged, and after which the reference may move.
+      metric: a metric of the step.
+      margin: how much larger the mean must be.
+    """
+
+    def init():
+        zero = jnp.zeros((), jnp.result_type(float))
+        return {"count": jnp.zeros((), jnp.int32), "total": zero, "best": zero}
+
+    def apply(reference, params, metrics, state, key):
+        del key
+        if metric not in metrics:
+            raise ValueError(f"after.reset_reference_if_better: no metric {metric!r}; a step has {', '.join(metrics)}")
+        count, total = state["count"] + 1, state["total"] + metrics[metric]
+        due, first = count % every == 0, count == every
+        better = due & ~first & (total / every > state["best"] + margin)
+        best = jnp.where(better | (due & first), total / every, state["best"])
+        state = {"count": count, "total": jnp.where(due, 0.0, total), "best": best}
+        return jax.tree.map(lambda r, p: jnp.where(better, p, r), reference, params), state
+
+    return types.AfterTransform(apply, init=init, needs=types.Needs(reference=True))

@@ -337,8 +337,9 @@ def previous_convex_kl(
 ):
     """Penalize share KL(pi || ref) + (1 - share) KL(pi || pi_{k-1}), pi_{k-1} the policy one step before this one.
 
-    extra["previous_logp"] [B, T] holds log pi_{k-1} of the sampled tokens, unfiltered. Source: ReMix, KL-Convex (arXiv
-    2507.06892). Differs from ``convex_kl`` by the second policy: there it is the one at the start of this update.
+    extra["previous_logp"] [B, T] holds log pi_{k-1} of the sampled tokens, unfiltered; a run computes it. Source:
+    KL-Convex of ReMix (arXiv 2507.06892). Differs from ``convex_kl`` by the second policy: there it is the one at the
+    start of this update.
 
     Args:
       estimator: a name of ``ops.kl_estimate``.

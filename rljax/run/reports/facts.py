@@ -109,10 +109,11 @@ def following(path: str | os.PathLike[str], code: Iterable[str]) -> list[str]:
 
     Args:
       path: its work directory.
-      code: the files outside rljax that its config reaches, which commands import only if they are allowed to.
+      code: the files outside rljax that its config reaches: modules, which commands import only if they are allowed
+        to, and files of stored rows, which need no permission.
     """
     place = shlex.quote(os.fspath(path))
-    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code})
+    packages = sorted({file.partition("/")[0].removesuffix(".py") for file in code if file.endswith(".py")})
     allowed = f" --allow_code={','.join(packages)}" if packages else ""
     return [
         f"python -m rljax report {place}",

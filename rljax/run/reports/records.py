@@ -43,8 +43,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
-      rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens". Turns of chapters that did
-      not take place are left out.
+      rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
+      completion that the policy began and nobody answered. Turns of chapters that did not take place are left out.
     """
     assert rows.action is not None and rows.index is not None
     values, world = per_token(rows), turns.of_world(setup.task, rows)
@@ -66,6 +66,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
             record["advantage"] = float(rows.advantage[i][mask].sum()) / max(int(mask.sum()), 1)
         if begun:
             record["head"] = begun
+        elif not world:
+            record["token"] = ids  # with prompt and reward, what the source ``stored`` reads
         if rows.finish is not None:
             record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
         chosen = [name for name in values if (name != "logp" if sampled else name in ("advantage", "logp"))]

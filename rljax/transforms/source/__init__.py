@@ -34,6 +34,7 @@ the row that the first pass had in its place.
 ``plain.py``          samples, demonstrations, and both in one group
 ``draws.py``          prompts chosen by statistics of each prompt: posteriors of its success rate
 ``histories.py``      the same: totals, the last visit, learning curves
+``orders.py``          prompts from easy to hard: by rank, in blocks, as variants of a problem
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored groups are trained on
 ``single.py``         which of the scored rows, by their advantages
@@ -65,7 +66,7 @@ from rljax.transforms.source.histories import band, lim, prioritized, regret, re
 from rljax.transforms.source.inserts import intervene, probed, rethink
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.orders import adcl, ladder, ranked
-from rljax.transforms.source.plain import demonstrations, guided, task
+from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
 from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
 from rljax.transforms.source.second import (
     explained,
@@ -78,7 +79,7 @@ from rljax.transforms.source.second import (
     self_judged,
     templates,
 )
-from rljax.transforms.source.segments import partial
+from rljax.transforms.source.segments import april, partial, windowed
 from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "adcl",
     "alp",
     "anytime",
+    "april",
     "arpo",
     "backward",
     "balanced",
@@ -107,6 +109,7 @@ __all__ = [
     "ghpo",
     "guide",
     "guided",
+    "guided_below",
     "guided_if",
     "hard_replay",
     "hinted",
@@ -149,4 +152,5 @@ __all__ = [
     "unsolved",
     "vade",
     "weak",
+    "windowed",
 ]
