@@ -12,7 +12,7 @@ from rljax import types
 from rljax.training import rollouts, steps
 from rljax.transforms import define, source
 from rljax.transforms.source import chain, groups
-from tests import tiny
+from tests import published, tiny
 
 PROMPTS, SAMPLES = 8, 4  # of tiny.config
 FLOATS = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
@@ -189,3 +189,9 @@ def test_pieces_that_exclude_each_other_are_refused_by_name(pieces, message):
     else:
         with pytest.raises(ValueError, match=message):
             chain.chain(pieces)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", published.METHODS)
+def test_the_pieces_of_a_published_method_fit_its_step(name):
+    published.program(name)  # runs them on abstract arrays; tests.published takes real steps
