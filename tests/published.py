@@ -136,7 +136,7 @@ def program(name):
 
 @functools.cache
 def policy(task):
-    """Return the parameters of a policy that solves a part of a task, so that groups are neither all right nor wrong."""
+    """Return the parameters of a policy that solves a part of a task, so that groups have right and wrong rows."""
     cloned = tiny.program("sft()", task=task, batch__prompts=64, phase__main__warmup=10, phase__main__steps=150)
     (step,) = cloned.steps
     state = step.begin(None, cloned.key)

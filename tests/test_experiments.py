@@ -69,6 +69,7 @@ def test_wrong_tokens_are_pushed_by_their_probability_to_the_power():
 
 # --- studies that are configs ---------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("path", "arms"), [("experiments/worlds/retry.py", 2), ("experiments/worlds/revise.py", 3)])
 def test_the_arms_of_a_study_resolve_and_its_quick_mode_is_short(path, arms):
     config, quick = files.load(path), files.load(path, "quick")

@@ -1,5 +1,7 @@
 """A keyed permutation of [0, size), computed for the indices that are needed, without a table."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -29,9 +31,13 @@ def permute(index: jax.Array, size: int, seed: jax.Array | int) -> jax.Array:
         raise ValueError(f"size: {size} is not in [1, 2**30)")
     if not jnp.issubdtype(index.dtype, jnp.integer):
         raise ValueError(f"index: {index.dtype} is not an integer type")
+    return _permute(index, jnp.asarray(seed).astype(jnp.uint32), size)
+
+
+@functools.partial(jax.jit, static_argnames="size")  # a program holds several: each is traced once for its shape
+def _permute(index: jax.Array, seed: jax.Array, size: int) -> jax.Array:
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     bound = jnp.uint32(size)
-    seed = jnp.asarray(seed).astype(jnp.uint32)
 
     def walk(value: jax.Array) -> jax.Array:
         return jnp.where(value < bound, value, _feistel(value, half, seed))

@@ -28,7 +28,6 @@ import jax
 from rljax.data import storage
 from rljax.host import workdirs
 from rljax.run import steplog
-from rljax.run.reports import report as reports
 
 _PACKAGES = ("rljax", "jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "flax", "optax", "orbax-checkpoint", "numpy")
 _MOST = 100  # distinct warnings of a process
@@ -112,7 +111,9 @@ class Events(contextlib.AbstractContextManager):
             self._log.close()
         # a store that is down was waited for already
         if self._directory is not None and self._report and not isinstance(error, storage.Unavailable):
-            reports.save(self._directory)
+            from rljax.run.reports import report  # with matplotlib, which the first step need not wait for
+
+            report.save(self._directory)
 
 
 def command() -> list[str]:

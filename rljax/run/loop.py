@@ -22,7 +22,6 @@ from rljax.run import (
     host_rollouts,
     host_worlds,
     identity,
-    plots,
     programs,
     session,
     stored_rows,
@@ -61,10 +60,14 @@ class Result:
 
     def learning_curve(self) -> Any:
         """Plot reward, entropy and length against steps."""
+        from rljax.run import plots
+
         return plots.learning_curve(self.history, path=None, phases=_bounds(self.program))
 
     def passk(self) -> Any:
         """Plot pass@k of the evaluations at the ends of phases."""
+        from rljax.run import plots
+
         return plots.passk(_named(self.program, self.evaluations), path=None)
 
 
@@ -218,6 +221,8 @@ def train(
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
+            from rljax.run import plots  # matplotlib takes half a second, which the first step need not wait for
+
             pictures = [run.written.path / "learning_curve.png"]
             plots.learning_curve(result.history, pictures[0], _bounds(program))
             named = _named(program, result.evaluations)

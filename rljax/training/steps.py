@@ -20,6 +20,12 @@ from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 
 
+@functools.partial(jax.jit, static_argnames=("samples", "config", "model", "ends", "length"))
+def _generate(params, prompts, keys, samples, config, *, model, ends, length):
+    """Sample completions; phases of equal models and ends share the compiled programs."""
+    return sampling.generate(model, params, prompts, keys, config, ends, samples=samples, length=length)
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """The compiled functions of a phase. ``fused`` and ``update`` donate their state argument."""
@@ -41,15 +47,8 @@ class Step:
     def generate(self) -> Callable[..., sampling.Sample]:
         """Compiled ``(params, prompts, keys, samples, config) -> Sample``, for evaluations and prompts of users."""
         setup = self.setup
-
-        @functools.partial(jax.jit, static_argnames=("samples", "config"))
-        def run(params, prompts, keys, samples, config):
-            length = setup.task.completion_length
-            return sampling.generate(
-                setup.decoder, params, prompts, keys, config, setup.ends, samples=samples, length=length
-            )
-
-        return run
+        fixed = {"model": setup.decoder, "ends": setup.ends, "length": setup.task.completion_length}
+        return functools.partial(_generate, **fixed)
 
     @functools.cached_property
     def play(self) -> Callable[..., types.Rollout]:
