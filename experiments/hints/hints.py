@@ -15,14 +15,14 @@ from rljax import sampling, types
 from rljax.training import steps
 
 TASK = "arithmetic(operands=2, digits=3)"  # demonstrations and hints are right
-# The base has learned sums from these, and then, for a fourth as many steps, from a demonstrator that is wrong in 96 of
-# 100 columns, so that three in a row are right in 1 of 16,000.
-HABIT = "arithmetic(operands=2, digits=3, noise=0.96)"
-FULL = seeds.Size(seeds=3, clone=400, steps=150, prompts=64)
-EVALUATIONS = 5  # of each arm
+# The base has learned sums from these, and then, for a fourth as many steps, from a demonstrator that is wrong in 93 of
+# 100 columns, so that three in a row are right in 1 of 3,000.
+HABIT = "arithmetic(operands=2, digits=3, noise=0.93)"
+FULL = seeds.Size(seeds=3, clone=400, steps=300, prompts=64)
+EVALUATIONS = 6  # of each arm
 ARMS = {  # algorithm, and the source in place of its own
     "GRPO": ("grpo(kl=0.0)", ""),
-    "prefix, falling": ("grpo(kl=0.0)", "prefixed(linear(0.9, 0.0, 110))"),
+    "prefix, falling": ("grpo(kl=0.0)", "prefixed(linear(0.9, 0.0, 240))"),
     "prefix, backward": ("grpo(kl=0.0)", "backward(0.9, 0.05, 0.5, 'batch')"),
     "GHPO": ("grpo(kl=0.0)", "ghpo()"),
     "Guide": ("guide_grpo()", "guide(hint=0.75)"),
