@@ -129,7 +129,10 @@ def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path) 
         ax.plot(x, values.T, color=color, linewidth=0.8, alpha=0.4)
         ax.plot(x, values.mean(axis=0), color=color, linewidth=2.2, label=name)
     plots.decorate(ax, title, "step of RL", "%")
-    ax.legend(frameon=False, fontsize=9)
+    if len(curves) > 4:  # too many to stand among the curves
+        canvas.legend(frameon=False, fontsize=9, loc="outside right upper")
+    else:
+        ax.legend(frameon=False, fontsize=9)
     canvas.savefig(path, dpi=100)
 
 
