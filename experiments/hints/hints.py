@@ -4,33 +4,44 @@ python -m experiments.hints.hints
 """
 
 import pathlib
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
+import rljax
 from experiments.worlds import seeds
 from rljax import sampling, types
 from rljax.training import steps
 
-# The base is cloned from a demonstrator that is wrong in 85 of 100 columns; five in a row are right in 1 of 13,000.
-BASE = "arithmetic(operands=2, digits=5, noise=0.85)"
-TASK = "arithmetic(operands=2, digits=5)"  # the same problems; hints and demonstrations are right
-FULL = seeds.Size(seeds=3, clone=150, steps=200, prompts=128)
+TASK = "arithmetic(operands=2, digits=3)"  # demonstrations and hints are right
+# The base has learned sums from these, and then, for a fourth as many steps, from a demonstrator that is wrong in 93 of
+# 100 columns, so that three in a row are right in 1 of 3,000.
+HABIT = "arithmetic(operands=2, digits=3, noise=0.93)"
+FULL = seeds.Size(seeds=3, clone=400, steps=300, prompts=64)
+EVALUATIONS = 6  # of each arm
 ARMS = {  # algorithm, and the source in place of its own
     "GRPO": ("grpo(kl=0.0)", ""),
+    "prefix, falling": ("grpo(kl=0.0)", "prefixed(linear(0.9, 0.0, 240))"),
+    "prefix, backward": ("grpo(kl=0.0)", "backward(0.9, 0.05, 0.5, 'batch')"),
     "GHPO": ("grpo(kl=0.0)", "ghpo()"),
     "Guide": ("guide_grpo()", "guide(hint=0.75)"),
     "LUFFY": ("luffy()", "guided(1)"),
 }
+Curves = dict[str, list[seeds.Curve]]
 
 
 def build(size: seeds.Size) -> dict[str, steps.Step]:
-    """Return the step of the base, "clone", and of each arm."""
-    c = seeds.config(size, TASK, {name: algorithm for name, (algorithm, _) in ARMS.items()}, learning_rate=1e-3)
-    c.phase.clone.task = BASE
+    """Return the steps of the base, "clone" and "habit", and that of each arm."""
+    phases = {name: f"arm{number}" for number, name in enumerate(ARMS)}
+    c = seeds.config(size, TASK, {phases[name]: ARMS[name][0] for name in ARMS}, learning_rate=1e-3)
+    c.batch.prompts //= 2
+    c.phases = ("clone", "habit", *phases.values())
+    c.phase.habit = rljax.phase(**{**c.phase.clone.to_dict(), "task": HABIT, "steps": max(1, size.clone // 4)})
     for name, (_, source) in ARMS.items():
-        c.phase[name].seam.source = source or None
-    return seeds.build(c)
+        c.phase[phases[name]].seam.source = source or None
+    built = seeds.build(c)
+    return {"clone": built["clone"], "habit": built["habit"], **{name: built[phase] for name, phase in phases.items()}}
 
 
 def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 8) -> float:
@@ -43,37 +54,58 @@ def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 8
     return float(np.mean(np.asarray(step.verify(of, out.token, out.mask).outcome) == types.Outcome.CORRECT))
 
 
-def run(size: seeds.Size = FULL) -> dict[str, list[seeds.Curve]]:
-    """Return held-out success of each arm and seed against the step of RL; the arms of a seed start from one base."""
+def run(size: seeds.Size = FULL) -> tuple[Curves, Curves]:
+    """Return two curves of each arm and seed: held-out success, and the reward of the rows that are trained on.
+
+    All start from one base. Rows with a hint count in the reward, as do LUFFY's demonstrations.
+    """
     built = build(size)
-    curves: dict[str, list[seeds.Curve]] = {name: [] for name in ARMS}
+    curves: Curves = {name: [] for name in ARMS}
+    paid: Curves = {name: [] for name in ARMS}
 
     def measure(state: types.TrainState) -> float:
         return success(built["GRPO"], state.params["policy"], size.prompts)
 
+    base, _ = seeds.train(built["clone"], seeds.begin(built["clone"], None, 0), 0, size.clone)
+    print(f"taught: {success(built['GRPO'], base.params['policy'], 8 * size.prompts)}", flush=True)
+    base, _ = seeds.train(built["habit"], seeds.begin(built["habit"], base, 0), 0, max(1, size.clone // 4))
+    print(f"base: {success(built['GRPO'], base.params['policy'], 8 * size.prompts)}", flush=True)
     for seed in range(size.seeds):
-        base, _ = seeds.train(built["clone"], seeds.begin(built["clone"], None, seed), seed, size.clone)
         for name in ARMS:
-            start = seeds.begin(built[name], base, seed)
-            _, curve = seeds.train(built[name], start, seed, size.steps, measure, max(1, size.steps // 8))
+            start, rewards = seeds.begin(built[name], base, seed), []
+            _, curve = seeds.train(
+                built[name],
+                start,
+                seed,
+                size.steps,
+                measure,
+                max(1, size.steps // EVALUATIONS),
+                lambda metrics, rewards=rewards: rewards.append(float(metrics["reward"])),
+            )
             curves[name].append(curve)
-            print(f"seed {seed}, {name}: {curve}", flush=True)
-    return curves
+            paid[name].append(list(enumerate(rewards, 1)))
+            shown = rewards[:: max(1, size.steps // 20)]
+            print(f"seed {seed}, {name}: {curve}, reward {[round(r, 2) for r in shown]}", flush=True)
+    return curves, paid
 
 
-def table(curves: dict[str, list[seeds.Curve]]) -> str:
-    """Return the table of the page: success at the start and at the end, in percent."""
+def table(curves: Mapping[str, Sequence[seeds.Curve]], paid: Mapping[str, Sequence[seeds.Curve]]) -> str:
+    """Return the table of the page, in percent: success at the end, and the reward over the last tenth of training."""
     first = [curve[0][1] for curve in next(iter(curves.values()))]
-    last = {name: [curve[-1][1] for curve in arm] for name, arm in curves.items()}
-    lines = ["| arm | held-out success, % |", "| --- | --- |", f"| base | {seeds.percent(first)} |"]
-    return "\n".join([*lines, *(f"| {name} | {seeds.percent(values)} |" for name, values in last.items())])
+    lines = ["| arm | held-out success, % | reward of trained rows, % |", "| --- | --- | --- |"]
+    lines.append(f"| base | {seeds.percent(first)} | |")
+    for name, arm in curves.items():
+        tails = [[reward for _, reward in curve[-max(1, len(curve) // 10) :]] for curve in paid[name]]
+        rewards = [float(np.mean(tail)) for tail in tails]
+        lines.append(f"| {name} | {seeds.percent([c[-1][1] for c in arm])} | {seeds.percent(rewards)} |")
+    return "\n".join(lines)
 
 
 def main(size: seeds.Size, out: pathlib.Path) -> None:
     """Run the study, print its table and draw its figure."""
-    curves = run(size)
-    print(table(curves))
-    seeds.draw(curves, "sums of five digits: held-out success", out / "hints.png")
+    curves, paid = run(size)
+    print(table(curves, paid))
+    seeds.draw(curves, "sums of three digits: held-out success", out / "hints.png")
 
 
 if __name__ == "__main__":

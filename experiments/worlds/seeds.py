@@ -78,12 +78,20 @@ def train(
     count: int,
     measure: Callable[[types.TrainState], float] | None = None,
     every: int = 1,
+    watch: Callable[[types.Metrics], None] | None = None,
 ) -> tuple[types.TrainState, Curve]:
-    """Take ``count`` steps; return the state and what ``measure`` gives before, every so many steps, and at the end."""
+    """Take ``count`` steps; return the state and what ``measure`` gives before, every so many steps, and at the end.
+
+    ``watch`` is called with the metrics of every step.
+    """
     curve = [] if measure is None else [(0, measure(state))]
     for number in range(1, count + 1):
-        assert step.fused is not None
-        state, _ = step.fused(state, key(seed))
+        if step.fused is None:  # rows of files
+            state, metrics = step.update(state, jax.device_put(step.rollout(state, key(seed))), key(seed))
+        else:
+            state, metrics = step.fused(state, key(seed))
+        if watch is not None:
+            watch(metrics)
         if measure is not None and (number % every == 0 or number == count):
             curve.append((number, measure(state)))
     return state, curve
@@ -121,14 +129,19 @@ def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path) 
         ax.plot(x, values.T, color=color, linewidth=0.8, alpha=0.4)
         ax.plot(x, values.mean(axis=0), color=color, linewidth=2.2, label=name)
     plots.decorate(ax, title, "step of RL", "%")
-    ax.legend(frameon=False, fontsize=9)
+    if len(curves) > 4:  # too many to stand among the curves
+        canvas.legend(frameon=False, fontsize=9, loc="outside right upper")
+    else:
+        ax.legend(frameon=False, fontsize=9)
     canvas.savefig(path, dpi=100)
 
 
-def arguments(doc: str | None) -> argparse.Namespace:
-    """Return the arguments of a study: ``quick``, ``out`` and ``only``."""
+def arguments(doc: str | None, **flags: str) -> argparse.Namespace:
+    """Return the arguments of a study: ``quick``, ``out``, ``only``, and its ``flags`` with their help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="run every part, too short to learn")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder of the figure")
     parser.add_argument("--only", nargs="*", help="parts of a study that has several")
+    for name, text in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     return parser.parse_args()
