@@ -21,18 +21,11 @@ import pytest
 from tests import memory, tiers
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_programs():
-    """Drop compiled programs after a file that made many."""
-    yield
-    memory.forget_programs()
-
-
 @pytest.fixture(autouse=True)
 def _little_memory(request):
-    """Drop compiled programs within a file that made very many; a file may set ``MEBIBYTES``."""
+    """Drop compiled programs once there are very many; a file may set ``MEBIBYTES``."""
     yield
-    memory.forget_programs(mebibytes=getattr(request.module, "MEBIBYTES", 1400))
+    memory.forget_programs(mebibytes=getattr(request.module, "MEBIBYTES", memory.MEBIBYTES))
 
 
 @pytest.hookimpl(tryfirst=True)

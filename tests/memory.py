@@ -7,6 +7,7 @@ import pathlib
 import jax
 
 STATUS = pathlib.Path("/proc/self")
+MEBIBYTES = 2500  # resident memory that a process may keep
 EVERY = 100  # programs that are compiled between two looks: to count 15,000 maps takes 16 ms
 
 
@@ -21,7 +22,7 @@ def _count(event: str, _: float, **__: object) -> None:
     _Compiled.number += event == "/jax/core/compile/backend_compile_duration"
 
 
-def forget_programs(maps: int = 20_000, mebibytes: int = 1000) -> None:
+def forget_programs(maps: int = 20_000, mebibytes: int = MEBIBYTES) -> None:
     """Drop compiled programs once the process holds much memory or many maps: without maps the compiler crashes.
 
     Args:
