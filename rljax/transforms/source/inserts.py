@@ -67,13 +67,14 @@ def probed(texts: tuple[str, ...], share: edits.Share = 0.25, room: types.Count 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         at = edits.written(first)[edit.row]
         whole = edits.joined(first, second, edit.row, at)
-        probe = whole.extra["head"] > 0
+        column = jnp.arange(first.mask.shape[1])[None, :]
+        probe = (whole.extra["head"] > 0) & (column >= at[:, None])
         assert edit.head is not None and whole.behaviour_logp is not None
         logp = jnp.where(probe, jnp.asarray(edit.head.state), whole.behaviour_logp)
         whole = whole.replace(
             mask=jnp.where(probe, 1.0, whole.mask),
             behaviour_logp=logp,
-            extra={**whole.extra, "head": 0 * whole.mask, "probe_logp": logp},
+            extra={**whole.extra, "head": jnp.where(probe, 0.0, whole.extra["head"]), "probe_logp": logp},
         )
         first = first.replace(extra={**first.extra, "probe_logp": first.behaviour_logp})
         return groups.replaced(first, whole, edit, edit.row[:, None])
