@@ -52,8 +52,9 @@ def probed(texts: tuple[str, ...], share: edits.Share = 0.25, room: types.Count 
 
     One of ``texts`` is drawn for each of at most ``share`` of the rows; what follows takes the row's place. Writes
     extra["probe_logp"] ``[B, T]`` for ``ratio.mixture``: on the tokens of a probe log mu of the uniform draw, the share
-    of the texts with this token among those with the tokens before it; the behaviour log-prob on the others. Source:
-    REX-RAG (arXiv 2508.08149). Its release scales mu by the error rate too, which is not done here.
+    of the texts with this token among those with the tokens before it; the behaviour log-prob on the others. Entropy
+    and the unfiltered log-prob at sampling are 0 on a probe, as on demonstrations, so ``reward.kl`` charges it -log
+    ref. Source: REX-RAG (arXiv 2508.08149). Its release scales mu by the error rate too, which is not done here.
 
     Args:
       texts: probes.
