@@ -220,6 +220,8 @@ def test_an_easier_variant_follows_a_failure_at_once_and_a_harder_one_a_success(
     assert {*rung.tolist()} == {0, 1, 2}
     with pytest.raises(ValueError, match="rungs=3: a step draws 13 problems, and the task has 12"):
         piece.choose(pool, here, jnp.zeros(13, jnp.int32), KEY)
+    with pytest.raises(ValueError, match=r"rungs=3: the task has 100,000 problems .* use a task with fewer prompts"):
+        piece.init(None, by_prompt.problems(300_000))
 
 
 # --- weights and scales of domains --------------------------------------------------------------

@@ -442,6 +442,23 @@ def test_a_probe_behind_a_dead_end_has_the_log_prob_of_its_draw():
     np.testing.assert_array_equal(merged.extra["probe_logp"][1], rows.behaviour_logp[1])
 
 
+@pytest.mark.parametrize("piece", [source.rethink(("ba",), share=0.5, room=6), source.probed(("ba",), 0.5, room=6)])
+def test_what_is_written_behind_a_completion_leaves_its_head_a_head(piece):
+    rows = of_policy([0, 0], [5, 12])
+    head = np.zeros((2, 12), np.float32)
+    head[:, :2] = 1  # of ``prefixed`` in a chain
+    rows = rows.replace(mask=rows.mask - head, extra={**rows.extra, "head": head})
+    edit = edited(piece, rows, count=1)
+    merged = merge(piece, rows, continued_of(edit, [1]), edit)
+    assert merged.extra["pass"][0] == 1
+    written = merged.mask + merged.extra["head"]
+    np.testing.assert_array_equal(written[0], 1)  # as ``rows.written`` reads it: the reports show these tokens
+    np.testing.assert_array_equal(merged.extra["head"][0, :4], [1, 1, 0, 0])
+    trained = "probe_logp" in merged.extra
+    np.testing.assert_array_equal(merged.mask[0, 4:6], trained)
+    np.testing.assert_array_equal(merged.extra["head"][0, 4:], [not trained] * 2 + [0] * 6)
+
+
 def test_the_expert_writes_where_a_wrong_completion_leaves_the_demonstration():
     rows = of_policy([0, 1, 0, 0], [12] * 4)
     token = np.array(rows.action.token)

@@ -261,6 +261,8 @@ def test_the_policys_own_verdict_takes_the_place_of_the_reward():
     np.testing.assert_array_equal(out.action.token, first.action.token)
     with pytest.raises(ValueError, match="at least two"):
         source.self_judged(("yes",))
+    with pytest.raises(ValueError, match="verdict 'maybe' has 5 tokens; a completion has room for 4"):
+        edited(source.self_judged(("yes", "maybe")), first, P * G)
 
 
 pair = jax.jit(lambda rows: prepare.best_and_worst().apply(rows, None, (), jax.random.key(0))[0])

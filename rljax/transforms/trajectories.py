@@ -110,8 +110,8 @@ def to_reference(rollout: types.Rollout, piece: str) -> Array:
     if rollout.context is not None and rollout.context.train_token is not None:
         raise ValueError(
             f"{piece}: the source trains rows under another prompt than they were sampled under, and the log-probs at "
-            "sampling are not comparable with those of the reference, which are under the prompt of training. Set its "
-            "coefficient to 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
+            "sampling are not comparable with those of the reference, which are under the prompt of training. Leave it "
+            "out, as a recipe does if its coefficient is 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
         )
     reference = ops.given(rollout.ref_logp, f"{piece}: the rollout has no ref_logp")
     return ops.given(rollout.raw_logp, f"{piece}: the rollout has no raw_logp") - reference

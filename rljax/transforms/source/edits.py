@@ -198,7 +198,7 @@ def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array)
       kept: ``[M]`` int32, how many tokens.
 
     Returns:
-      M rows; before ``kept`` there is no head, and the mask and what the sampler reported are those of the first pass.
+      M rows; before ``kept`` the mask, the head and what the sampler reported are those of the first pass.
     """
     mine = jnp.arange(first.mask.shape[1])[None, :] < kept[:, None]
 
@@ -211,7 +211,7 @@ def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array)
     fields = {name: pick(getattr(first, name), getattr(second, name)) for name in names}
     assert first.action is not None and second.action is not None
     action = second.action.replace(kept=pick(first.action.kept, second.action.kept))
-    head = jnp.where(mine, 0.0, second.extra["head"])
+    head = pick(first.extra["head"], second.extra["head"])
     return second.replace(action=action, extra={**second.extra, "head": head}, **fields)
 
 

@@ -50,11 +50,9 @@ def cure(share: types.Fraction = 0.25, branches: types.Count = 3, top: types.Cou
         return _continued(rollout, row, chosen[row], at[row])
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        sample, cut, size = groups.sample(first), rows_cut(first), groups.size(first)
-        number = (cut + sample * branches)[edit.row, None] + jnp.arange(branches)[None, :]
-        start = (edit.row - sample[edit.row])[:, None]
-        place = jnp.where(number < size[edit.row, None], start + number, first.group.size)
-        return groups.replaced(first, second, edit, place.astype(jnp.int32))
+        sample = groups.sample(first)
+        start = jnp.arange(sample.size, dtype=jnp.int32) - sample + rows_cut(first) + sample * branches
+        return groups.replaced(first, second, edit, start[edit.row, None])
 
     return types.Source(again=types.Again(edit=edit, merge=merge, share=share, by="row", samples=branches))
 

@@ -52,8 +52,9 @@ def probed(texts: tuple[str, ...], share: edits.Share = 0.25, room: types.Count 
 
     One of ``texts`` is drawn for each of at most ``share`` of the rows; what follows takes the row's place. Writes
     extra["probe_logp"] ``[B, T]`` for ``ratio.mixture``: on the tokens of a probe log mu of the uniform draw, the share
-    of the texts with this token among those with the tokens before it; the behaviour log-prob on the others. Source:
-    REX-RAG (arXiv 2508.08149). Its release scales mu by the error rate too, which is not done here.
+    of the texts with this token among those with the tokens before it; the behaviour log-prob on the others. Entropy
+    and the unfiltered log-prob at sampling are 0 on a probe, as on demonstrations, so ``reward.kl`` charges it -log
+    ref. Source: REX-RAG (arXiv 2508.08149). Its release scales mu by the error rate too, which is not done here.
 
     Args:
       texts: probes.
@@ -67,13 +68,14 @@ def probed(texts: tuple[str, ...], share: edits.Share = 0.25, room: types.Count 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         at = edits.written(first)[edit.row]
         whole = edits.joined(first, second, edit.row, at)
-        probe = whole.extra["head"] > 0
+        column = jnp.arange(first.mask.shape[1])[None, :]
+        probe = (whole.extra["head"] > 0) & (column >= at[:, None])
         assert edit.head is not None and whole.behaviour_logp is not None
         logp = jnp.where(probe, jnp.asarray(edit.head.state), whole.behaviour_logp)
         whole = whole.replace(
             mask=jnp.where(probe, 1.0, whole.mask),
             behaviour_logp=logp,
-            extra={**whole.extra, "head": 0 * whole.mask, "probe_logp": logp},
+            extra={**whole.extra, "head": jnp.where(probe, 0.0, whole.extra["head"]), "probe_logp": logp},
         )
         first = first.replace(extra={**first.extra, "probe_logp": first.behaviour_logp})
         return groups.replaced(first, whole, edit, edit.row[:, None])

@@ -3,8 +3,6 @@
 The order of a task is that of its domains, 0 the easiest, and within a domain that of its prompts: of a file, its rows.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -125,7 +123,12 @@ def ladder(rungs: types.Count, passed: types.Fraction = 0.5):
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         del rollout
-        count = candidates_lib.index(dataclasses.replace(problems, size=problems.size // rungs), 0).size
+        count = problems.size // rungs
+        if count > candidates_lib.LARGEST:
+            raise ValueError(
+                f"rungs={rungs}: the task has {count:,} problems of {rungs} variants, and a rung is kept of at most "
+                f"{candidates_lib.LARGEST:,}; use a task with fewer prompts."
+            )
         return {"rung": jnp.zeros((count,), jnp.int32), "down": jnp.zeros((count,), bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:

@@ -258,7 +258,7 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
       samples: judgements of each row.
 
     Raises:
-      ValueError: there are fewer than two verdicts.
+      ValueError: there are fewer than two verdicts, or one does not fit into a completion.
     """
     if len(verdicts) < 2:
         raise ValueError(f"self_judged: verdicts={verdicts}; expected at least two, from the worst to the best")
@@ -270,7 +270,12 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
         asked = edits.prompts(rollout, row, used, edits.completion(rollout, row), behind)
         allowed = np.full((len(verdicts), rollout.mask.shape[1]), -1, np.int32)  # -1 is no token
         for i, words in enumerate(map(problems.encode, verdicts)):
-            allowed[i, : len(words)] = words[: allowed.shape[1]]
+            if len(words) >= allowed.shape[1]:
+                raise ValueError(
+                    f"self_judged: verdict {verdicts[i]!r} has {len(words)} tokens; a completion has room for "
+                    f"{allowed.shape[1] - 1} and the one that ends it"
+                )
+            allowed[i, : len(words)] = words
         state = jnp.broadcast_to(jnp.asarray(allowed), (count, *allowed.shape))  # what ``merge`` compares with
         blank = jnp.zeros((count, allowed.shape[1]), jnp.int32)
         return asked.replace(head=types.Action(blank, length=jnp.zeros((count,), jnp.int32), state=state))
