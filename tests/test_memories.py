@@ -404,12 +404,11 @@ def test_remix_reads_the_policy_one_step_before():
 def test_a_seat_of_the_snapshot_is_not_the_policy_one_step_before():
     """The phases of a run carry an earlier policy over only where it is of the same kind."""
     game = {"task": "game('kuhn_poker')", "algorithm": "reinforce()"}
-    c = tiny.config(**game, phases=("seats", "seats_too", "remix"), mesh__data=1)
+    c = tiny.config(**game, phases=("seats", "remix"), mesh__data=1)
     c.phase.seats = schema.phase(steps=1, world={"players": ("policy", "snapshot")})
-    c.phase.seats_too = c.phase.seats.copy_and_resolve_references()
     c.phase.remix = schema.phase(steps=1, algorithm="remix()", task="arithmetic(operands=2, digits=1, working=False)")
-    seats, more, remix = programs.build(c, devices=jax.devices()[:1]).steps
-    assert states.carried(more.setup, seats.setup, seats.shape).snapshot
+    seats, remix = programs.build(c, devices=jax.devices()[:1]).steps
+    assert states.carried(seats.setup, seats.setup, seats.shape).snapshot
     assert not states.carried(remix.setup, seats.setup, seats.shape).snapshot
 
 
