@@ -10,9 +10,9 @@ import pytest
 
 from rljax import types
 from rljax.algorithms import interpreter
-from rljax.config import resolve
-from rljax.run import checkpoints
-from rljax.training import phases
+from rljax.config import resolve, schema
+from rljax.run import checkpoints, programs
+from rljax.training import phases, states
 from rljax.transforms import advantage, source
 from rljax.transforms.source import groups, store
 from tests import tiny
@@ -394,6 +394,22 @@ def test_remix_reads_the_policy_one_step_before():
         if number:
             assert np.abs(kept - score(policies[number], rows) * rows.mask).max() > 1e-4
     assert metrics["loss/kl"] > 0 and np.min(rows.on_policy) == 0
+    broken = jax.tree.map(lambda x: x * jnp.nan, state.params)
+    state, metrics = step.fused(state.replace(params=broken), key)  # its update is skipped
+    assert metrics["skipped"] > 0
+    jax.tree.map(np.testing.assert_array_equal, state.snapshot, policies[-1])
+
+
+@FULL
+def test_a_seat_of_the_snapshot_is_not_the_policy_one_step_before():
+    """The phases of a run carry an earlier policy over only where it is of the same kind."""
+    game = {"task": "game('kuhn_poker')", "algorithm": "reinforce()"}
+    c = tiny.config(**game, phases=("seats", "remix"), mesh__data=1)
+    c.phase.seats = schema.phase(steps=1, world={"players": ("policy", "snapshot")})
+    c.phase.remix = schema.phase(steps=1, algorithm="remix()", task="arithmetic(operands=2, digits=1, working=False)")
+    seats, remix = programs.build(c, devices=jax.devices()[:1]).steps
+    assert states.carried(seats.setup, seats.setup, seats.shape).snapshot
+    assert not states.carried(remix.setup, seats.setup, seats.shape).snapshot
 
 
 def test_the_policy_one_step_before_and_a_seat_of_the_snapshot_exclude_each_other():

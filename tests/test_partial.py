@@ -14,6 +14,7 @@ from rljax import sampling, types
 from rljax.config import resolve
 from rljax.training import phases, rollouts
 from rljax.transforms import source
+from rljax.transforms.source import chain
 from tests import drawing, tiny
 from tests import test_sampling as samplers
 
@@ -137,6 +138,7 @@ def test_a_window_trains_every_row_and_each_token_once():
                 group=np.repeat([0, 1], 2) + 10 * (number == 2),
                 finish=np.where(done, kind, int(types.Finish.UNFINISHED)).astype(np.int32),
                 outcome=np.full(4, int(types.Outcome.CORRECT), np.int32),
+                parts={"format": np.full(4, 7.0)},
             ),
         )
         pool = piece.init(rollout, None) if pool is None else pool
@@ -144,6 +146,7 @@ def test_a_window_trains_every_row_and_each_token_once():
         before = np.zeros((4, 4)) if number != 1 else (np.arange(4) < np.array([2, 2, 2, 2])[:, None]) * 1.0
         np.testing.assert_array_equal(rows.extra["used"], before)
         np.testing.assert_array_equal(rows.reward, np.where(done, 7.0, 0.0))
+        np.testing.assert_array_equal(rows.parts["format"], rows.reward)
         np.testing.assert_array_equal(rows.outcome == types.Outcome.UNJUDGED, ~done)
         np.testing.assert_array_equal(rows.finish, np.where(done, kind, int(types.Finish.LENGTH)))
         assert rows.valid.tolist() == [1, 0 if number == 1 else 1, 1, 1]
@@ -330,3 +333,30 @@ def test_the_source_is_refused_where_the_host_judges():
         ValueError, match=r"partial\(segment=2, oversample=2\) carries rows over .*'judged' is scored on"
     ):
         resolve._inputs(algorithm, host, "main")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        (
+            (source.mopps(), source.partial(2)),
+            r"mopps\(.* would select among rows that go on. Write partial\(.* before",
+        ),
+        ((source.replay(), source.april()), r"replay\(.* would select among rows that go on"),
+        ((source.windowed(2), source.dynamic(2)), r"windowed\(.* trains on rows that go on, among which dynamic\("),
+        ((source.partial(2), source.guided()), r"partial\(.* so guided\(demonstrations=1\) can take the place of none"),
+    ],
+)
+def test_no_piece_selects_among_rows_that_go_on(pieces, message):
+    with pytest.raises(ValueError, match=message):
+        chain.chain(pieces)
+    assert chain.chain((source.partial(2), source.mopps(), source.dynamic(2))).segment == 2
+
+
+def test_windows_need_an_algorithm_that_drops_used_tokens_and_has_no_group_baseline():
+    fields = {"phases": ("main",), "seam__source": "windowed(2)"}
+    with pytest.raises(ValueError, match=r"windowed\(.* which reinforce\(.* train on again. Add .*drop_used"):
+        resolve.phases(tiny.config("reinforce()", **fields))
+    with pytest.raises(ValueError, match=r"grpo\(.* compares the samples of a prompt, and those of windowed\("):
+        resolve.phases(tiny.config("grpo(kl=0.0)", **fields, seam__prepare="+ drop_used()"))
+    resolve.phases(tiny.config("reinforce()", **fields, seam__prepare="+ drop_used()"))

@@ -92,7 +92,8 @@ def test_the_rows_that_a_run_logs_are_read_token_by_token(tmp_path):
         index=np.repeat([5, 3], 4),
         action=types.Action(token=draw.integers(0, size, (8, T))),
     )
-    logged = records.rollouts(program, setup, 1, rows)
+    filler = jax.tree.map(lambda x: np.concatenate([x, 0 * x]), rows)  # as sources that ran short of groups return
+    logged = records.rollouts(program, setup, 1, filler)
     shapes = {"prompt_length": program.tasks[-1].prompt_length, "completion_length": T}
     groups = stored_groups.Reader("rows", tokenizer, **shapes, samples=4).read(write(tmp_path / "r.jsonl", logged))
     np.testing.assert_array_equal(groups.length.reshape(-1), length)
@@ -302,8 +303,9 @@ def test_a_program_that_does_not_train_needs_no_file(tmp_path):
     c = config("dpo()", f"stored({str(tmp_path / 'absent.jsonl')!r}, 'pairs')", **SMALL)
     with pytest.raises(ValueError, match="no such file"):
         programs.build(c, devices=jax.devices()[:1])
+    c.seam.source += " | mopps()"  # whose statistics are those of as many prompts as a step draws, or more
     program = programs.build(c, devices=jax.devices()[:1], trains=False)
-    assert program.stored[0].token.shape == (1, 2, program.tasks[0].completion_length)
+    assert program.stored[0].token.shape[1:] == (2, program.tasks[0].completion_length)
     assert program.steps[0].shape.params["policy"]
 
 

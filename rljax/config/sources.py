@@ -32,9 +32,26 @@ def check(chosen: schema.Config, algorithm: types.Algorithm, task: environments.
         )
     if not source.grouped and source.segment:
         raise ValueError(f"{where}: {source.spec} selects single rows, and rows in flight need whole groups.")
+    if "used" in source.supplies:
+        _check_windows(algorithm, where)
     if source.uneven or not source.grouped:
         for o in algorithm.objectives:
             _check_objective(chosen, algorithm, o, name)
+
+
+def _check_windows(algorithm: types.Algorithm, where: str) -> None:
+    """Check that an algorithm that gets rows that go on leaves out tokens of earlier steps, and compares no rewards."""
+    needs, source = interpreter.needs(algorithm), algorithm.source.spec
+    if "used" not in needs.extra:
+        raise ValueError(
+            f"{where}: {source} returns tokens of earlier steps too, which {algorithm.spec} would train on again. Add "
+            "config.seam.prepare='+ drop_used()'."
+        )
+    if needs.siblings:
+        raise ValueError(
+            f"{where}: {algorithm.spec} compares the samples of a prompt, and those of {source} that go on have no "
+            "reward yet. Use an algorithm without a group baseline, such as t_ppo()."
+        )
 
 
 def _check_drawn(chosen: schema.Config, source: types.Source, task: environments.Task, name: str) -> None:

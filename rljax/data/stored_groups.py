@@ -18,6 +18,7 @@ from rljax.language import messages
 
 Kind = Literal["pairs", "rows", "demonstrations"]
 _CHUNK = 1 << 26  # bytes of a file that are read at a time
+_BLANK = 1 << 16  # groups; statistics of each prompt are kept of at most so many
 
 
 class RemainderWarning(UserWarning):
@@ -109,17 +110,23 @@ class Reader:
         return self._stacked(file, self._grouped(file, [group for _, group in kept]))
 
     def blank(self, file: str) -> Groups:
-        """Return one group of empty rows, which has the shapes of those of a file, without reading it."""
-        shape = 1, self.each
+        """Return empty rows with the shapes of those of a file, without reading it.
+
+        They are more groups than any step draws, and views of one number, which take no memory.
+        """
+
+        def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
+            return np.broadcast_to(np.zeros((), dtype), (_BLANK, *shape))
+
         return Groups(
             file=file,
-            prompt=np.zeros((1, self.prompt_length), np.int32),
-            prompt_length=np.zeros((1,), np.int32),
-            token=np.zeros((*shape, self.completion_length), np.int32),
-            length=np.zeros(shape, np.int32),
-            stopped=np.zeros(shape, bool),
-            reward=np.zeros(shape, np.float32),
-            parts={name: np.zeros(shape, np.float32) for name in self.parts},
+            prompt=zeros(self.prompt_length),
+            prompt_length=zeros(),
+            token=zeros(self.each, self.completion_length),
+            length=zeros(self.each),
+            stopped=zeros(self.each, dtype=bool),
+            reward=zeros(self.each, dtype=np.float32),
+            parts={name: zeros(self.each, dtype=np.float32) for name in self.parts},
             behaviour_logp=None,
         )
 

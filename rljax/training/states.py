@@ -42,6 +42,7 @@ class Carried:
     optimizer: bool = False
     reference: bool = False
     pool: bool = False  # unfinished rows
+    snapshot: bool = False  # an earlier policy
     notes: tuple[str, ...] = ()  # requests that cannot be met, for the log
 
 
@@ -69,7 +70,8 @@ def carried(setup: phases.Setup, previous: phases.Setup | None, state: types.Tra
             f"differs from that of phase {previous.phase.name!r}.",
         )
     pool = setup.continues(previous) and _alike(fresh.pool, state.pool)
-    return Carried(optimizer, start.reference == "keep", pool, notes)
+    snapshot = (setup.snapshot, setup.precedent) == (previous.snapshot, previous.precedent)  # it has one use in both
+    return Carried(optimizer, start.reference == "keep", pool, snapshot, notes)
 
 
 def _alike(one: types.Tree, two: types.Tree) -> bool:
@@ -117,7 +119,7 @@ def begin(
                 for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
             )
     earlier = setup.snapshot or setup.precedent
-    snapshot = previous.snapshot if previous is not None and earlier else None
+    snapshot = previous.snapshot if previous is not None and earlier and carried.snapshot else None
     if earlier and snapshot is None:
         snapshot = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
     zero = jnp.zeros((), jnp.int32)

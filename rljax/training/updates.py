@@ -344,7 +344,7 @@ def _finish(
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 
     if setup.precedent:
-        state = state.replace(snapshot=adapters.trained(previous.params["policy"]))
+        state = state.replace(snapshot=keep(adapters.trained(previous.params["policy"]), state.snapshot))
     elif state.snapshot is not None:
         due = (state.step + 1) % setup.settings.world.refresh == 0
         policy = adapters.trained(state.params["policy"])

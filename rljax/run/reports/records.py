@@ -44,7 +44,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered. Turns of chapters that did not take place are left out.
+      completion that the policy began and nobody answered. Turns of chapters that did not take place and rows that
+      fill a batch, without a token, are left out.
     """
     assert rows.action is not None and rows.index is not None
     values, world = per_token(rows), turns.of_world(setup.task, rows)
@@ -54,7 +55,7 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     for i in range(rows.mask.shape[0]):
         begun = 0 if "head" not in rows.extra else int(np.sum(rows.extra["head"][i]))
         keep = np.arange(places[i]) if world else np.flatnonzero(_shown(rows)[i] > 0)
-        if getattr(setup.task, "rows", "") == "chapters" and not keep.size:
+        if not keep.size and (not world or getattr(setup.task, "rows", "") == "chapters"):
             continue
         ids = np.asarray(rows.action.token[i])[keep].tolist()
         record = {"step": step, **_row(setup, rows, i, world, decode, ids)}

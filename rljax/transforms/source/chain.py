@@ -57,12 +57,28 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
     for piece, what in ((heading, "could begin"), (passing, "could pass again")):
         if whole is not None and piece is not None:
             raise ValueError(f"{spec}: {whole.spec} leaves no completion that {piece.spec} {what}.")
+    _check_flying(spec, pieces, roles)
     if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
         raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
     sampled = [p for p in roles[1:5] if p is not None] + [p for p in pieces if p.uneven]
     if isinstance(other, files.Stored) and sampled:
         raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
     return roles
+
+
+def _check_flying(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:
+    """Refuse pieces that would select among rows that are not complete, or take their places."""
+    flying, guiding = roles.flying, roles.guiding
+    if flying is None:
+        return
+    if guiding is not None:
+        raise ValueError(f"{spec}: {flying.spec} continues all samples, so {guiding.spec} can take the place of none.")
+    others = [p for p in pieces if p is not flying and not p.uneven and p.select is not types.Source.select]
+    if others and "used" in flying.supplies:
+        raise ValueError(f"{spec}: {flying.spec} trains on rows that go on, among which {others[0].spec} would select.")
+    for p in others:
+        if pieces.index(p) < pieces.index(flying):
+            raise ValueError(f"{spec}: {p.spec} would select among rows that go on. Write {flying.spec} before it.")
 
 
 def chain(pieces: Sequence[types.Source]) -> types.Source:

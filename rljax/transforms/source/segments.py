@@ -83,10 +83,11 @@ def windowed(segment: types.Count = 64):
     """Add at most ``segment`` tokens a step to every row, and train on all of them, whether they ended or not.
 
     extra["used"] [B, T] is 1 on the tokens of earlier steps, which the policy has been trained on. A row that goes on
-    has reward 0 and ``finish`` LENGTH in the batch, so that ``advantage.truncated_gae`` puts the critic's value after
-    the cut, and ``prepare.drop_truncated`` leaves it out of the critic's loss; in the pool it is unfinished. A row that
-    ended in an earlier step and waits for the others of its group is invalid; ``batch.samples=1`` wastes no place. The
-    metrics of rewards count rows that go on as rows of reward 0.
+    has reward and parts 0 and ``finish`` LENGTH in the batch, so that ``advantage.truncated_gae`` puts the critic's
+    value after the cut, and ``prepare.drop_truncated`` leaves it out of the critic's loss; in the pool it is
+    unfinished. A row that ended in an earlier step and waits for the others of its group is invalid;
+    ``batch.samples=1`` wastes no place. The metrics of rewards count rows that go on as rows of reward 0. No other
+    piece may select among the rows, and the algorithm drops used tokens and compares no samples of a prompt.
     Source: the windows of T-PPO (arXiv 2506.15050), recipe ``t_ppo``. Differs from ``partial`` by the rows trained on.
     """
 
@@ -107,6 +108,7 @@ def windowed(segment: types.Count = 64):
             outcome=jnp.where(going, int(types.Outcome.UNJUDGED), outcome),
             finish=jnp.where(going, int(types.Finish.LENGTH), finish),
             valid=jnp.where(waited, 0.0, ops.valid_rows(rollout)),
+            parts={name: jnp.where(going, 0.0, x) for name, x in rollout.parts.items()},
             extra={**rollout.extra, "used": used},
         )
         return chosen, {"rows": rollout.replace(parts={}), "free": ended}
