@@ -42,13 +42,13 @@ class Size:
     """How much the study runs."""
 
     seeds: int = 10
-    task: str = "arithmetic(digits=(1, 2, 3), slip=0.4, noise=0.1)"
+    task: str = "arithmetic(digits=(1, 2), slip=0.4, noise=0.15)"
     clone: int = 300  # steps on demonstrations
-    rollouts: int = 40_960  # of each arm, at most
+    rollouts: int = 25_600  # of each arm, at most
     prompts: int = 32  # of a step
     samples: int = 8
     every: int = 2560  # rollouts between two measurements
-    heldout: int = 384  # prompts of a measurement
+    heldout: int = 256  # prompts of a measurement
     layers: int = 2
     width: int = 96
 
