@@ -18,11 +18,11 @@ TASK = "arithmetic(operands=2, digits=3)"  # demonstrations and hints are right
 # The base has learned sums from these, and then, for a fourth as many steps, from a demonstrator that is wrong in 93 of
 # 100 columns, so that three in a row are right in 1 of 3,000.
 HABIT = "arithmetic(operands=2, digits=3, noise=0.93)"
-FULL = seeds.Size(seeds=3, clone=400, steps=300, prompts=64)
+FULL = seeds.Size(seeds=3, clone=400, steps=900, prompts=64)
 EVALUATIONS = 6  # of each arm
 ARMS = {  # algorithm, and the source in place of its own
     "GRPO": ("grpo(kl=0.0)", ""),
-    "prefix, falling": ("grpo(kl=0.0)", "prefixed(linear(0.9, 0.0, 240))"),
+    "prefix, falling": ("grpo(kl=0.0)", "prefixed(linear(0.9, 0.0, 720))"),
     "prefix, backward": ("grpo(kl=0.0)", "backward(0.9, 0.05, 0.5, 'batch')"),
     "GHPO": ("grpo(kl=0.0)", "ghpo()"),
     "Guide": ("guide_grpo()", "guide(hint=0.75)"),
@@ -34,7 +34,7 @@ Curves = dict[str, list[seeds.Curve]]
 def build(size: seeds.Size) -> dict[str, steps.Step]:
     """Return the steps of the base, "clone" and "habit", and that of each arm."""
     phases = {name: f"arm{number}" for number, name in enumerate(ARMS)}
-    c = seeds.config(size, TASK, {phases[name]: ARMS[name][0] for name in ARMS}, learning_rate=1e-3)
+    c = seeds.config(size, TASK, {phases[name]: ARMS[name][0] for name in ARMS}, learning_rate=3e-4)
     c.batch.prompts //= 2
     c.phases = ("clone", "habit", *phases.values())
     c.phase.habit = rljax.phase(**{**c.phase.clone.to_dict(), "task": HABIT, "steps": max(1, size.clone // 4)})
