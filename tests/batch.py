@@ -53,10 +53,13 @@ ARGUMENTS = {
     "part_baseline": "'iou'",
     "partition_target": "15.0",
     "pass_at_k": "2",
+    "probed": "('0',)",
     "quadratic": "0.5",
     "require": "'format'",
+    "rethink": "('0',)",
     "role_baseline": "2",
     "scaffold": "100",
+    "self_judged": "('0', '1')",
     "templates": "('',)",
     "value_tracker": "16",
 }

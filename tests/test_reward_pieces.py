@@ -18,6 +18,7 @@ CALLS = {
     "affine": {"scale": 2.0},
     "brevity_if_solved": {"limit": 6.0},
     "budget_triangle": {"budget": 4.0},
+    "by_domain": {"scale": (0.2, 1.0)},
     "clip_process": {"eta": 0.1},
 }
 CALLS |= {"collective_vote": {"models": 2}, "cosine_length": {"limit": 6.0}, "gated": {"threshold": 0.5}}

@@ -161,6 +161,7 @@ def _limited(a) -> tuple[types.PrepareTransform, ...]:
 
 
 @define.ratio(needs=_reshaped, statistics=_limited)
+@idle.until("steps", "sampler", quantile=None)
 def shaped_by_quantile(loss, r, s, quantile: types.Fraction = 0.9, anchor: types.Anchor = "behaviour"):
     """Reshape the ratio by ``shaped``, gamma the ``quantile`` of the minibatch's ratios, at least 1e-4.
 
