@@ -28,7 +28,7 @@ def resume(
     ends: stopping.Ends,
     *,
     segment: int,
-    enough: Array | None = None,
+    enough: int | None = None,
 ) -> samples_lib.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
@@ -49,7 +49,7 @@ def resume(
         that have ended are left out from the first token on.
       ends: as in ``generate``; a text may begin in one segment and end in another.
       segment: the most tokens that a row gets.
-      enough: int32, all rows are cut as soon as those of so many prompts have ended; None: they are not.
+      enough: all rows are cut as soon as those of so many prompts have ended; None: they are not.
 
     Returns:
       The completions: ``finish`` is LENGTH in rows cut at T, UNFINISHED in those cut before; ``steps`` and ``slots``
@@ -90,7 +90,7 @@ def _drawing(
 
 
 def _stopping(
-    draw: Callable[[decode.DecodeState, Array], decode.DecodeState], rows: int, samples: int, enough: Array
+    draw: Callable[[decode.DecodeState, Array], decode.DecodeState], rows: int, samples: int, enough: int
 ) -> Callable[[decode.DecodeState, Array], decode.DecodeState]:
     """Return a ``draw`` after which no row is live if all ``samples`` of ``enough`` prompts have ended."""
 
