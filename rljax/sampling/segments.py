@@ -115,7 +115,7 @@ def turn(
     prompts: types.Prompts,
     keys: types.Key,
     sample: samples_lib.Sample,
-    told: Array,
+    replies: Array,
     size: Array,
     ended: Array,
     ready: Array,
@@ -136,7 +136,7 @@ def turn(
       prompts: P prompts ``[P, L]``.
       keys: ``[B]`` typed keys.
       sample: the conversations so far, ``[B, T]``.
-      told: ``[B, R]`` int32, replies, right-padded; they get mask 0.
+      replies: ``[B, R]`` int32, right-padded; they get mask 0.
       size: ``[B]`` int32, their tokens.
       ended: ``[B]`` int32, turns of the row that have ended: ``Sample.turn`` of what is written now.
       ready: ``[B]`` bool; with its reply, such a row has fewer than T positions.
@@ -152,7 +152,7 @@ def turn(
     column, before = jnp.arange(length, dtype=jnp.int32)[None, :], sample.length
     place = column - before[:, None]
     inside = (place >= 0) & (place < size[:, None])
-    reply = jnp.take_along_axis(told, jnp.clip(place, 0, told.shape[1] - 1), axis=1)
+    reply = jnp.take_along_axis(replies, jnp.clip(place, 0, replies.shape[1] - 1), axis=1)
     finish = jnp.where(ready, int(types.Finish.UNFINISHED), int(types.Finish.LENGTH))
     sample = dataclasses.replace(
         sample, token=jnp.where(inside, reply, sample.token), length=before + size, finish=finish
