@@ -220,7 +220,7 @@ def train(
             state = _phase(run, number, step, state, workers[number], stopping, directory)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
-        if run.written is not None:
+        if run.written is not None and program.settings.log.report:
             from rljax.run import plots  # matplotlib takes half a second, which the first step need not wait for
 
             pictures = [run.written.path / "learning_curve.png"]
