@@ -54,6 +54,7 @@ def masked_std(x: Array, mask: Array, ddof: int = 0) -> Array:
     return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(count - ddof, 1.0))
 
 
+@jax.jit  # traced once for equal shapes: pieces call it many times
 def dense(*keys: Array) -> Array:
     """Return for each element the number 0, 1, ... of its tuple of ``keys``, integer arrays of one shape."""
     flat = [k.reshape(-1) for k in keys]
@@ -95,12 +96,14 @@ def key_needs(key: types.Segments | None) -> types.Needs:
     )
 
 
+@jax.jit
 def segment_total(x: Array, ids: Array) -> Array:
     """Return the sum of ``x`` over the elements that share an id, at every element; ``ids`` are integers."""
     number = dense(ids).reshape(-1)
     return jax.ops.segment_sum(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
 
+@jax.jit
 def segment_max(x: Array, ids: Array) -> Array:
     """Return the largest ``x`` among the elements that share an id, at every element."""
     number = dense(ids).reshape(-1)
