@@ -168,7 +168,7 @@ def trace(apply, record):
 
 
 def what_pieces_read(algorithm, rows, scores):
-    """Return, for each piece that ``objective`` runs, which log-probs it reads; zeros stand for what comes before it."""
+    """Return, for each piece that ``objective`` runs, which log-probs it reads; zeros stand for what comes before."""
     state, read = interpreter.init(algorithm), []
     for p, inner in zip(algorithm.transforms, state["transforms"], strict=True):
         names, rows = trace(lambda r, p=p, inner=inner: p.apply(r, inner, KEY)[0], rows)
