@@ -28,9 +28,8 @@ def repeat(x: Array, count: int, axis: int = 0) -> Array:
     Returns:
       ``x`` with ``axis`` ``count`` times as long.
     """
-    shape = x.shape
-    wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
-    return wide.reshape(*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
+    wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*x.shape[: axis + 1], count, *x.shape[axis + 1 :]))
+    return wide.reshape(*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :])
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
@@ -60,10 +59,9 @@ def dense(*keys: Array) -> Array:
     flat = [k.reshape(-1) for k in keys]
     order = jnp.lexsort(flat)
     changed = jnp.zeros(flat[0].shape, bool).at[0].set(True)
-    for k in flat:
-        ordered = k[order]
+    for ordered in [k[order] for k in flat]:
         changed = changed | (ordered != jnp.roll(ordered, 1))
-    number = jnp.cumsum(changed.at[0].set(True)) - 1
+    number = jnp.cumsum(changed) - 1
     return jnp.zeros_like(number).at[order].set(number).reshape(keys[0].shape)
 
 
