@@ -337,12 +337,14 @@ def test_every_command_on_a_run_reports_its_code_in_one_line(trace, tmp_path):
 
 # --- fuzzed strings --------------------------------------------------------------------------------
 
+BASE = tiny.config()
+
 
 def refusals(cases):
     """Resolve a config with each string; return how many were refused. Each refusal is a ValueError of one line."""
-    count, base = 0, tiny.config()
+    count = 0
     for field, text in cases:
-        config = base.copy_and_resolve_references()
+        config = BASE.copy_and_resolve_references()
         try:
             files.override(config, field, text)
             resolve.phases(config)
