@@ -50,10 +50,10 @@ def masked_std(x: Array, mask: Array, ddof: int = 0) -> Array:
       A scalar.
     """
     deviation = jnp.where(mask > 0, x - masked_mean(x, mask), 0.0)
-    count = jnp.sum(mask)
-    return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(count - ddof, 1.0))
+    return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(jnp.sum(mask) - ddof, 1.0))
 
 
+@jax.jit  # traced once for each shape: a chain calls it tens of times
 def dense(*keys: Array) -> Array:
     """Return for each element the number 0, 1, ... of its tuple of ``keys``, integer arrays of one shape."""
     flat = [k.reshape(-1) for k in keys]
@@ -95,6 +95,7 @@ def key_needs(key: types.Segments | None) -> types.Needs:
     )
 
 
+@jax.jit
 def segment_total(x: Array, ids: Array) -> Array:
     """Return the sum of ``x`` over the elements that share an id, at every element; ``ids`` are integers."""
     number = dense(ids).reshape(-1)
