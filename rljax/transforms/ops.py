@@ -49,8 +49,7 @@ def masked_std(x: Array, mask: Array, ddof: int = 0) -> Array:
       A scalar.
     """
     deviation = jnp.where(mask > 0, x - masked_mean(x, mask), 0.0)
-    count = jnp.sum(mask)
-    return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(count - ddof, 1.0))
+    return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(jnp.sum(mask) - ddof, 1.0))
 
 
 @jax.jit  # traced once for equal shapes: pieces call it many times
