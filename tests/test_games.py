@@ -272,12 +272,12 @@ def test_a_policy_writes_the_most_probable_tokens_after_what_its_seat_has(task):
 
     watched.name = "policy"
     play.run(episode, [watched] * world.seats, text, lambda line: None, visible=range(world.seats))
-    decoder = program.setups[0].decoder
-    for context, turn in contexts:
-        ids = jnp.asarray([[*context, *turn.written]])
-        hidden, _ = decoder.prefill(decoder.decode_params(params), ids, jnp.ones(ids.shape), 1, 1, 0)
-        logits = decoder.logits(decoder.decode_params(params), hidden[0, len(context) - 1 : -1])
-        np.testing.assert_array_equal(jnp.argmax(logits, axis=1), turn.written)
+    model = program.policy
+    token, mask = tokenizers.padded([[*context, *turn.written] for context, turn in contexts], 256, TOKENIZER.pad)
+    logits = jax.jit(lambda token, mask: model.logits(params, model.apply(params, token, mask)))(token, mask)
+    likely = np.argmax(logits, axis=2)
+    for (context, turn), row in zip(contexts, likely, strict=True):
+        np.testing.assert_array_equal(row[len(context) - 1 :][: len(turn.written)], turn.written)
     if "guess" in task:
         assert len(contexts) > 1 and contexts[1][0][: len(contexts[0][0])] == contexts[0][0]
 
