@@ -6,7 +6,7 @@
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``.
 ``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
-``host``      A step with a slow host verifier: ``host``.
+``host``      A step with a slow host verifier: ``host``; ``sleepers`` has the rewards.
 ``tasks``     Verifications per second of the device tasks: ``tasks``, ``NAMES``.
 ``worlds``    Conversations in the compiled program beside the same on the host: ``worlds``.
 ``peers``     Other libraries on the same work: ``compare``, ``run``.

@@ -50,11 +50,13 @@ def runs(config: schema.ConfigDict, call: str) -> bool:
     return True
 
 
-def updater(config: schema.ConfigDict, call: str) -> tuple[Callable[[], None], float]:
+def updater(
+    config: schema.ConfigDict, call: str, devices: Sequence[Any] | None = None
+) -> tuple[Callable[[], None], float]:
     """Return a compiled function that runs one update of the last phase on a fixed rollout, and its compile seconds."""
     config = files.last_phase(config)
     config.algorithm = call
-    program = programs.build(config)
+    program = programs.build(config, devices=devices)
     step, key = program.steps[-1], program.key
     state = step.begin(None, key)
     rollout = step.rollout(state, key)
@@ -69,19 +71,22 @@ def updater(config: schema.ConfigDict, call: str) -> tuple[Callable[[], None], f
     return update, time.perf_counter() - start
 
 
-def algebra(config: schema.ConfigDict, rounds: int, calls: Sequence[str] = ()) -> dict[str, Any]:
+def algebra(
+    config: schema.ConfigDict, rounds: int, calls: Sequence[str] = (), devices: Sequence[Any] | None = None
+) -> dict[str, Any]:
     """Measure the update times of the shortest and the longest chain of pieces, and their ratio.
 
     Args:
       config: the config, whose last phase is timed.
       rounds: updates of each chain.
       calls: two algorithms to compare instead of the table's extremes.
+      devices: the devices of the mesh; None: all devices.
 
     Returns:
       A JSON-able record: the chains with their times in ms, and ratios of the second to the first.
     """
     short, long = calls or extremes(config)
-    updaters = {call: updater(config, call) for call in (short, long)}
+    updaters = {call: updater(config, call, devices) for call in (short, long)}
     times = bench.interleaved({call: update for call, (update, _) in updaters.items()}, rounds)
     ratios = sorted(b / a for a, b in zip(times[short], times[long], strict=True))
     middle = statistics.median

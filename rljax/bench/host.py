@@ -9,30 +9,16 @@ import json
 import pathlib
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from rljax import bench
+from rljax.bench import sleepers
 from rljax.config import files, schema
 from rljax.environments.verifiers import pool
 from rljax.run import host_rollouts, programs, verdicts
-
-SECONDS = 0.05
-"""Seconds that the verifier takes for an answer."""
-
-
-def asleep(completion: str, reference: str) -> float:
-    """Return a reward after ``SECONDS``."""
-    time.sleep(SECONDS)
-    return float(len(completion) % 2)
-
-
-def awake(completion: str, reference: str) -> float:
-    """Return the same reward at once."""
-    return float(len(completion) % 2)
 
 
 def stepper(program: programs.Program, chunks: int) -> Callable[[pool.Verifiers], None]:
@@ -50,9 +36,14 @@ def stepper(program: programs.Program, chunks: int) -> Callable[[pool.Verifiers]
 
 
 def host(
-    config: schema.ConfigDict, shape: str, new_tokens: int, rounds: int, cases: Sequence[tuple[int, int]]
+    config: schema.ConfigDict,
+    shape: str,
+    new_tokens: int,
+    rounds: int,
+    cases: Sequence[tuple[int, int]],
+    devices: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """Measure steps with a verifier that takes ``SECONDS``, and with one that takes none, interleaved.
+    """Measure steps with a verifier that takes ``sleepers.SECONDS``, and with one that takes none, interleaved.
 
     Args:
       config: the config, whose model is set.
@@ -60,6 +51,7 @@ def host(
       new_tokens: the most tokens of a completion.
       rounds: steps of each case.
       cases: numbers of workers and chunks.
+      devices: the devices of the mesh; None: all devices.
 
     Returns:
       A JSON-able record: for each case the seconds of both, and their ratio to max(device, host / workers).
@@ -71,27 +63,29 @@ def host(
         "bench": "verifier",
         "device": jax.devices()[0].device_kind,
         "rows": rows,
-        "seconds": SECONDS,
+        "seconds": sleepers.SECONDS,
     }
     record |= {"shape": shape, "new_tokens": new_tokens, "cases": []}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows.jsonl"
         path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
-        config.task = f"jsonl({str(path)!r}, reward='{__name__}:awake', heldout=0.1, completion_length={new_tokens})"
-        program = programs.build(config)
+        config.task = (
+            f"jsonl({str(path)!r}, reward='{sleepers.__name__}:awake', heldout=0.1, completion_length={new_tokens})"
+        )
+        program = programs.build(config, devices=devices)
         runs = {chunks: stepper(program, chunks) for _, chunks in cases}
-        with pool.Verifiers(awake, 2) as fast:
+        with pool.Verifiers(sleepers.awake, 2) as fast:
             for run in runs.values():
                 run(fast)  # compiles
             for workers, chunks in cases:
-                with pool.Verifiers(asleep, workers) as slow:
+                with pool.Verifiers(sleepers.asleep, workers) as slow:
                     calls = {
                         "awake": functools.partial(runs[chunks], fast),
                         "asleep": functools.partial(runs[chunks], slow),
                     }
                     times = bench.interleaved(calls, rounds)
                 device, measured = (statistics.median(times[name]) for name in calls)
-                judging = rows * SECONDS / workers
+                judging = rows * sleepers.SECONDS / workers
                 case = {"workers": workers, "chunks": chunks, "device_s": device, "host_s": judging}
                 record["cases"].append(case | {"step_s": measured, "ratio": measured / max(device, judging)})
     return record

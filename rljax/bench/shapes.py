@@ -1,7 +1,7 @@
 """The timed work: model shapes by name, and a task of random tokens."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import jax
@@ -104,7 +104,14 @@ def set_model(config: schema.ConfigDict, shape: str) -> None:
     config.model.update(SHAPES[shape][0])
 
 
-def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, lengths: str) -> steps.Step:
+def work(
+    config: schema.ConfigDict,
+    shape: str,
+    prompt: int,
+    length: int,
+    lengths: str,
+    devices: Sequence[Any] | None = None,
+) -> steps.Step:
     """Return the step of a config's last phase with given token counts.
 
     Args:
@@ -114,6 +121,7 @@ def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, length
       length: maximum tokens per completion.
       lengths: "fixed": no token ends a completion. "longtail": several tokens end one, so that a newly initialized
         policy, which is close to uniform, has geometric lengths with a mean of a quarter of ``length``.
+      devices: the devices of the mesh; None: all devices.
 
     Returns:
       The step.
@@ -122,7 +130,7 @@ def work(config: schema.ConfigDict, shape: str, prompt: int, length: int, length
     config = files.last_phase(config)
     config.log.rollout_rows = 0
     tokenizer: Any = Tokens(vocabulary)
-    program = programs.build(config, tokenizer, task=Filler(prompt, length))
+    program = programs.build(config, tokenizer, devices, Filler(prompt, length))
     stop = tuple(range(1, 1 + round(4 * vocabulary / length))) if lengths == "longtail" else ()
     setup = program.setups[-1]
     return steps.make_step(dataclasses.replace(setup, ends=dataclasses.replace(setup.ends, stop=stop)))
