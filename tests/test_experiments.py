@@ -83,7 +83,9 @@ def test_the_arms_of_a_study_resolve_and_its_quick_mode_is_short(path, arms):
 def test_the_quick_mode_of_a_study_runs(tmp_path):
     config = files.load("configs/calculator.py", "quick")
     config.log.report = False
-    done = rljax.train(config, tmp_path)
+    config.model.update({"width": 32, "heads": 2, "kv_heads": 1, "hidden": 64})
+    config.batch.prompts = 8
+    done = rljax.train(config, tmp_path, progress=False, devices=jax.devices()[:1])
     assert [e["name"] for e in done.evaluations][-1] in ("result", "main")
     groups = curves.read(str(tmp_path), [])
     curves.draw(groups, ["quick"], ["accuracy"], tmp_path / "curves.png")

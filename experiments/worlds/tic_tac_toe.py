@@ -3,7 +3,6 @@
 python -m experiments.worlds.tic_tac_toe
 """
 
-import functools
 import pathlib
 
 import jax.numpy as jnp
@@ -61,19 +60,18 @@ def self_play(step, state, seed: int, count: int):
     return state, np.array(variances), role
 
 
-@functools.cache
-def build(size: seeds.Size):
-    """Return the step of each phase: clone, the arms, and the games against the opponents."""
+def config(size: seeds.Size):
+    """Return the config of the phases: clone, the arms, and the games against the opponents."""
     c = seeds.config(size, SELF, {**ARMS, **dict.fromkeys(AGAINST, "reinforce()")}, learning_rate=3e-4, samples=4)
     c.phase.clone.task = OPENED
     for name, task in AGAINST.items():
         c.phase[name].task = task
-    return seeds.build(c)
+    return c
 
 
 def run(size: seeds.Size = FULL) -> dict[str, np.ndarray]:
     """Return shares and variances by seed: {arm: [seeds, (won, not lost) of each opponent, and the two variances]}."""
-    steps = build(size)
+    steps = seeds.build(config(size))
 
     def measure(state):
         return [x for name in AGAINST for x in against(steps[name], state.params["policy"], size.prompts)]
