@@ -88,6 +88,11 @@ def _single():
     return _hidden(_one())
 
 
+@functools.cache
+def _slope_of_one(architecture: models.Architecture, samples: int):
+    return _slope(_one(), architecture, samples)
+
+
 @pytest.mark.default_tier(1)
 @pytest.mark.parametrize("shape", [{"fsdp": 8}, {"data": 2, "fsdp": 4}], ids=["fsdp", "data-fsdp"])
 def test_hidden_states_on_eight_devices_equal_one(shape):
@@ -110,7 +115,7 @@ def test_hidden_states_on_eight_devices_equal_one(shape):
 )
 def test_scores_and_gradient_over_a_mesh_equal_one_device(shape, architecture, samples):
     loss, gradient = _slope(sharding.make_mesh(shape), architecture, samples)
-    one_loss, one_gradient = _slope(_one(), architecture, samples)
+    one_loss, one_gradient = _slope_of_one(architecture, samples)
     np.testing.assert_allclose(loss, one_loss, rtol=1e-5)
     for left, right in zip(jax.tree.leaves(gradient), jax.tree.leaves(one_gradient), strict=True):
         assert np.any(right != 0)

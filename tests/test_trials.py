@@ -181,7 +181,8 @@ def test_evaluations_and_matches_of_a_game_agree_with_its_rows():
     context = nashconv._context(step.setup.world, functions, 2, ("check", "bet"))
     assert BYTES.decode(context).count(">") == 2
     chip, _ = nashconv.of_policy(step.setup, params)
-    logp = []
+    logp, network = [], step.setup.networks["policy"]
+    score = jax.jit(lambda moves: scoring.score(network, params, moves, types.Needs()).logp.sum())
     for move in ("fold", "call"):
         ids = nashconv._tokens(step.setup.world, move)
         token = jnp.asarray([[*context, *ids]])
@@ -192,7 +193,7 @@ def test_evaluations_and_matches_of_a_game_agree_with_its_rows():
             context=types.Context(token[:, : -len(ids)], jnp.ones((1, len(context)))),
             action=types.Action(token[:, -len(ids) :]),
         )
-        logp.append(scoring.score(step.setup.networks["policy"], params, moves, types.Needs()).logp.sum())
+        logp.append(score(moves))
     number = nashconv.INFORMATION.index(("K", ("check", "bet")))
     np.testing.assert_allclose(chip[number], jax.nn.sigmoid(logp[1] - logp[0]), rtol=1e-4)
     games = tournament.player(step.setup, 4, "heldout")
