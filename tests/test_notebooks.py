@@ -25,8 +25,8 @@ def read(name):
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """Execute the first notebook and return its code cells and directory; its second run need not learn."""
-    short = {"weighted = ": "config.phase.warm.steps = config.phase.main.steps = 2\n"}
-    return execute("first_run", tmp_path_factory.mktemp("notebook"), short)
+    short = "config.phase.warm.steps = config.phase.main.steps = 2\nconfig.phase.warm.evaluate = ''\n"
+    return execute("first_run", tmp_path_factory.mktemp("notebook"), {"weighted = ": short})
 
 
 def execute(name, workdir, before=()):
