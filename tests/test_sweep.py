@@ -221,7 +221,7 @@ def test_the_table_of_seeds_has_students_interval():
 
 @pytest.mark.full
 def test_the_command_runs_each_seed_in_its_own_directory(tmp_path):
-    (tmp_path / "small.py").write_text("from tests import tiny\n\n\ndef get_config(arg=''):\n    return tiny.config()\n")
+    (tmp_path / "small.py").write_text("from tests import tiny\n\nget_config = lambda _='': tiny.config()\n")
     words = ["-m", "rljax", "--config", "small.py", "--seeds=0,3", "--workdir", "runs", "--check"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, *words], env=environment, cwd=tmp_path, capture_output=True, text=True)
