@@ -264,7 +264,10 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
     checked(page)
     assert "/version" in page
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert process.returncode == 0 and errors == ""
 
 
