@@ -21,6 +21,7 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -51,7 +52,7 @@ from tests import tiny
 
 def get_config(task):
     config = tiny.config("grpo(kl=0.01)", phase__main__steps={steps}, checkpoint__every={every},
-                         phase__main__evaluate="result", log__rollouts=2, log__report={report})
+                         phase__main__evaluate={evaluate!r}, log__rollouts=2, log__report={report})
     if task == "host":
         config.task = "gsm8k(path={folder!r}, prompt_length=40, completion_length=8)"
         config.verifier.workers = 1
@@ -193,16 +194,21 @@ def _entries(folder: pathlib.Path) -> list[pathlib.Path]:
         return []
 
 
-def final_state(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-    """Return the arrays of the last checkpoint, verified against their digests."""
-    record = json.loads((workdir / "checkpoints" / str(STEPS) / "record" / "metadata").read_text())
-    like = {n: jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for n, (shape, dtype, _) in record["leaves"].items()}
-    return jax.device_get(checkpoints.Checkpointer(workdir / "checkpoints").restore(like, STEPS)[0])
+def final_state(workdir: pathlib.Path, step: int = STEPS) -> dict[str, np.ndarray]:
+    """Return the arrays of the checkpoint of a step, verified against their digests."""
+    return jax.device_get(checkpoints.Checkpointer(workdir / "checkpoints").restore(leaves(workdir, step), step)[0])
+
+
+def leaves(workdir: pathlib.Path, step: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes and types of the arrays of the checkpoint of a step."""
+    record = json.loads((workdir / "checkpoints" / str(step) / "record" / "metadata").read_text())
+    return {n: jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for n, (shape, dtype, _) in record["leaves"].items()}
 
 
 def prepare(folder: pathlib.Path, task: str, report: bool = True) -> Whole:
     """Run without disturbance to measure the phases; with a new compilation cache, once more before."""
-    (folder / "kills_config.py").write_text(CONFIG.format(steps=STEPS, every=EVERY, report=report, folder=str(folder)))
+    sizes = {"steps": STEPS, "every": EVERY, "report": report, "evaluate": "result" if report else ""}
+    (folder / "kills_config.py").write_text(CONFIG.format(**sizes, folder=str(folder)))
     for split, name in (("train", "Ann"), ("test", "Ben")):
         lines = [{"question": f"{name} has {i} pens.", "answer": f"#### {i}"} for i in range(16)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -312,7 +318,7 @@ def campaign(
       jobs: number of runs at a time.
       tasks: some of "device", "host" and "world", whose conversations are sampled in segments.
       length: number of signals that hit one run.
-      report: whether the runs write a report and pictures as they end.
+      report: whether the runs end with an evaluation, a report and pictures.
 
     Returns:
       The signals and the failures.
@@ -320,9 +326,10 @@ def campaign(
     wholes = [prepare(folder, task, report) for task in tasks]
     for whole in wholes:
         print(f"{whole.task}: " + ", ".join(f"{p} {s:.2f} s" for p, s in whole.seconds.items()), flush=True)
-    signs = [(signal.SIGKILL, PHASES[i % len(PHASES)]) for i in range(kills)]
-    signs += [(signal.SIGTERM, PHASES[i % len(PHASES)]) for i in range(terms)]
-    signs = [signs[i] for i in np.random.default_rng(seed).permutation(len(signs))]
+    rng = np.random.default_rng(seed)
+    phases = itertools.cycle(rng.permutation(PHASES).tolist())
+    signs = [(sign, next(phases)) for sign in [signal.SIGKILL] * kills + [signal.SIGTERM] * terms]
+    signs = [signs[i] for i in rng.permutation(len(signs))]
     pieces = [signs[i : i + length] for i in range(0, len(signs), length)]
     signals, failures = [], []
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:

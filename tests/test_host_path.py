@@ -112,6 +112,11 @@ def config(folder, **fields):
     return c
 
 
+def short(folder, **fields):
+    """Return the config of 4 steps that are judged, without demonstrations and evaluations."""
+    return config(folder, phases=("main",), phase__main__evaluate="", checkpoint__every=2, **fields)
+
+
 def train(c, workdir=None):
     return loop.train(c, workdir, progress=False, devices=ONE)
 
@@ -290,9 +295,9 @@ def test_killed_it_ends_bit_for_bit_as_if_nothing_had_been(whole, folder, moods,
 def test_sigterm_ends_a_run_whose_worker_is_stopped_and_the_run_resumes(folder, moods, tmp_path):
     (tmp_path / "stopped_config.py").write_text(
         "import pathlib\nfrom tests import test_host_path as t\n\n"
-        f"def get_config(arg=''):\n    return t.config(pathlib.Path({str(folder)!r}), verifier__timeout=600.0)\n"
+        f"def get_config(arg=''):\n    return t.short(pathlib.Path({str(folder)!r}), verifier__timeout=600.0)\n"
     )
-    last = EVALUATED + ROWS + 5  # in step 5; the first evaluation and step 4 come before
+    last = ROWS + 5  # in step 2
     (moods / "stop").write_text(str(last))
     command = [sys.executable, "-m", "rljax", "--config", str(tmp_path / "stopped_config.py")]
     run = subprocess.Popen(
@@ -310,29 +315,29 @@ def test_sigterm_ends_a_run_whose_worker_is_stopped_and_the_run_resumes(folder, 
     assert "waiting for the verifier" in output and "run the same command again" in output
     assert orphans.marked(str(moods)) == []
     before = read(tmp_path / "run", "verdicts")
-    assert [v["step"] for v in before] == [4]
-    assert (tmp_path / "run" / "checkpoints" / "4").is_dir()
+    assert [v["step"] for v in before] == [1]
+    assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
     (moods / "stop").unlink()
-    result = train(config(folder, verifier__timeout=600.0), tmp_path / "run")
-    assert len(result.history) == LAST
-    assert calls(moods) == last + 1 + 3 * ROWS + EVALUATED
+    result = train(short(folder, verifier__timeout=600.0), tmp_path / "run")
+    assert [h["step"] for h in result.history] == [1, 2, 3, 4]
+    assert calls(moods) == last + 1 + 3 * ROWS
     assert read(tmp_path / "run", "verdicts")[:1] == before
 
 
 @pytest.mark.full
 def test_time_outs_are_replayed_as_they_happened(folder, moods, tmp_path):
-    # Every other call times out; in step 7 the judge breaks down, before the checkpoint of step 6 that never comes.
+    # Every other call times out; in step 4 the judge breaks down, after the checkpoint of step 2.
     (moods / "slow").touch()
-    (moods / "raise").write_text(str(EVALUATED + 3 * ROWS))
+    (moods / "raise").write_text(str(3 * ROWS))
     with pytest.raises(RuntimeError, match="no such answer"):
-        train(config(folder), tmp_path / "run")
+        train(short(folder), tmp_path / "run")
     before = read(tmp_path / "run", "verdicts")
-    assert [v["step"] for v in before] == [4, 5, 6]
+    assert [v["step"] for v in before] == [1, 2, 3]
     (moods / "slow").unlink()
     (moods / "raise").unlink()
-    result = train(config(folder), tmp_path / "run")  # from step 5, in a world where nothing times out
-    seen = {h["step"]: (h["outcome/timed_out"], h["valid_rows"]) for h in result.history[WARM:]}
-    assert seen == {4: (0.5, 16), 5: (0.5, 16), 6: (0.5, 16), 7: (0.0, 32)}
+    result = train(short(folder), tmp_path / "run")  # from step 3, in a world where nothing times out
+    seen = {h["step"]: (h["outcome/timed_out"], h["valid_rows"]) for h in result.history}
+    assert seen == {1: (0.5, 16), 2: (0.5, 16), 3: (0.5, 16), 4: (0.0, 32)}
     assert read(tmp_path / "run", "verdicts")[:3] == before
 
 

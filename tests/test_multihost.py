@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 from rljax.host import processes
 from rljax.run import checkpoints, loop
-from tests import compiler
+from tests import compiler, process
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
@@ -116,10 +117,10 @@ class Group:
         self.members[number].send_signal(sign)
 
 
-def run(folder, name, evaluation=""):
+def run(folder, name, evaluation="", before=("-m", "rljax")):
     """Start a run in two processes of two devices, with an evaluation at its end if it has a name."""
     config = f"{folder / 'config.py'}:{evaluation}".removesuffix(":")
-    arguments = ("-m", "rljax", "--config", config, "--workdir", str(folder / name))
+    arguments = (*before, "--config", config, "--workdir", str(folder / name))
     return Group(folder, name, (*arguments, f"--heartbeat_seconds={HEARTBEAT}"), processes=2, devices=2)
 
 
@@ -136,30 +137,34 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
-    """Return the work directory and the outputs of an uninterrupted run of two processes."""
-    with run(folder, "whole", "result") as group:
-        assert group.wait() == [0, 0], group.output()
+def one(folder):
+    """Return the program of this process alone, with whole parameters on four devices, and what it computes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("CALLS", "one")
+        program = process.build(folder, "4x1", jax.devices()[:4])
+        return program, process.updated(folder, program)
+
+
+@pytest.fixture(scope="module")
+def whole(folder, one):
+    """Return the work directory and the outputs of an uninterrupted run of two processes, with whole parameters.
+
+    Each process then goes on with a part of the parameters, as tests/process.py says.
+    """
+    np.savez(folder / "fixed.npz", **one[1])
+    script = (str(ROOT / "tests" / "process.py"), str(folder), "two", "1x4")
+    with run(folder, "whole", "result", script) as group:
+        assert group.wait(240) == [0, 0], group.output()
+    facts = [json.loads((folder / f"two-{i}.json").read_text()) for i in range(2)]
+    assert facts == [{"process": i, "count": 2, "devices": 2} for i in range(2)]
     return folder / "whole", group.output()
 
 
 @pytest.fixture(scope="module")
-def layouts(folder, whole):
-    """Return the arrays of tests/process.py with 1 and 2 processes; both have four devices and the same rows.
-
-    One process has whole parameters, of two each has a part; in ``whole`` two processes have whole parameters.
-    """
-    arrays = {}
-    for count, devices, mesh in ((1, 4, "4x1"), (2, 2, "1x4")):
-        name = f"check{count}"
-        with Group(folder, name, (str(ROOT / "tests" / "process.py"), str(folder), name, mesh), count, devices) as g:
-            assert g.wait() == [0] * count, g.output()
-        arrays[count] = dict(np.load(folder / f"{name}.npz"))
-        if count == 1:
-            (folder / f"{name}.npz").rename(folder / "fixed.npz")
-        facts = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(count)]
-        assert facts == [{"process": i, "count": count, "devices": devices} for i in range(count)]
-    return arrays
+def layouts(folder, one, whole):
+    """Return the arrays of tests/process.py with 1 and 2 processes; both have four devices and the same rows."""
+    return {1: one[1] | process.restored(folder, one[0]), 2: dict(np.load(folder / "two.npz"))}
 
 
 def part(arrays, prefix):
@@ -202,8 +207,7 @@ def test_two_processes_sample_and_judge_as_one_does(folder, layouts):
     for name in ("rows/action/token", "rows/mask", "rows/reward", "rows/outcome", "rows/parts/wanted", "rows/episode"):
         np.testing.assert_array_equal(layouts[2][name], layouts[1][name], err_msg=name)
     assert set(layouts[1]["rows/reward"]) == {0.0, 1.0}
-    for name, calls in (("check1-0", 32), ("check2-0", 16), ("check2-1", 16)):
-        assert (folder / f"calls-{name}").stat().st_size == calls, name
+    assert (folder / "calls-one").stat().st_size == 32
 
 
 @pytest.mark.full
@@ -229,8 +233,8 @@ def test_process_0_writes_and_prints_and_both_judge(folder, whole):
     assert len(list((workdir / "tensorboard").iterdir())) == 1
     for name in ("metrics", "verdicts"):
         assert [json.loads(x)["step"] for x in (workdir / f"{name}.jsonl").open()] == list(range(1, STEPS + 1))
-    for i in (0, 1):  # half of the rows of the steps, and of the evaluation's 4 prompts sampled 4 times and once
-        assert (folder / f"calls-whole-{i}").stat().st_size == STEPS * 16 + 8 + 2
+    for i in (0, 1):  # half of the rows of the steps, of the evaluation's 4 prompts sampled 4 times and once, and one
+        assert (folder / f"calls-whole-{i}").stat().st_size == (STEPS + 1) * 16 + 8 + 2  # more step
 
 
 @pytest.mark.full

@@ -149,11 +149,11 @@ def test_a_wheel_holds_the_tree_and_runs_a_shipped_config_from_any_directory(tmp
     where = [sys.executable, "-c", "import rljax; print(rljax.__file__)"]
     out = subprocess.run(where, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)
     assert out.stdout.strip() == str(installed / "rljax" / "__init__.py")
-    short = [*(f"--config.phase.{phase}.steps=2" for phase in ("warm", "main")), "--workdir", "run"]
+    short = ["--config.phases=('main',)", "--config.phase.main.steps=2", "--workdir", "run"]
     short += [f"--config.evaluation.final_{what}=4" for what in ("prompts", "samples")]
     for name, words, shown in (
         ("quickstart:quick", (), "pass@4"),
-        ("configs/quickstart.py:quick", ("--check",), "finished at step 4 of 4"),  # the same config: the same run
+        ("configs/quickstart.py:quick", ("--check",), "finished at step 2 of 2"),  # the same config: the same run
     ):
         run = [sys.executable, "-m", "rljax", "--config", name, *short, *words]
         out = subprocess.run(run, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)

@@ -255,7 +255,8 @@ def test_the_server_serves_what_the_files_say_and_ends(tmp_path):
 
 @pytest.mark.full
 def test_the_command_serves_until_it_is_interrupted(tmp_path):
-    command = [sys.executable, "-m", "rljax", "report", str(write(tmp_path / "run", steps=4)), "--live", "--port", "0"]
+    command = ["env", "--default-signal=INT"]  # pytest itself may run in the background and ignore Ctrl-C
+    command += [sys.executable, "-m", "rljax", "report", str(write(tmp_path / "run", steps=4)), "--live", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = process.stdout.readline().split()[0]
     with urllib.request.urlopen(address, timeout=10) as answer:
@@ -263,7 +264,10 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
     checked(page)
     assert "/version" in page
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert process.returncode == 0 and errors == ""
 
 

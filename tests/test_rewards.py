@@ -237,9 +237,10 @@ def test_rewritings_are_paid_and_corruptions_are_not():
 def test_no_answer_pays_for_every_reference_and_hostile_ones_are_judged_in_time(judge):
     every = grammar.references(None, 2 * len(grammar.TEMPLATES))
     assert grammar.universal(every) == []
-    answered = [f"\\boxed{{{text}}}" for text in grammar.HOSTILE for _ in every]
+    one = [*{r.kind: r.text for r in every}.values()]  # of each kind
+    answered = [f"\\boxed{{{text}}}" for text in grammar.HOSTILE for _ in one]
     with pool.Verifiers(mathematics.boxed_answer, workers=2, timeout=5.0) as verifiers:
-        scored = verifiers.submit(answered, [r.text for r in every] * len(grammar.HOSTILE)).result()
+        scored = verifiers.submit(answered, one * len(grammar.HOSTILE)).result()
     assert set(outcomes(scored)) <= {"WRONG", "UNPARSEABLE"} and scored.errors == []
 
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import io
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rich.console
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from rljax.config import files, schema
@@ -24,8 +26,8 @@ from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
 from rljax.run import checkpoints, evaluate, forks, loop, metrics, plots, programs
-from rljax.run.reports import compare
-from tests import compiler, flaky, test_compare, tiny
+from rljax.run.reports import compare, report, show_rollouts
+from tests import compiler, flaky, kills, test_compare, tiny
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -568,9 +570,8 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
     for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl", "algorithm.txt", "tokenizer.model"):
         assert storage.read(f"{place}/{name}") == (whole / name).read_bytes(), name
     assert json.loads(storage.read(f"{place}/config.json")) == json.loads((whole / "config.json").read_text())
-    loaded = [evaluate.load(str(x)) for x in runs]
-    assert [step for _, _, step in loaded] == [6, 6]
-    same(loaded[0][1], loaded[1][1])
+    leaves = kills.leaves(whole, 6)
+    same(*(checkpoints.Checkpointer(f"{run}/checkpoints").restore(leaves, 6)[0] for run in runs))
     assert storage.names(place) == sorted(os.listdir(whole))
     assert storage.names(f"{place}/checkpoints") == sorted(os.listdir(whole / "checkpoints"))
 
@@ -606,18 +607,17 @@ def test_a_run_in_a_store_can_be_forked_but_not_renamed(runs):
 @pytest.mark.full
 def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     _, place = runs
-    reads = [
-        command("sample", place, "--prompt", "3+4=", "--samples", "2"),
-        command("rollouts", place, "--count", "1"),
-        command("report", place),
-    ]
-    outputs = [process.communicate(timeout=240)[0] for process in reads]
-    assert [process.returncode for process in reads] == [0, 0, 0], outputs
-    assert "step 6" in outputs[0] and outputs[0].count("3+4=") >= 2 and "step 6: 1 of" in outputs[1]
+    process = command("sample", place, "--prompt", "3+4=", "--samples", "2")
+    shown = io.StringIO()
+    show_rollouts.show(place, count=1, console=rich.console.Console(file=shown))  # meanwhile
+    assert "step 6: 1 of" in shown.getvalue()
+    report.write(place)
     assert b"Step 6 of 6, finished, started 2 times" in storage.read(f"{place}/report.html")
     history = [json.loads(line) for line in storage.read(f"{place}/metrics.jsonl").splitlines()]
     plots.learning_curve(history, storage.path(place) / "learning_curve.png")
     assert storage.read(f"{place}/learning_curve.png")[:4] == b"\x89PNG"
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0 and "step 6" in output and output.count("3+4=") >= 2, output
 
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():

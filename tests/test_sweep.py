@@ -158,14 +158,14 @@ def test_an_invalid_command_line_is_refused(write, tmp_path):
 @pytest.mark.full
 def test_the_command_prints_counts_and_runs(write, tmp_path, capsys):
     """--index runs one run in this process, here until an error, and exits with the run's code."""
-    file = write("sweep.grid({'seed': range(3)})")
+    file = write("sweep.grid({'seed': range(2)})")
     words = [file, "--config", "quickstart:quick", f"--workdir={tmp_path}/study"]
 
     sweep.main(["sweep", *words])
     printed = capsys.readouterr().out.splitlines()
     assert [shlex.split(p) for p in printed] == [["python", *c] for c in sweep.commands(words)[1]]
     sweep.main(["sweep", *words, "--count"])
-    assert capsys.readouterr().out == "3\n"
+    assert capsys.readouterr().out == "2\n"
     with pytest.raises(ValueError, match=r"^run 0 \(seed=0\): config\.batch\.samples=0"):
         sweep.main(["sweep", *words, "--count", "--config.batch.samples=0"])
     (tmp_path / "study" / "seed=1").mkdir(parents=True)
@@ -221,12 +221,13 @@ def test_the_table_of_seeds_has_students_interval():
 
 @pytest.mark.full
 def test_the_command_runs_each_seed_in_its_own_directory(tmp_path):
-    words = ["-m", "rljax", "--config", "quickstart", "--seeds=0,3", "--workdir", "runs", "--check"]
+    (tmp_path / "small.py").write_text("from tests import tiny\n\nget_config = lambda _='': tiny.config()\n")
+    words = ["-m", "rljax", "--config", "small.py", "--seeds=0,3", "--workdir", "runs", "--check"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, *words], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith(("seed ", "config ", "work directory "))]
     assert lines == [
-        *("seed 0, 1 of 2", "config          quickstart, seed 0", "work directory  runs/seed=0: new, 420 steps"),
-        *("seed 3, 2 of 2", "config          quickstart, seed 3", "work directory  runs/seed=3: new, 420 steps"),
+        *("seed 0, 1 of 2", "config          tiny, seed 0", "work directory  runs/seed=0: new, 2 steps"),
+        *("seed 3, 2 of 2", "config          tiny, seed 3", "work directory  runs/seed=3: new, 2 steps"),
     ]

@@ -104,8 +104,8 @@ def serve(place: runs.Path, port: int, make: Callable[[], str]) -> None:
         raise ValueError(f"--port={port}: {error.strerror}; choose another, or 0 for any free one") from error
     with server:
         server.page()
-        print(f"http://127.0.0.1:{server.server_address[1]}/ shows {place}; Ctrl-C ends it", flush=True)
-        try:
+        try:  # who reads that Ctrl-C ends it may press it at once
+            print(f"http://127.0.0.1:{server.server_address[1]}/ shows {place}; Ctrl-C ends it", flush=True)
             server.serve_forever()
         except KeyboardInterrupt:
             print()

@@ -51,6 +51,12 @@ class _Table:
         self._rewrite(rows)
 
     def append(self, row: Mapping[str, Any]) -> None:
+        try:
+            self._append(row)
+        except FileNotFoundError as error:
+            raise OSError(f"{self._path} was deleted or replaced during the run; its rows are lost") from error
+
+    def _append(self, row: Mapping[str, Any]) -> None:
         added = [name for name in row if name not in self._columns]
         if added:
             with self._path.open(encoding="utf-8", newline="") as file:
