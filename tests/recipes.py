@@ -44,10 +44,14 @@ def uses(built: types.Algorithm) -> set[tuple[str, object]]:
     return asked | {("statistics", p.seam) for p in pieces if getattr(p, "statistics", ())}
 
 
-def covering(names: Collection[str], chosen: Collection[types.Algorithm] = ()) -> list[str]:
-    """Return names that ask of the step all that ``names`` do and ``chosen`` do not, the greediest first."""
+def covering(names: Collection[str], chosen: Collection[types.Algorithm] = (), but: Collection[str] = ()) -> list[str]:
+    """Return names that ask of the step all that ``names`` do and ``chosen`` do not, the greediest first.
+
+    ``but`` names kinds of uses that do not count.
+    """
     asked = {name: uses(algorithms.example(name)) for name in names}
     missing = set().union(*asked.values()) - set().union(*map(uses, chosen))
+    missing = {(kind, use) for kind, use in missing if kind not in but}
     cover = []
     while missing:
         cover.append(max(asked, key=lambda name: len(asked[name] & missing)))
