@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.run import programs
 from tests import tiny
 
 DOMAINS = "arithmetic(digits=(1, 2), working=False, noise=0.3)"
@@ -127,11 +128,16 @@ METHODS = {  # recipe, source, other settings by dotted path
 }
 
 
-def program(name):
-    """Return the program of a method."""
+def config(name):
+    """Return the config of a method, on one device."""
     algorithm, source, fields = METHODS[name]
     fields = {"seam.source": source, **fields} if source else fields
-    return tiny.program.__wrapped__(algorithm, **{field.replace(".", "__"): x for field, x in fields.items()})
+    return tiny.config(algorithm, mesh__data=1, **{field.replace(".", "__"): x for field, x in fields.items()})
+
+
+def program(name):
+    """Return the program of a method."""
+    return programs.build(config(name), devices=jax.devices()[:1])
 
 
 @functools.cache

@@ -1,15 +1,15 @@
 """What recipes ask of the step, and recipes that together ask for all of it."""
 
 import dataclasses
-import re
 from collections.abc import Collection
 
 import jax
 
-from rljax import algorithms
+from rljax import algorithms, types
 from rljax.algorithms import inputs, interpreter
 
 UNUSED = ("idle", "moves", "parts")  # needs that change nothing in the step
+PLAIN = types.Source()
 
 
 def refused(name: str) -> tuple[str, ...]:
@@ -18,19 +18,24 @@ def refused(name: str) -> tuple[str, ...]:
     return (*inputs.missing_parts(built, ("format",)), *inputs.unsupplied(built))
 
 
-def uses(name: str) -> set[tuple[str, object]]:
-    """Return what a recipe asks of the step.
+def of_source(source: types.Source) -> set[tuple[str, object]]:
+    """Return the fields of a source that are not those of a plain one, and the kind of its second pass."""
+    names = [f.name for f in dataclasses.fields(source) if f.name not in ("seam", "spec")]
+    asked: set[tuple[str, object]] = {("source", n) for n in names if getattr(source, n) != getattr(PLAIN, n)}
+    again = source.again
+    return asked | {("by", again.by), ("plain", again.plain), ("samples", again.samples > 0)} if again else asked
 
-    Sources by their names: each draws rows of its own. Of other pieces, which the step calls in one way at each seam:
-    their seam, whether they have a state or a statistic of the minibatch, and what rows and scores must hold for them.
+
+def uses(built: types.Algorithm) -> set[tuple[str, object]]:
+    """Return what an algorithm asks of the step.
+
+    Of a source, the fields that are set: what each source draws is shown on arrays. Of other pieces, which the step
+    calls in one way at each seam: their seam, whether they have a state or a statistic of the minibatch, and what rows
+    and scores must hold for them.
     """
-    built = algorithms.example(name)
     needs = dataclasses.asdict(interpreter.needs(built))
-    asked: set[tuple[str, object]] = {("modules", tuple(o.module for o in built.objectives))}
-    for seam, specs in algorithms.by_seam(built).items():
-        asked.add(("seam", seam))
-        if seam == "source":
-            asked |= {(seam, piece) for piece in re.findall(r"(\w+)\(", " ".join(specs))}
+    asked: set[tuple[str, object]] = {("modules", tuple(o.module for o in built.objectives))} | of_source(built.source)
+    asked |= {("seam", seam) for seam in algorithms.by_seam(built)}
     for field, need in needs.items():
         if field not in UNUSED:
             asked |= {(field, x) for x in (need if isinstance(need, frozenset) else [need])}
@@ -39,10 +44,14 @@ def uses(name: str) -> set[tuple[str, object]]:
     return asked | {("statistics", p.seam) for p in pieces if getattr(p, "statistics", ())}
 
 
-def covering(names: Collection[str], chosen: Collection[str] = ()) -> list[str]:
-    """Return names that ask of the step all that ``names`` do and ``chosen`` do not, the greediest first."""
-    asked = {name: uses(name) for name in names}
-    missing = set().union(*asked.values()) - set().union(*(uses(name) for name in chosen))
+def covering(names: Collection[str], chosen: Collection[types.Algorithm] = (), but: Collection[str] = ()) -> list[str]:
+    """Return names that ask of the step all that ``names`` do and ``chosen`` do not, the greediest first.
+
+    ``but`` names kinds of uses that do not count.
+    """
+    asked = {name: uses(algorithms.example(name)) for name in names}
+    missing = set().union(*asked.values()) - set().union(*map(uses, chosen))
+    missing = {(kind, use) for kind, use in missing if kind not in but}
     cover = []
     while missing:
         cover.append(max(asked, key=lambda name: len(asked[name] & missing)))

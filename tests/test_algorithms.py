@@ -21,7 +21,7 @@ from rljax.algorithms import inputs, interpreter
 from rljax.algorithms.battery import edges
 from rljax.language import parse
 from rljax.transforms import prepare
-from tests import batch, memory
+from tests import batch
 from tests.batch import B, T
 from tests.reference import dual
 
@@ -84,20 +84,40 @@ def label(case):
 
 @pytest.fixture(scope="module", params=CASES, ids=label)
 def case(request):
-    """Give each call in turn to all tests, then forget its programs."""
-    yield request.param
-    compiled.cache_clear()
-    memory.forget_programs()
+    """Give each call in turn to all tests."""
+    return request.param
 
 
 # The default tier holds every recipe against its oracle in float64; these recipes also in float32 and with the
 # invariances: each kind of batch, and the recipe whose draws depend on the batch's width.
-few = pytest.mark.default_tier(
-    "grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "turn_ppo-0", "p3o-0"
-)
+FEW = ("grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "turn_ppo-0", "p3o-0")
+few = pytest.mark.default_tier(*FEW)
 
 # recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
 ORDERED = {"simpo", "orpo", "dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
+
+
+# other ids of each kind, for the battery's batch: every row and token moves to another place
+OTHER_IDS = {
+    "turns": {"turn": np.array([[0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 3]] * (B // 3))},
+    "agents": {"agent": np.array([0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1])},
+    "episodes": {"episode": np.array([0, 1, 1, 1, 2, 4, 4, 5, 6, 7, 7, 8])},
+    "domains": {"domain": np.array([0] * 5 + [1] * 7)},
+}
+ORDER = np.random.default_rng(1).permutation(B)
+
+
+def changes(d):
+    """Return batches that differ from one in the order of rows and the names of groups, or in ids of one kind."""
+    batches = {"": d}
+    for change, order in (("renamed", np.arange(B)), ("shuffled", ORDER)):
+        rows = batch.select(d, order)
+        batches[change] = rows | {"group": rows["group"] * 100 - 3, "episode": 50 - rows["episode"]}
+    batches["shuffled, groups kept"] = batches["shuffled"] | {"group": d["group"][ORDER]}
+    batches |= {need: d | ids for need, ids in OTHER_IDS.items()}
+    batches["same agents"] = d | {"agent": (d["agent"] + 1) % 2}  # still one for each row of an episode, or for all
+    batches["same episodes"] = d | {"episode": 50 - 7 * d["episode"]}  # the same rows share one
+    return batches
 
 
 def recipe(name, i=0):
@@ -129,30 +149,41 @@ def total(algorithm, rollout, scores):
     return [interpreter.loss(o, rows, scores, state, KEY)[0] for o, rows, state in minibatches]
 
 
-@functools.cache
-def compiled(name, i):
-    """Return jitted (rollout, scores) -> ([loss, metrics, gradient in the scores, micro-batches, rows], state).
+def evaluated(algorithm, rollout, scores):
+    """Return ([loss, metrics, gradient in the scores, micro-batches, rows], state of the rollout transforms).
 
-    The list has one entry for each objective; the state is that of the rollout transforms.
+    The list has one entry for each objective.
     """
-
-    def run(rollout, scores):
-        results = []
-        minibatches, state = prepared(recipe(name, i), rollout, scores)
-        for o, rows, inner in minibatches:
-            f = functools.partial(interpreter.loss, o, state=inner, key=KEY)
-            (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
-            cuts = ((0, 5), (5, 9), (9, 12)) if interpreter.objective_needs(o).whole == "group" else ((0, 1), (1, 12))
-            parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts]
-            results.append((value, metrics, gradient, parts, rows))
-        return results, state
-
-    return jax.jit(run)
+    results = []
+    minibatches, state = prepared(algorithm, rollout, scores)
+    for o, rows, inner in minibatches:
+        f = functools.partial(interpreter.loss, o, state=inner, key=KEY)
+        (value, metrics), gradient = jax.value_and_grad(lambda s, f=f, r=rows: f(r, s), has_aux=True)(scores)
+        cuts = ((0, 5), (5, 9), (9, 12)) if interpreter.objective_needs(o).whole == "group" else ((0, 1), (1, 12))
+        parts = [f(*jax.tree.map(lambda x, a=a, b=b: x[a:b], (rows, scores))) for a, b in cuts]
+        results.append((value, metrics, gradient, parts, rows))
+    return results, state
 
 
-def results(name, i, d):
+def compiled_with(name, i):
+    """Return the cases that share a program: those of a family and batch, or one of the default tier alone."""
+    if label((name, i)) in FEW:
+        return ((name, i),)
+    alike = [c for c in CASES if (family_of(c[0]), batch.kind(c[0])) == (family_of(name), batch.kind(name))]
+    return tuple(c for c in alike if label(c) not in FEW)
+
+
+@functools.cache
+def outcomes(cases):
+    """Return {what is changed in the batch: {case: what ``evaluated`` returns}} in float32."""
+    program = jax.jit(lambda rollout, scores: {c: evaluated(recipe(*c), rollout, scores) for c in cases})
+    changed = changes(batch.arrays(name=cases[0][0]))
+    return {change: jax.device_get(program(*batch.records(d))) for change, d in changed.items()}
+
+
+def results(name, i, change=""):
     """Return the float32 results of each objective."""
-    return compiled(name, i)(*batch.records(d))[0]
+    return outcomes(compiled_with(name, i))[change][name, i][0]
 
 
 @functools.cache
@@ -175,9 +206,9 @@ def family_of(name):
     return getattr(algorithms.TABLE.get(name), "__module__", name)
 
 
-def evaluate(name, i, d):
+def evaluate(name, i, change=""):
     """Return float32 (value, gradients) of the policy objective."""
-    value, _, gradient, _, _ = results(name, i, d)[0]
+    value, _, gradient, _, _ = results(name, i, change)[0]
     return float(value), gradient
 
 
@@ -199,7 +230,7 @@ def reference(name, i, d):
 
 def _dropped(name, i, d):
     """Return the tokens that were drawn, which an oracle cannot know."""
-    rows = results(name, i, d)[0][-1]
+    rows = results(name, i)[0][-1]
     dropped = np.asarray(rows.extra["covariant"])
     candidates, count = importlib.import_module("tests.reference.clipped").clip_cov_candidates(d)
     assert dropped.sum() == count and all((int(a), int(b)) in candidates for a, b in np.argwhere(dropped))
@@ -208,7 +239,7 @@ def _dropped(name, i, d):
 
 def _drawn(i, d):
     """Return the rows that were drawn of each group, and check that they may be."""
-    chosen = np.flatnonzero(np.asarray(results("p3o", i, d)[0][-1].extra["preference"]))
+    chosen = np.flatnonzero(np.asarray(results("p3o", i)[0][-1].extra["preference"]))
     able = [j for j in range(B) if d["valid"][j] > 0 and d["mask"][j].any()]
     pairs = [tuple(int(j) for j in chosen if d["group"][j] == g) for g in np.unique(d["group"])]
     assert {*chosen} <= {*able} and all(len(pair) == 2 for pair in pairs)  # every group of the batch has two
@@ -220,7 +251,7 @@ def test_float32_equals_the_oracle_in_value_and_gradient(case):
     name, i = case
     d = batch.arrays(name=name)
     want, by_logp, by_entropy = reference(name, i, d)
-    value, gradient = evaluate(name, i, d)
+    value, gradient = evaluate(name, i)
     np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient.logp, by_logp, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(gradient.entropy, by_entropy, rtol=1e-4, atol=1e-6)
@@ -244,7 +275,7 @@ def test_float64_equals_the_oracle_whatever_the_padding_holds(case):
 def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
     name, i = case
     d = batch.arrays(name=name)
-    for _, _, gradient, _, _ in results(name, i, d):
+    for _, _, gradient, _, _ in results(name, i):
         for leaf in jax.tree.leaves(gradient):
             assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
 
@@ -252,16 +283,10 @@ def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
 @few
 def test_row_order_and_group_names_do_not_matter(case):
     name, i = case
-    d = batch.arrays(name=name)
-    order = np.random.default_rng(1).permutation(B)
-    if name in ORDERED:
-        order = np.arange(B)
-    shuffled = batch.select(d, order)
-    shuffled["group"] = shuffled["group"] * 100 - 3
-    shuffled["episode"] = 50 - shuffled["episode"]
+    change, order = ("renamed", np.arange(B)) if name in ORDERED else ("shuffled", ORDER)
     if name == "spo":  # its prompts are remembered by index, which the batch takes from the group
-        shuffled["group"] = d["group"][order]
-    (one, g), (other, h) = evaluate(name, i, d), evaluate(name, i, shuffled)
+        change = "shuffled, groups kept"
+    (one, g), (other, h) = evaluate(name, i), evaluate(name, i, change)
     np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(h.logp, g.logp[order], rtol=1e-4, atol=1e-6)
 
@@ -269,38 +294,26 @@ def test_row_order_and_group_names_do_not_matter(case):
 @few
 def test_micro_batches_only_add(case):
     name, i = case
-    for value, metrics, _, parts, _ in results(name, i, batch.arrays(name=name)):
+    for value, metrics, _, parts, _ in results(name, i):
         np.testing.assert_allclose(sum(p[0] for p in parts), value, rtol=1e-5, atol=1e-6)
         for k, v in metrics.items():
             np.testing.assert_allclose(sum(p[1][k] for p in parts), v, rtol=1e-5, atol=2e-6)
 
 
-# other ids of each kind, for the battery's batch: every row and token moves to another place
-OTHER_IDS = {
-    "turns": {"turn": np.array([[0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 3]] * (B // 3))},
-    "agents": {"agent": np.array([0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1])},
-    "episodes": {"episode": np.array([0, 1, 1, 1, 2, 4, 4, 5, 6, 7, 7, 8])},
-    "domains": {"domain": np.array([0] * 5 + [1] * 7)},
-}
-
-
 @few
 def test_ids_matter_to_exactly_the_recipes_that_say_so(case):
     name, i = case
-    d, needs = batch.arrays(name=name), interpreter.needs(recipe(name, i))
-    program = compiled(name, i)
+    needs, results_of = interpreter.needs(recipe(name, i)), outcomes(compiled_with(name, i))
 
-    def outcome(fields):
-        objectives, state = program(*batch.records(d | fields))
+    def outcome(change):
+        objectives, state = results_of[change][name, i]
         return jax.tree.leaves(([(value, gradient) for value, _, gradient, _, _ in objectives], state))
 
-    start = outcome({})
-    for need, ids in OTHER_IDS.items():
-        if need == "agents" and not needs.agents:  # still one agent for each row of an episode, or for all of them
-            ids = {"agent": (d["agent"] + 1) % 2}
-        if need == "episodes" and not needs.episodes:  # the same rows share an episode
-            ids = {"episode": 50 - 7 * d["episode"]}
-        moved = any(np.any(np.abs(x - y) > 1e-6) for x, y in zip(start, outcome(ids), strict=True))
+    start = outcome("")
+    for need in OTHER_IDS:
+        same = need in ("agents", "episodes") and not getattr(needs, need)
+        pairs = zip(start, outcome(f"same {need}" if same else need), strict=True)
+        moved = any(np.any(np.abs(x - y) > 1e-6) for x, y in pairs)
         assert moved == getattr(needs, need), (name, need)
 
 
@@ -370,7 +383,7 @@ def test_float64_critics_equal_their_oracle_whatever_the_padding_holds(name):
 @pytest.mark.parametrize("name", TWO_OBJECTIVES)
 def test_a_critic_equals_its_oracle(name):
     d = batch.arrays(name=name)
-    (value, _, gradient, _, _), live = results(name, 0, d)[1], dict(d)
+    (value, _, gradient, _, _), live = results(name, 0)[1], dict(d)
     live["live_value"] = dual.variables(d["live_value"])[0]
     want = oracle(f"{name}_critic")(live)
     np.testing.assert_allclose(value, want.value, rtol=1e-5, atol=1e-6)

@@ -15,6 +15,7 @@ from rljax.training import checks as phase_checks
 from rljax.training import play
 from rljax.training import rows as rows_lib
 from tests import recipes, tiny
+from tests import test_recipes_run as recipes_run
 
 # less optimization compiles faster: these programs run once
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -69,9 +70,13 @@ def one_step(name):
 
 
 # An untrained player's first move is illegal, and an untrained proposer writes no problem: no other seat has a turn.
-# Of chapters of several seats, which the cover need not have, one recipe.
 ALONE = ("absolute_zero", "mars")
-STEPPED = (*recipes.covering([name for name in inputs.ON_WORLDS if name not in ALONE]), "evolving_rl")
+# paid turns, episodes of agents, domains, chapters of several seats, a critic; what steps of other rows show is not
+# asked again, and a name of ``extra`` is only read
+STEPPED = ("ui_s1", "vision_zero", "golongrl", "evolving_rl", "turn_ppo")
+SHOWN = [recipes_run.built(name) for name in (*recipes_run.STEPS, *recipes_run.ELSEWHERE)]
+SHOWN += [algorithms.example(name) for name in STEPPED]
+STEPPED += (*recipes.covering([name for name in inputs.ON_WORLDS if name not in ALONE], SHOWN, but=("extra",)),)
 OTHERS = [name for name in inputs.ON_WORLDS if name not in STEPPED]
 
 
@@ -165,5 +170,5 @@ def test_payments_of_a_device_task_reach_the_update_from_any_source(kind):
     np.testing.assert_array_equal(r.token_reward, 0.5 * r.mask)
     np.testing.assert_array_equal(r.domain, r.index % 2)
     for _ in range(2):
-        state, metrics = step.fused(state, program.key)
+        state, metrics = step.update(state, step.rollout(state, program.key), program.key)
     assert np.isfinite(metrics["loss"]) and metrics["skipped_in_row"] == 0

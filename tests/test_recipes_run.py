@@ -2,8 +2,7 @@
 
 Every recipe runs on abstract arrays that hold only what the step computes for it. Some take a real step: together they
 ask everything of the step that the table does (``recipes.uses``); what their pieces compute is shown on arrays, by
-``test_algorithms``. Those of unusual sources are compiled whole, as a run does. The others run the same function
-operation by operation: what XLA compiles for an operation serves all of them.
+``test_algorithms``.
 """
 
 import functools
@@ -16,12 +15,23 @@ import pytest
 
 from rljax import algorithms
 from rljax.config import resolve
-from rljax.training import checks, updates
+from rljax.training import checks
 from tests import recipes, tiny
 
-MEBIBYTES = 4000  # of compiled operations, which all recipes share
-SHARED = ("task()", "dynamic(oversample=2)")  # sources whose rows have the shapes of many recipes
-COMPILED = ("luffy", "dpo", "clip_cov", "flow_rl")  # off-policy rows, whole groups, live statistics, two objectives
+# Off-policy rows, whole groups, two objectives, and a second pass of single rows; what other recipes ask, in one.
+EVERYTHING = {
+    "seam__source": "dynamic(2) | ghpo()",
+    "seam__reward": "budget_triangle(decay(1000.0, 0.9, 100, low=1.0))",
+    "seam__advantage": "optimal_token_baseline()",
+    "seam__ratio": "interpolated()",
+    "seam__surrogate": "implicit_negative()",
+    "seam__weight": "+ second_moment_mask(0.04)",
+    "seam__penalty": "kl('k2', 0.001)",
+    "seam__after": "ema_reference(0.99)",
+}
+IMITATED = {"seam__penalty": "+ nll(0.1, reduce=mean_over_tokens(only='off_policy'))"}
+STEPS = {"luffy": IMITATED, "dpo": {}, "flow_rl": {}, "critique_grpo": {}, "clip_cov": EVERYTHING}
+ELSEWHERE = ("sft", "t_ppo", "remix")  # step in every tiny run, in test_partial, in test_memories
 TRAINED = [name for name in algorithms.TABLE if not recipes.refused(name)]
 ROWS = {}  # of each source, from the first recipe that has it
 
@@ -39,42 +49,31 @@ def sampled(program, state):
     return ROWS[spec]
 
 
-def one_step(name, compiled=True):
-    """Run a step of a recipe."""
-    call = {"pass_at_k": "pass_at_k(k=2)"}.get(name, algorithms.example(name).spec)  # of 4, all but none are solved
-    program = tiny.program.__wrapped__(call)  # not kept: there are many
+def built(name):
+    """Return the algorithm of a step, without its program."""
+    config = tiny.config(algorithms.example(name).spec, phases=("main",), **STEPS.get(name, {}))
+    return resolve.phases(config)[0].algorithm
+
+
+REST = recipes.covering(TRAINED, [built(name) for name in (*STEPS, *ELSEWHERE)])  # as a new recipe may ask for more
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*STEPS, *REST])
+def test_a_step_of(name):
+    call = algorithms.example(name).spec
+    program = tiny.program.__wrapped__(call, **STEPS.get(name, {}))  # not kept: there are many
     (step,) = program.steps
     state = begun(program)
     params = jax.device_get(state.params)
     rows = sampled(program, state)
     reward = (jnp.arange(rows.reward.shape[0]) % 3 == 0) * 1.0  # differs within groups, whatever the policy can do
-    rows = rows.replace(reward=reward)
-    if compiled:
-        state, metrics = step.update(state, rows, program.key)
-    else:
-        with jax.disable_jit():
-            state, metrics = updates.update(step.setup, state, rows, program.key)
+    state, metrics = step.update(state, rows.replace(reward=reward), program.key)
     assert int(state.skipped_total) == 0
     for key, value in metrics.items():
         assert key == "rows" or np.isfinite(value), key
     changed = jax.tree.map(lambda x, y: bool(np.any(x != np.asarray(y))), params, jax.device_get(state.params))
-    if step.setup.algorithm.source.spec.startswith("base_samples("):  # its first steps sample only
-        assert not any(jax.tree.leaves(changed))
-    else:
-        assert any(jax.tree.leaves(changed["policy"]))
-        assert all(any(jax.tree.leaves(changed[m])) for m in changed), "a module was not trained"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", COMPILED)
-def test_a_step_of(name):
-    one_step(name)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", recipes.covering(TRAINED, (*COMPILED, "sft")))  # every tiny run begins with sft
-def test_a_step_of_every_other_use(name):
-    one_step(name, compiled=algorithms.example(name).source.spec not in SHARED)
+    assert all(any(jax.tree.leaves(changed[m])) for m in changed), "a module was not trained"
 
 
 @functools.cache
@@ -104,7 +103,8 @@ def test_demonstrations_stand_at_the_end_of_each_group_and_are_verified():
     np.testing.assert_array_equal(rollout.on_policy, np.where(demonstrated, 0.0, 1.0))
     assert np.all(np.asarray(rollout.behaviour_logp)[demonstrated] == 0)
     assert np.all(np.asarray(rollout.behaviour_logp)[~demonstrated].min(axis=1) < 0)
-    verdict = program.tasks[-1].verify(rollout.index, "train", rollout.action.token, rollout.mask)
+    verify = jax.jit(functools.partial(program.tasks[-1].verify, split="train"))
+    verdict = verify(rollout.index, token=rollout.action.token, mask=rollout.mask)
     np.testing.assert_array_equal(rollout.reward, verdict.reward)
     # the teacher errs in 3 of 10, an untrained policy always
     assert np.mean(np.asarray(rollout.reward)[demonstrated]) > 0.5

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rljax import types
-from rljax.training import rollouts, steps
+from rljax.config import resolve
+from rljax.training import checks, rollouts, steps
 from rljax.transforms import define, source
 from rljax.transforms.source import chain, groups
 from tests import published, tiny
@@ -197,4 +198,7 @@ def test_pieces_that_exclude_each_other_are_refused_by_name(pieces, message):
 @pytest.mark.full
 @pytest.mark.parametrize("name", published.METHODS)
 def test_the_pieces_of_a_published_method_fit_its_step(name):
-    published.program(name)  # runs them on abstract arrays; tests.published takes real steps
+    """Its config is resolved and its pieces run on abstract arrays; ``tests.published`` takes real steps."""
+    (phase,) = resolve.phases(published.config(name))
+    (setup,) = tiny.program("grpo(kl=0.0)", task=published.config(name).task).setups
+    checks.check(tiny.changed(setup, algorithm=phase.algorithm))

@@ -63,30 +63,22 @@ def test_fused_equals_rollout_then_update():
 
 
 @pytest.mark.full
-def test_no_split_of_the_work_changes_the_update():
+def test_no_split_of_the_work_changes_the_update_and_all_state_stays_sharded_over_fsdp():
     whole, metrics = updated(tiny.program("grpo()"))
-    split, others = updated(tiny.program("grpo()", mesh__data=4, mesh__fsdp=2, learner__microbatches=4))
-    close(whole.params, split.params)
-    for name in ("loss", "gradient_norm", "reward", "kl", "ratio"):
-        np.testing.assert_allclose(others[name], metrics[name], atol=1e-5)
-
-
-@pytest.mark.full
-def test_parameters_and_optimizer_state_are_sharded_over_fsdp():
-    program = tiny.program("grpo()", mesh__fsdp=8)
-    (step,) = program.steps
-    state = step.begin(None, program.key)
-    assert state.params["policy"]["embedding"].addressable_shards[0].data.size * 8 == (
-        state.params["policy"]["embedding"].size
-    )
+    program = tiny.program("grpo()", mesh__data=2, mesh__fsdp=4, learner__microbatches=4)
+    rows = jax.device_get(mixed(*start(tiny.program("grpo()")), program.key))
+    step, state = start(program)
+    embedding = state.params["policy"]["embedding"]
+    assert embedding.addressable_shards[0].data.size * 4 == embedding.size
     sharded = [x for x in jax.tree.leaves(state.opt_state) if not x.sharding.is_fully_replicated]
     assert len(sharded) >= 2 * 8  # both moments of the eight matrices
-    rows = mixed(*start(tiny.program("grpo()")), program.key)
-    after, _ = step.update(state, jax.device_get(rows), program.key)
+    after, others = step.update(state, rows, program.key)
     jax.tree.map(
         lambda x, s: None if x.sharding.is_equivalent_to(s, x.ndim) else pytest.fail(f"{s}"), after, step.sharding
     )
-    close(jax.device_get(after.params), updated(tiny.program("grpo()"))[0].params)
+    close(whole.params, jax.device_get(after.params))
+    for name in ("loss", "gradient_norm", "reward", "kl", "ratio"):
+        np.testing.assert_allclose(others[name], metrics[name], atol=1e-5)
 
 
 @pytest.mark.full

@@ -17,6 +17,8 @@ from rljax.transforms import shapes
 from rljax.transforms.source import groups
 
 Shape = jax.ShapeDtypeStruct
+# traced once for phases whose rows have the same fields
+_row_metrics = jax.jit(row_metrics.metrics, static_argnames=("judged", "turns", "domains"))
 _KEY = Shape((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
 
 
@@ -199,7 +201,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
             rows = _selected(setup, pool, rows, key)
     rows = rows.replace(extra={**rows.extra, "now": rows.group})
     turns, domains = "turns" in supplies.supplies(setup.task), row_metrics.domains(setup.task)
-    metrics = row_metrics.metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
+    metrics = _row_metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
