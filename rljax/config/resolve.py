@@ -14,7 +14,7 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import effects, schema, sources, stored
+from rljax.config import effects, modules, schema, sources, stored
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.host import profiles
@@ -28,6 +28,7 @@ from rljax.training.phases import Phase
 from rljax.transforms.source import files
 
 _SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
+_OTHER = ("phase", "module")  # groups by name, beside those of the run
 
 
 # --- settings ----------------------------------------------------------------------------------
@@ -39,7 +40,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
     Raises:
       ValueError: an unknown field, or a value of another type or out of range.
     """
-    built = settings.build(schema.Config, {name: value for name, value in config.items() if name != "phase"})
+    built = settings.build(schema.Config, {name: value for name, value in config.items() if name not in _OTHER})
     if "" in built.sampler.stop:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
     sinks.build(built.log.sinks, "config.log.sinks")
@@ -100,10 +101,13 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
         raise ValueError("config.phases=(): must name at least one phase.")
     built: list[Phase[schema.Config]] = []
     tasks: dict[str, environments.Task] = {}  # created once, since a task may read files
+    module = modules.resolve(config)
     for name in run.phases:
         if name not in config.phase:
             raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
-        built.append(_phase(config, name, built[-1].last if built else 0, tasks))
+        phase = _phase(config, name, built[-1].last if built else 0, tasks)
+        built.append(dataclasses.replace(phase, module=module))
+    modules.check(built, run.model.architecture)
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
     unread = effects.of_fields(config, built)
@@ -169,7 +173,7 @@ def _phase(
     config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task]
 ) -> Phase[schema.Config]:
     start, changes = _changes(config, name)
-    run = {n: v for n, v in config.items() if n != "phase"}
+    run = {n: v for n, v in config.items() if n not in _OTHER}
     if "algorithm" in changes:
         run["seam"] = {}  # the seams of the run edit the algorithm of the run
     chosen = settings.build(schema.Config, _merged(run, changes))

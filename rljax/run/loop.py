@@ -215,7 +215,7 @@ def train(
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
-                state = step.begin(state, program.key, run.initial() if state is None else None)
+                state = step.begin(state, program.key, run.initial(number))
             assert state is not None
             state = _phase(run, number, step, state, workers[number], stopping, directory)
         assert state is not None

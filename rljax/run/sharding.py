@@ -109,7 +109,7 @@ def resident(program: programs.Program, policy: Any) -> tuple[int, int]:
 def page(program: programs.Program) -> str:
     """Return the report on the last phase of a program."""
     state = program.steps[-1].shape
-    arrays = rows(state, {module: program.model(module).axes for module in state.params})
+    arrays = rows(state, {module: program.model(module).axes for module in (*state.params, *state.frozen)})
     mesh = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items() if size > 1)
     width = max(len(row.name) for row in arrays)
     lines = [f"{program.settings.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]

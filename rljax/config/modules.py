@@ -1,0 +1,85 @@
+"""Modules beside the policy: their settings resolved to changes of the policy's network."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.config import schema
+from rljax.language import messages, parse, settings
+from rljax.models.architectures import Architecture
+from rljax.models.checkpoints import families, weights
+from rljax.models.config import Module, ModuleConfig
+from rljax.training.phases import Phase
+
+_FIELDS = tuple(f.name for f in dataclasses.fields(ModuleConfig))
+_ALWAYS = ("value", "reward")  # names that a config has without being told
+_RUN = ("vocabulary", "output")  # fields of an architecture that the tokenizer and the pieces decide
+
+
+def resolve(config: schema.ConfigDict) -> dict[str, Module]:
+    """Return the modules of a config by name, without the policy.
+
+    Raises:
+      ValueError: an unknown field or name, a circle of names, an invalid value, or a folder that cannot be read.
+    """
+    built: dict[str, Module] = {}
+    for name in config.module:
+        _resolve(config, name, built, ())
+    return built
+
+
+def _resolve(
+    config: schema.ConfigDict, name: str, built: dict[str, Module], path: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """Resolve a module and those it is like; return its changes of the policy's network."""
+    where = f"config.module.{name}"
+    if name == "policy" and not path:
+        raise ValueError(f"{where}: the policy's network is config.model.")
+    if name in path:
+        raise ValueError(f"config.module.{path[0]}.like: a circle, {' -> '.join((*path, name))}.")
+    if name in built:
+        return built[name].changes
+    given = {k: v for k, v in schema.checked_module(config.module[name], where).items() if v is not None}
+    fields = settings.build(ModuleConfig, {k: given.pop(k) for k in _FIELDS if k in given}, where)
+    if fields.like != "policy" and fields.like not in config.module:
+        nearest = parse.nearest(fields.like, ("policy", *config.module))
+        raise ValueError(f"{where}.like={messages.shown(fields.like)}: no such module.{nearest}")
+    inherited = {} if fields.like == "policy" else _resolve(config, fields.like, built, (*path, name))
+    changes = {**inherited, **_stored(fields.weights, where), **given}
+    built[name] = Module(fields, changes)
+    return changes
+
+
+def _stored(folder: str, where: str) -> dict[str, Any]:
+    """Return the shape of a public checkpoint."""
+    if folder in ("", "random"):
+        return {}
+    try:
+        read = families.read(weights.config(folder))
+    except ValueError as error:
+        raise ValueError(f"{where}.weights={folder!r}: {error}") from None
+    return {name: value for name, value in read.items() if name not in _RUN}
+
+
+def check(phases: Sequence[Phase[schema.Config]], policy: Architecture) -> None:
+    """Check that each module of the config is used, that those in use are in the config, and their networks.
+
+    Raises:
+      ValueError: as above; the message names the field.
+    """
+    modules = phases[0].module
+    for phase in phases:
+        for name in phase.modules[1:]:
+            if name not in modules:
+                raise ValueError(
+                    f"config.algorithm (phase {phase.name!r}): {phase.algorithm.spec} uses the module {name!r}, and "
+                    f"the config has no config.module.{name} = rljax.module(...).{parse.nearest(name, modules)}"
+                )
+    used = {name for phase in phases for name in phase.modules}
+    for name, module in modules.items():
+        if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in modules.values())):
+            raise ValueError(f"config.module.{name}: no phase trains or reads this module. Remove it.")
+        try:
+            module.architecture(policy)
+        except ValueError as error:
+            raise ValueError(f"config.module.{name}: {error}") from None
