@@ -336,6 +336,7 @@ class Source:
     supplies: frozenset[str] = frozenset()  # names of ``Needs`` such as "turns", of ``extra`` and ``parts``
     oversample: int = 1  # prompts drawn for each prompt kept
     segment: int = 0  # the most tokens that a step adds to a row; 0: rows are sampled whole
+    early: int = 0  # a segment ends as soon as 1 / early of the groups have ended; 0: it does not
     uneven: bool = False  # ``choose`` gives unequal samples
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt

@@ -102,8 +102,8 @@ class Replayed:
             if over or world.rows == "chapters":
                 self.seat = int(reply.next_seat)
                 continue
-            told = [[t for t, m in zip(reply.token[s], reply.mask[s], strict=True) if m] for s in range(world.seats)]
-            for column in itertools.zip_longest(*told):
+            replies = [[t for t, m in zip(reply.token[s], reply.mask[s], strict=True) if m] for s in range(world.seats)]
+            for column in itertools.zip_longest(*replies):
                 for s, token in enumerate(column):
                     if token is not None:
                         for name, x in (("token", int(token)), ("mask", 0), ("turn", ended[s]), ("extra", 0.0)):
@@ -128,13 +128,13 @@ def right(values, length, fill):
 
 def check_conversations(world, r, problems, samples, step=3, key=KEY):
     """Compare each row with the replay of its episode; return the replays."""
-    length, seats, found = world.completion_length, world.seats, []
+    length, seats, episodes = world.completion_length, world.seats, []
     for e in range(len(r.reward) // seats):
         rows, problem = slice(e * seats, (e + 1) * seats), e // samples
         turns = [written(*x) for x in zip(r.action.token[rows], r.mask[rows], r.turn[rows], strict=True)]
         state, episode = episode_of(world, problem, e % samples, step, key)
         want = Replayed(world, turns, state, episode, length)
-        found.append(want)
+        episodes.append(want)
         for s, row in enumerate(want.rows):
             b, count = e * seats + s, len(row["token"])
             assert r.action.length[b] == count and r.agent[b] == s and r.episode[b] == e and r.group[b] == problem
@@ -153,7 +153,7 @@ def check_conversations(world, r, problems, samples, step=3, key=KEY):
             np.testing.assert_array_equal(r.context.token[b], seen)
             np.testing.assert_array_equal(r.context.mask[b], view)
         assert all(next(iter(rest), None) is None for rest in [turns[s][want_count(want, s) :] for s in range(seats)])
-    return found
+    return episodes
 
 
 def want_count(replay, seat):

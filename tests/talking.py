@@ -149,9 +149,9 @@ class Guess:
         readable = len(text) <= 3 and text.isascii() and text.isdigit()
         self.malformed += not readable
         hit = readable and int(text) == self.secrets[self.example]
-        told = "?" if not readable else "-" if int(text) > self.secrets[self.example] else "+"
+        sign = "?" if not readable else "-" if int(text) > self.secrets[self.example] else "+"
         return Observation(
-            "++" if mood == "long" else told,
+            "++" if mood == "long" else sign,
             reward=float(hit),
             done=hit,
             truncated=not hit and self.turn == self.turns,

@@ -59,8 +59,8 @@ def equal(a, b):
 
 def test_at_the_start_the_model_is_the_one_without_adapters():
     params, plain = MODEL.init(jax.random.key(0)), models.build(PLAIN).init(jax.random.key(0))
-    found, base = adapters.merged(ADAPTED, params)
-    assert found == PLAIN
+    matrices, base = adapters.merged(ADAPTED, params)
+    assert matrices == PLAIN
     equal(base, plain)  # their draws took nothing from the others'
     np.testing.assert_array_equal(logits(MODEL, params), logits(models.build(PLAIN), plain))
     into, out = (params["layers"][f"down{end}"] for end in (adapters.IN, adapters.OUT))
@@ -71,9 +71,9 @@ def test_at_the_start_the_model_is_the_one_without_adapters():
 
 def test_one_merged_matrix_computes_the_same():
     plain, params = adapters.merged(ADAPTED, moved())
-    found = logits(MODEL, moved())
-    np.testing.assert_allclose(found, logits(models.build(plain), params), atol=1e-5)
-    assert np.abs(found - logits(MODEL, MODEL.init(jax.random.key(0)))).max() > 0.1
+    out = logits(MODEL, moved())
+    np.testing.assert_allclose(out, logits(models.build(plain), params), atol=1e-5)
+    assert np.abs(out - logits(MODEL, MODEL.init(jax.random.key(0)))).max() > 0.1
     layers = moved()["layers"]  # by hand, one layer of the matrix that contracts two dimensions
     a, b = (np.asarray(layers[f"attention_output{end}"][1], np.float64) for end in (adapters.IN, adapters.OUT))
     by_hand = layers["attention_output"][1] + 0.5 * np.tensordot(a, b, 1)
@@ -83,8 +83,8 @@ def test_one_merged_matrix_computes_the_same():
 def test_only_the_modules_named_have_them():
     some = dataclasses.replace(ADAPTED, adapter_modules=("query", "down"))
     params = models.build(some).init(jax.random.key(0))
-    found = {name for name in params["layers"] if name.endswith((adapters.IN, adapters.OUT))}
-    assert found == {f"{name}{end}" for name in ("query", "down") for end in (adapters.IN, adapters.OUT)}
+    names = {name for name in params["layers"] if name.endswith((adapters.IN, adapters.OUT))}
+    assert names == {f"{name}{end}" for name in ("query", "down") for end in (adapters.IN, adapters.OUT)}
     assert logits(models.build(some), params).shape == (4, 9, 32)
 
 
@@ -181,9 +181,9 @@ def trained(**mesh):
     state = step.begin(None, program.key)
     rows, states, metrics = rollout(step, state, program.key), [jax.device_get(state)], []
     for _ in range(2):
-        state, found = step.update(state, rows, program.key)
+        state, values = step.update(state, rows, program.key)
         states.append(jax.device_get(state))
-        metrics.append({name: float(x) for name, x in found.items() if name != "rows"})
+        metrics.append({name: float(x) for name, x in values.items() if name != "rows"})
     return step, state, states, metrics
 
 

@@ -93,9 +93,9 @@ def test_a_file_imports_from_below_and_what_its_row_allows(path):
     for line, other in own_imports(path):
         where = f"{name(path)}:{line} ({home}) imports {other}"
         assert other in FLOOR, f"{where}: import modules, not names"
-        height, own = HEIGHT[FLOOR[other]], HEIGHT[home]
-        assert height <= own, f"{where} of the floor above, {FLOOR[other]}"
-        if height == own:
+        height, floor = HEIGHT[FLOOR[other]], HEIGHT[home]
+        assert height <= floor, f"{where} of the floor above, {FLOOR[other]}"
+        if height == floor:
             assert other in FLOORS[home][module(path)], f"{where} of its own floor, which the table does not allow"
 
 
@@ -127,8 +127,8 @@ def test_functions_are_short(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (path.stem, node.name) != ("loop", "train"):
             docstring = node.body[0] if ast.get_docstring(node) else None
-            told = docstring.end_lineno - docstring.lineno + 1 if docstring else 0
-            length = node.end_lineno - node.lineno + 1 - told
+            documented = docstring.end_lineno - docstring.lineno + 1 if docstring else 0
+            length = node.end_lineno - node.lineno + 1 - documented
             assert length <= 60, f"{name(path)}: {node.name} has {length} lines beside its docstring"
 
 
@@ -155,8 +155,8 @@ def test_importing_rljax_does_not_import_jax():
 
 def test_the_top_level_holds_what_the_design_lists():
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split() if not line.startswith("#")]
-    found = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
-    assert {n for n in found if not any(fnmatch.fnmatch(n, pattern) for pattern in ignored)} == TOP
+    names = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
+    assert {n for n in names if not any(fnmatch.fnmatch(n, pattern) for pattern in ignored)} == TOP
 
 
 @pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)

@@ -238,10 +238,10 @@ def gradient(implementation: str, case: Case):
     weight = np.random.default_rng(9).normal(size=case.query.shape) * (case.segment != 0)[:, :, None, None]
     prompt = case.prompt
     beside = ((), None) if prompt is None else (tuple(prompt[:2]), tuple(prompt[2:]))
-    found = slope(implementation, case.form)(tuple(case[:3]), *beside, case.rows, weight.astype(np.float32))
-    found = [np.asarray(x, np.float32) for x in jax.tree.leaves(found)]
-    assert len(found) == (3 if prompt is None else 5) and all(np.any(x != 0) for x in found)
-    return found
+    gradients = slope(implementation, case.form)(tuple(case[:3]), *beside, case.rows, weight.astype(np.float32))
+    gradients = [np.asarray(x, np.float32) for x in jax.tree.leaves(gradients)]
+    assert len(gradients) == (3 if prompt is None else 5) and all(np.any(x != 0) for x in gradients)
+    return gradients
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -255,7 +255,7 @@ def test_the_gradient_of_blocks_is_that_of_one_softmax(name):
 def test_the_plain_gradient_is_the_slope_of_the_definition(name):
     case, rng = CASES[name], np.random.default_rng(4)
     weight = np.random.default_rng(9).normal(size=case.query.shape)  # as in ``gradient``
-    found = gradient("plain", case)
+    gradients = gradient("plain", case)
     prompt = case.prompt
     assert prompt is not None
     for which in range(5):
@@ -269,7 +269,7 @@ def test_the_plain_gradient_is_the_slope_of_the_definition(name):
             return np.sum(weight * oracle(there))
 
         expected = (moved(1e-5) - moved(-1e-5)) / 2e-5
-        np.testing.assert_allclose(np.sum(found[which] * direction), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.sum(gradients[which] * direction), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["narrow-shared", "wide-shared"])

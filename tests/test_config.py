@@ -485,9 +485,9 @@ def test_shipped_configs_are_found_by_name_and_path(tmp_path):
         files.find("quickstrat")
     with pytest.raises(ValueError, match="only variant is 'quick'"):
         files.load("quickstart", "slow")
-    own = tmp_path / "own.py"
-    own.write_text("from rljax import config\n\ndef get_config(arg=''):\n    return config.default()\n")
-    assert files.differences(files.load(str(own)), schema.default()) == []
+    path = tmp_path / "own.py"
+    path.write_text("from rljax import config\n\ndef get_config(arg=''):\n    return config.default()\n")
+    assert files.differences(files.load(str(path)), schema.default()) == []
 
 
 def test_every_task_of_the_table_can_be_imported():

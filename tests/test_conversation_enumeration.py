@@ -29,16 +29,16 @@ RECIPES = {
 
 def every(luck):
     """Return (turns, coin, pay of each turn) of all conversations; the coin is None where it does not matter."""
-    found = []
+    outcomes = []
     for first in TURNS:
         pay = first.count(1) / 4
         if first in ((0,), (2, 2)):
-            found.append(((first,), None, (pay,)))
+            outcomes.append(((first,), None, (pay,)))
             continue
         for coin, second in itertools.product((0, 1), TURNS):
             hit = second[0] == (luck + coin) % 3
-            found.append(((first, second), coin, (pay, second.count(1) / 4 + hit - 0.5 * (0 not in second))))
-    return found
+            outcomes.append(((first, second), coin, (pay, second.count(1) / 4 + hit - 0.5 * (0 not in second))))
+    return outcomes
 
 
 def contexts(rows, luck, turns, coin):
@@ -99,17 +99,17 @@ def test_every_conversation_has_its_exact_frequency_and_record(rows):
     assert square < 71 + 6 * math.sqrt(2 * 71)  # mean f and variance 2f: six standard deviations
     for turns, coin, pay in every(luck):
         b = first[turns, coin]
-        own = r.mask[b] > 0
+        mine = r.mask[b] > 0
         logp = logp_of(rows, luck, SOFT, turns, coin)
-        np.testing.assert_allclose(r.behaviour_logp[b][own], [*itertools.chain(*logp)], atol=1e-5)
-        np.testing.assert_allclose(r.raw_logp[b][own], [*itertools.chain(*logp)], atol=1e-5)
+        np.testing.assert_allclose(r.behaviour_logp[b][mine], [*itertools.chain(*logp)], atol=1e-5)
+        np.testing.assert_allclose(r.raw_logp[b][mine], [*itertools.chain(*logp)], atol=1e-5)
         if rows == "conversation":
             paid = [p for turn, p in zip(turns, pay, strict=True) for p in (*(0.0,) * (len(turn) - 1), p)]
-            np.testing.assert_allclose(r.token_reward[b][own], paid)
+            np.testing.assert_allclose(r.token_reward[b][mine], paid)
         else:
             np.testing.assert_array_equal(r.valid[b], [1, len(turns) - 1])
             np.testing.assert_allclose(r.token_reward[b].sum(axis=1), [*pay, 0.0][:2])
-        assert np.all(r.token_reward[b][~own] == 0) and np.all(r.reward[b] == 0)
+        assert np.all(r.token_reward[b][~mine] == 0) and np.all(r.reward[b] == 0)
 
 
 def expected_ascent(recipe, luck, r, first, table):
@@ -139,10 +139,10 @@ def expected_ascent(recipe, luck, r, first, table):
     used = np.arange(token.shape[1])[None, :] < r.action.length[order][:, None]
     real = np.concatenate([r.context.mask[order] > 0, used], axis=1)
     state = np.cumsum((np.concatenate([prompt, token], axis=1) + 1) * real, axis=1)[:, prompt.shape[1] - 1 : -1] % 5
-    own = r.mask[order] > 0
+    mine = r.mask[order] > 0
     out, pi = np.zeros((5, 3)), np.exp(log_softmax(table))
-    np.add.at(out, (state[own], token[own]), gradient[own])
-    np.add.at(out, state[own], -gradient[own][:, None] * pi[state[own]])
+    np.add.at(out, (state[mine], token[mine]), gradient[mine])
+    np.add.at(out, state[mine], -gradient[mine][:, None] * pi[state[mine]])
     return out
 
 

@@ -82,9 +82,9 @@ def test_a_record_holds_the_whole_conversation():
         assert said[-1]["reward"] == record["total"] == rows.token_reward[i].sum() > 0 == record["reward"]
         stops = [*(m["start"] for m in said[1:]), n]
         for message, stop in zip(said, stops, strict=True):
-            own = message["by"] == "policy"
-            assert (rows.mask[i, message["start"] : stop] == own).all()
-            if own:
+            by_policy = message["by"] == "policy"
+            assert (rows.mask[i, message["start"] : stop] == by_policy).all()
+            if by_policy:
                 mean = rows.advantage[i, message["start"] : stop].mean()
                 np.testing.assert_allclose(message["advantage"], mean, rtol=1e-5)
         tokens, mask = record["tokens"], rows.mask[i, :n]
@@ -112,8 +112,8 @@ def test_the_rows_of_other_players_and_failed_worlds():
 def test_the_places_of_messages_when_the_middle_is_omitted():
     rng = np.random.default_rng(1)
     for n in (700, 513, 512, 3):
-        own, turn = rng.random(n) < 0.9, np.cumsum(rng.random(n) < 0.01)
-        said = list(turns.messages(own, turn))
+        mine, turn = rng.random(n) < 0.9, np.cumsum(rng.random(n) < 0.01)
+        said = list(turns.messages(mine, turn))
         half, omitted = records.LIMIT // 2, max(n - records.LIMIT, 0)
         ids = list(range(n)) if not omitted else [*range(half), *range(n - half, n)]  # what a record describes
         tokens = {"text": ["x"] * len(ids), "omitted": omitted}
@@ -124,7 +124,7 @@ def test_the_places_of_messages_when_the_middle_is_omitted():
             inside = [at for at in ids if message.start <= at < message.stop]
             assert ids[place.start : place.stop] == inside
             assert place.omitted == message.stop - message.start - len(inside)
-            assert (own[message.start : message.stop] == message.own).all()
+            assert (mine[message.start : message.stop] == message.own).all()
 
 
 # --- the page and the terminal --------------------------------------------------------------------------

@@ -116,12 +116,12 @@ def test_an_episode_whose_reply_is_too_long_does_not_count():
     program, step, state = started("echo()")
     rows = jax.device_get(step.rollout(state, program.key))
     assert 0 < rows.valid.mean() < 1 and np.all(rows.mask.sum(axis=1) > 0)
-    told = np.sum(np.arange(rows.mask.shape[1])[None] < rows.action.length[:, None], axis=1) - rows.mask.sum(axis=1)
-    assert told.max() <= 4
+    replied = np.sum(np.arange(rows.mask.shape[1])[None] < rows.action.length[:, None], axis=1) - rows.mask.sum(axis=1)
+    assert replied.max() <= 4
     spoilt = rows.replace(token_reward=np.where(rows.valid[:, None] > 0, rows.token_reward, 1e6).astype(np.float32))
-    found = []
+    results = []
     for batch in (rows, spoilt):
         new, metrics = step.update(jax.tree.map(jnp.copy, state), jax.device_put(batch), program.key)
-        found.append((new.params, {k: x for k, x in metrics.items() if k != "rows"}))
+        results.append((new.params, {k: x for k, x in metrics.items() if k != "rows"}))
         assert metrics["valid_rows"] == rows.valid.sum()
-    jax.tree.map(np.testing.assert_array_equal, *jax.device_get(found))
+    jax.tree.map(np.testing.assert_array_equal, *jax.device_get(results))

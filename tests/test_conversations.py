@@ -25,8 +25,8 @@ from tests.replay import (  # isort: skip
 
 def test_a_conversation_is_replayed_from_its_tokens():
     r = sampled(ONE)
-    found = check_conversations(ONE, r, 6, 4)
-    assert {f.number for f in found} == {1, 2} and set(r.finish) == {types.Finish.STOP, types.Finish.LENGTH}
+    episodes = check_conversations(ONE, r, 6, 4)
+    assert {f.number for f in episodes} == {1, 2} and set(r.finish) == {types.Finish.STOP, types.Finish.LENGTH}
     gap = [b for b in range(24) if STOP in r.action.token[b][(r.mask[b] == 0) & (r.turn[b] == 1)]]
     assert gap  # a reply holds the stop token, and the row goes on
 
@@ -35,8 +35,8 @@ def test_a_conversation_is_replayed_from_its_tokens():
 def test_two_seats_are_replayed_from_their_tokens(length):
     world = dataclasses.replace(TWO, length=length)
     r = sampled(world, 6, 8)
-    found = check_conversations(world, r, 6, 8)
-    orders = {tuple(s for s, _ in f.turns) for f in found}
+    episodes = check_conversations(world, r, 6, 8)
+    orders = {tuple(s for s, _ in f.turns) for f in episodes}
     if length == 7:  # rows were cut inside turns and inside replies
         full = r.action.length == length
         assert set(r.mask[full, -1]) == {0, 1} and types.Finish.LENGTH in r.finish[full]
@@ -67,8 +67,8 @@ def test_two_seats_are_replayed_from_their_tokens(length):
 )
 def test_scoring_a_recorded_row_gives_the_log_probs_of_the_sampler(world, shared, options):
     r = sampled(world, 4, 6, model=TRANSFORMER, **options)
-    own, kept = r.mask > 0, "rescore" in options
-    assert (r.action.kept is not None) == kept and own.sum() > 60
+    mine, kept = r.mask > 0, "rescore" in options
+    assert (r.action.kept is not None) == kept and mine.sum() > 60
     score = functools.partial(
         scoring.score, TRANSFORMER, needs=types.Needs(entropy=True), temperature=options.get("temperature", 1.0)
     )
@@ -78,13 +78,13 @@ def test_scoring_a_recorded_row_gives_the_log_probs_of_the_sampler(world, shared
         ways = [{"samples": 6}, {"samples": 6, "places": packing_tests.places_of(real.reshape(4, 6), 14)}]
     for way in ways:
         scores = jax.jit(functools.partial(score, kept=kept, **way))(samplers.parameters(), rollout=r)
-        np.testing.assert_allclose(scores.logp[own], r.behaviour_logp[own], atol=1e-5)
+        np.testing.assert_allclose(scores.logp[mine], r.behaviour_logp[mine], atol=1e-5)
         raw = scores.raw_logp if kept else scores.logp
-        np.testing.assert_allclose(raw[own], r.raw_logp[own], atol=1e-5)
-        np.testing.assert_allclose(scores.entropy[own], r.entropy[own], atol=1e-5)
+        np.testing.assert_allclose(raw[mine], r.raw_logp[mine], atol=1e-5)
+        np.testing.assert_allclose(scores.entropy[mine], r.entropy[mine], atol=1e-5)
     if kept:
         assert np.abs(r.behaviour_logp - r.raw_logp).max() > 0.05
-        assert np.all(r.action.kept[~own] == sampling.EVERY_TOKEN)  # replies and padding
+        assert np.all(r.action.kept[~mine] == sampling.EVERY_TOKEN)  # replies and padding
 
 
 # --- cuts and layouts -----------------------------------------------------------------------------
@@ -146,32 +146,32 @@ def test_a_conversation_cut_anywhere_is_the_conversation_uncut(segment, compact,
     sample, talk = whole(strings)
     run, cuts = pieces(segment, compact, strings), set()
     now = jax.tree.map(lambda x: jnp.full_like(x, 1), sample)  # what stands in fresh rows must not matter
-    told = dialogue.begin(LONG, states, sampling.Ends((STOP,), PAD, strings))
+    resumed = dialogue.begin(LONG, states, sampling.Ends((STOP,), PAD, strings))
     for number in range(-(-LENGTH // segment)):
         before = 0 if number == 0 else now.length
-        now, told = jax.device_get(run(prompts, keys, told, now, jnp.full((40,), number == 0)))
+        now, resumed = jax.device_get(run(prompts, keys, resumed, now, jnp.full((40,), number == 0)))
         assert (now.length - before).max() <= segment
         going = now.finish == types.Finish.UNFINISHED
-        cuts |= {"turn"} if np.any(going & (told.count > 0)) else set()
-        cuts |= {"reply"} if np.any(going & (told.place > 0) & (told.place < told.size)) else set()
+        cuts |= {"turn"} if np.any(going & (resumed.count > 0)) else set()
+        cuts |= {"reply"} if np.any(going & (resumed.place > 0) & (resumed.place < resumed.size)) else set()
     assert segment > 2 or cuts == {"turn", "reply"}
     for name in ("token", "mask", "turn", "finish", "length", "kept", *FLOATS):
         np.testing.assert_array_equal(getattr(now, name), getattr(sample, name), name)
     for name in ("paid", "outcome", "valid", "done", "over", "parts", "extra", "world", "turn", "ended"):
-        jax.tree.map(np.testing.assert_array_equal, getattr(told, name), getattr(talk, name))
-    reward = [dialogue.token_reward(*jax.tree.map(jnp.asarray, pair)) for pair in ((now, told), (sample, talk))]
+        jax.tree.map(np.testing.assert_array_equal, getattr(resumed, name), getattr(talk, name))
+    reward = [dialogue.token_reward(*jax.tree.map(jnp.asarray, pair)) for pair in ((now, resumed), (sample, talk))]
     np.testing.assert_array_equal(*reward)
 
 
 @pytest.mark.full
 def test_a_batch_that_shrinks_changes_nothing():
     sample, talk = whole(STRINGS)
-    compacted, told = jax.device_get(pieces(0, 1, STRINGS)(*begun()))
+    compacted, resumed = jax.device_get(pieces(0, 1, STRINGS)(*begun()))
     assert compacted.slots < sample.slots and len(set(sample.length.tolist())) > 2
     same = dataclasses.replace(compacted, slots=sample.slots)
     jax.tree.map(np.testing.assert_array_equal, same, sample)
     unread = {name: getattr(talk, name) for name in ("told", "written", "strings")}
-    jax.tree.map(np.testing.assert_array_equal, dataclasses.replace(told, **unread), talk)
+    jax.tree.map(np.testing.assert_array_equal, dataclasses.replace(resumed, **unread), talk)
 
 
 def test_stop_strings_end_a_turn_and_begin_anew_with_the_next():
@@ -183,11 +183,11 @@ def test_stop_strings_end_a_turn_and_begin_anew_with_the_next():
         for k, turn in enumerate(turns):
             assert turn[-1] == STOP or turn[-2:] == [2, 1] or len(turn) == 2 or (full and k == len(turns) - 1)
             matched += turn == [2, 1]
-        own = np.flatnonzero(sample.mask[b] > 0)
-        for t, u in itertools.pairwise(own):  # the end of one turn, the reply, the beginning of the next
+        places = np.flatnonzero(sample.mask[b] > 0)
+        for t, u in itertools.pairwise(places):  # the end of one turn, the reply, the beginning of the next
             string = sample.token[b, t : u + 1]
-            across += sample.turn[b, t] != sample.turn[b, u] and list(string[-2:]) == [2, 1] and own[-1] > u
-            if list(string[-2:]) == [2, 1] and sample.turn[b, t] != sample.turn[b, u] and own[-1] > u:
+            across += sample.turn[b, t] != sample.turn[b, u] and list(string[-2:]) == [2, 1] and places[-1] > u
+            if list(string[-2:]) == [2, 1] and sample.turn[b, t] != sample.turn[b, u] and places[-1] > u:
                 assert sample.turn[b, u + 1] == sample.turn[b, u]  # the turn went on
     assert matched > 5 and across > 2
     # the world reads end-of-sequence in place of the string: turn (2, 1) holds no 1 that is paid
@@ -241,14 +241,15 @@ def test_a_chapter_is_a_completion_of_its_prompt(world):
         numbers.add(want.number)
         for s, row in enumerate(want.rows):
             mine = [b for b in rows if present[b] and r.agent[b] == s]
-            own = r.mask[mine] > 0
-            np.testing.assert_allclose(r.token_reward[mine][own], [row["reward"].get(t, 0.0) for t in range(own.sum())])
+            wrote = r.mask[mine] > 0
+            paid = [row["reward"].get(t, 0.0) for t in range(wrote.sum())]
+            np.testing.assert_allclose(r.token_reward[mine][wrote], paid)
             np.testing.assert_allclose(r.reward[mine], want.unearned[s])  # every row of a seat repeats it
             for b in mine:
                 assert r.outcome[b] == want.reply.outcome[s] and r.domain[b] == want.reply.domain
                 assert r.parts[world.parts[0]][b] == want.reply.parts[world.parts[0]][s]
                 assert r.finish[b] == (types.Finish.STOP if want.done else types.Finish.LENGTH)
-            np.testing.assert_allclose(r.extra[world.extra[0]][mine][own], row["extra"])
+            np.testing.assert_allclose(r.extra[world.extra[0]][mine][wrote], row["extra"])
         for b, (prompt, mask) in zip(rows, want.prompts, strict=False):
             np.testing.assert_array_equal(r.context.token[b], prompt)
             np.testing.assert_array_equal(r.context.mask[b], mask)
@@ -303,10 +304,10 @@ def test_a_vmapped_rollout_is_that_of_each_member(world):
             return book.sample.token, book.sample.behaviour_logp, book.talk.paid
         prompts = play.views(world, states, 4)
         length = world.completion_length
-        found = conversation.converse(
+        out = conversation.converse(
             TOY, table, world, states, prompts, keys, config, ends, length=length, axis_name=axis_name
         )
-        return found[0].token, found[0].behaviour_logp, found[1].paid
+        return out[0].token, out[0].behaviour_logp, out[1].paid
 
     swept = jax.jit(jax.vmap(functools.partial(run, axis_name="sweep"), axis_name="sweep"))(tables)
     for member, table in enumerate(tables):

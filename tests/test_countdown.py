@@ -109,8 +109,8 @@ def test_countdown_verdicts_agree_with_python(settings):
     texts = [mutate(text, rng, "0123456789+-*/() ")[: task.completion_length - 1] for text in done.texts]
     expected = [judge(text, *problem, task.operators) for text, problem in zip(texts, problems, strict=True)]
     verdict = on_device.verify(task, index, *on_device.completions(task, texts))
-    for text, problem, found, right in zip(texts, problems, verdict.outcome.tolist(), expected, strict=True):
-        assert found == right, (text, problem)
+    for text, problem, outcome, right in zip(texts, problems, verdict.outcome.tolist(), expected, strict=True):
+        assert outcome == right, (text, problem)
     assert min(collections.Counter(expected).values()) > 500  # every verdict is well represented
     np.testing.assert_array_equal(verdict.reward, np.asarray(expected) == CORRECT)
     np.testing.assert_array_equal(verdict.parts["format"], np.asarray(expected) != UNPARSEABLE)

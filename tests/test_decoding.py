@@ -80,12 +80,12 @@ def drawn(
     return jax.device_get(jax.jit(run)(parameters(model.architecture), prompts_of(texts), keys))
 
 
-def same(found: sampling.Sample, expected: sampling.Sample):
+def same(sample: sampling.Sample, expected: sampling.Sample):
     for name in SAME:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(sample, name), getattr(expected, name), err_msg=name)
     for name in NEAR:
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-5, err_msg=name)
-    assert found.steps == expected.steps
+        np.testing.assert_allclose(getattr(sample, name), getattr(expected, name), rtol=1e-5, atol=1e-5, err_msg=name)
+    assert sample.steps == expected.steps
 
 
 # --- the same draws -----------------------------------------------------------------------------------------
@@ -105,18 +105,18 @@ def test_rows_of_the_plain_run_end_at_very_different_times():
 @pytest.mark.default_tier("2-2")
 @pytest.mark.parametrize(("block", "compact"), [(3, 1), (2, 2), (0, 5)])
 def test_neither_blocks_nor_compaction_change_a_draw(block, compact):
-    found = drawn(build(**ONE_LAYER), block=block, compact=compact)
-    same(found, drawn(build(**ONE_LAYER)))
-    replayed(found, compact, len(TEXTS), SAMPLES)
+    out = drawn(build(**ONE_LAYER), block=block, compact=compact)
+    same(out, drawn(build(**ONE_LAYER)))
+    replayed(out, compact, len(TEXTS), SAMPLES)
 
 
 @pytest.mark.full
 def test_a_prompt_of_its_own_for_each_row_draws_the_same():
     block, compact = 3, 2
     repeated = tuple(text for text in TEXTS for _ in range(SAMPLES))
-    found = drawn(build(**ONE_LAYER), repeated, samples=1, block=block, compact=compact)
-    same(found, drawn(build(**ONE_LAYER)))
-    replayed(found, compact, len(repeated), 1)
+    out = drawn(build(**ONE_LAYER), repeated, samples=1, block=block, compact=compact)
+    same(out, drawn(build(**ONE_LAYER)))
+    replayed(out, compact, len(repeated), 1)
 
 
 @pytest.mark.full
@@ -134,10 +134,10 @@ def test_rows_over_eight_devices_are_compacted_and_draw_the_same():
     )
     prompts, keys = jax.device_put((prompts_of(EIGHT), keys_of(8, 2)), sharding.batch_sharding(mesh))
     params = jax.device_put(parameters(spread.architecture), sharding.replicated(mesh))
-    found = jax.device_get(run(params, prompts, keys))
-    same(found, drawn(build(**ONE_LAYER), EIGHT, 2))
-    replayed(found, 2, 8, 2)
-    assert found.slots < 16 * found.steps  # it did shrink
+    out = jax.device_get(run(params, prompts, keys))
+    same(out, drawn(build(**ONE_LAYER), EIGHT, 2))
+    replayed(out, 2, 8, 2)
+    assert out.slots < 16 * out.steps  # it did shrink
 
 
 # --- the work ---------------------------------------------------------------------------------------------
@@ -299,9 +299,9 @@ def test_the_sampler_reads_the_trainers_norms_and_biases():
 def test_the_gap_in_bfloat16_is_that_of_the_order_of_sums(layout):
     # Both paths round the same numbers at the same places, so only float32 sums in another order may differ. Where one
     # moves a number past a rounding to bfloat16, a logit moves by 0.01 or so: that is rare.
-    found = rescored(build("bfloat16"), layout, 4, 1)
+    results = rescored(build("bfloat16"), layout, 4, 1)
     for name in ("behaviour_logp", "raw_logp", "entropy"):
-        sampled, scored = found[name]
+        sampled, scored = results[name]
         assert np.abs(sampled - scored)[sampled != 0].mean() < 1e-4, name
     sampled, scored = rescored(build("bfloat16"), layout, 4, 1, build())["raw_logp"]
     assert np.abs(sampled - scored)[sampled != 0].mean() > 5e-3  # a model in float32 is another one

@@ -38,10 +38,10 @@ def test_a_dotted_path_builds_the_algorithm_and_its_loss_is_finite():
 
 
 def test_the_piece_replaces_the_surrogate_of_a_recipe():
-    own = resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)")
+    recipe = resolved(algorithm=f"{PIECES}.tapered_rloo(power=0.5)")
     edited = resolved(algorithm="rloo()", seam__surrogate=f"{PIECES}.tapered(power=0.5)")
-    assert edited.objectives[0].loss[0].spec == own.objectives[0].loss[0].spec
-    for a, b in zip(value_and_gradient(edited), value_and_gradient(own), strict=True):
+    assert edited.objectives[0].loss[0].spec == recipe.objectives[0].loss[0].spec
+    for a, b in zip(value_and_gradient(edited), value_and_gradient(recipe), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -62,8 +62,8 @@ def test_logits_are_those_of_transformers(name, folder):
     model, params = read(folder(name))
     # on the left, two places of padding, which move nothing
     token, mask = (jnp.pad(x, ((0, 0), (2, 0))) for x in (TOKEN, ALL))
-    found = logits(model, params, token, mask)
-    assert np.abs(found[:, -4:] - np.asarray(STORED[name]["logits"])).max() < 1e-4
+    out = logits(model, params, token, mask)
+    assert np.abs(out[:, -4:] - np.asarray(STORED[name]["logits"])).max() < 1e-4
 
 
 @pytest.mark.full
@@ -101,8 +101,8 @@ def test_a_loop_over_whole_patterns_computes_the_same(remat, folder):
     model, params = read(folder("gemma2"))  # local, global, local: one iteration of two layers, then one layer
     looped = models.build(models.Architecture(**families.read(STORED["gemma2"]["config"]), scan=True, remat=remat))
     loss = lambda model, params: jnp.sum(logits(model, params, TOKEN, ALL)[:, :, 3] ** 2)  # noqa: E731
-    expected, found = (jax.jit(jax.grad(functools.partial(loss, m)))(params) for m in (model, looped))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, expected)
+    expected, gradients = (jax.jit(jax.grad(functools.partial(loss, m)))(params) for m in (model, looped))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), gradients, expected)
 
 
 def test_balance_of_experts_counts_what_the_router_chose(folder):
@@ -111,14 +111,14 @@ def test_balance_of_experts_counts_what_the_router_chose(folder):
     y = jax.random.normal(jax.random.key(0), (3, 7, a.width))
     mask = np.ones((3, 7), np.float32)
     mask[1, 3:] = 0
-    found = jax.jit(functools.partial(gated.balance, a))(router, y, mask)
+    balance = jax.jit(functools.partial(gated.balance, a))(router, y, mask)
     z = np.asarray(y, np.float64)[mask > 0] @ np.asarray(router, np.float64)
     prob = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     chosen = np.argsort(-z, axis=1)[:, : a.experts_per_token]
     share = np.bincount(chosen.ravel(), minlength=a.experts) / chosen.size
-    np.testing.assert_allclose(found["loss"], a.experts * np.sum(share * prob.mean(axis=0)), rtol=1e-5)
-    np.testing.assert_allclose(found["fullest"], a.experts * share.max(), rtol=1e-6)
-    np.testing.assert_allclose(found["unused"], np.mean(share == 0), rtol=1e-6)
+    np.testing.assert_allclose(balance["loss"], a.experts * np.sum(share * prob.mean(axis=0)), rtol=1e-5)
+    np.testing.assert_allclose(balance["fullest"], a.experts * share.max(), rtol=1e-6)
+    np.testing.assert_allclose(balance["unused"], np.mean(share == 0), rtol=1e-6)
     whole = jax.jit(model.balance)(params, TOKEN, ALL)
     assert whole["loss"] > 0 and 1 <= whole["fullest"] <= a.experts / a.experts_per_token
 
@@ -142,11 +142,11 @@ def test_yarn_is_that_of_the_paper(truncate):
         ramp = min(max((i - max(first, 0)) / (last - max(first, 0)), 0), 1)
         expected.append(frequency * (1 - ramp) + frequency / factor * ramp)
     position = jnp.asarray([[0, 1, 5, 63]])
-    found, local = layer.rotation(architecture, position)
+    rotations, local = layer.rotation(architecture, position)
     angle = np.asarray(position)[:, :, None, None] * np.asarray(expected)
-    for computed, function in zip(found, (np.cos, np.sin), strict=True):
+    for computed, function in zip(rotations, (np.cos, np.sin), strict=True):
         np.testing.assert_allclose(computed, (0.1 * math.log(factor) + 1) * function(angle), atol=2e-5)
-    assert local is found  # layers with a window are stretched too, unless they have a theta of their own
+    assert local is rotations  # layers with a window are stretched too, unless they have a theta of their own
 
 
 # --- in and out -----------------------------------------------------------------------------------------
@@ -250,11 +250,11 @@ def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     weights.save(str(tmp_path / "out"), model.architecture, params, like=str(source), shard_bytes=4000)
     assert weights.config(str(tmp_path / "out"))["bos_token_id"] == 1  # kept from ``like``
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1 and (tmp_path / "out" / "tokenizer.json").exists()
-    found = tensors.index(str(tmp_path / "out"))
-    assert set(found) == set(made)
+    written = tensors.index(str(tmp_path / "out"))
+    assert set(written) == set(made)
     for key, x in made.items():
-        assert found[key].dtype == {"float32": "F32", "bfloat16": "BF16"}[kind]
-        np.testing.assert_array_equal(found[key].read().view(np.uint8), np.atleast_1d(x).view(np.uint8))
+        assert written[key].dtype == {"float32": "F32", "bfloat16": "BF16"}[kind]
+        np.testing.assert_array_equal(written[key].read().view(np.uint8), np.atleast_1d(x).view(np.uint8))
     with pytest.raises(ValueError, match="the folder exists already"):
         weights.save(str(tmp_path / "out"), model.architecture, params)
 
@@ -441,8 +441,8 @@ def test_parity_with_transformers(name, tmp_path):
     lively = {key: x * (1 + (x.ndim > 1)) for key, x in reference.weights(shapes).items()}
     safetensors.numpy.save_file(lively, tmp_path / "in" / "model.safetensors", {"format": "pt"})
     model, params = read(str(tmp_path / "in"))
-    found = logits(model, params, TOKEN, ALL)
-    assert np.abs(found - reference.logits(tmp_path / "in", reference.TOKEN)).max() < 1e-4
+    computed = logits(model, params, TOKEN, ALL)
+    assert np.abs(computed - reference.logits(tmp_path / "in", reference.TOKEN)).max() < 1e-4
 
     published = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
     out = published.generate(
@@ -467,4 +467,4 @@ def test_parity_with_transformers(name, tmp_path):
     assert len(np.unique(ours.token)) > 3
 
     weights.save(str(tmp_path / "out"), model.architecture, params)
-    assert np.abs(found - reference.logits(tmp_path / "out", reference.TOKEN)).max() < 1e-4
+    assert np.abs(computed - reference.logits(tmp_path / "out", reference.TOKEN)).max() < 1e-4

@@ -101,16 +101,16 @@ def test_a_seat_is_told_the_moves_of_others_and_nothing_of_their_cards():
     world = bound("kuhn_poker")
     functions = matches.functions(world)
     state = functions.begin(0, "train", 0)
-    told = {}
+    shown = {}
     for cards in itertools.permutations(range(3), 2):
         dealt = {**state, "game": state["game"].replace(_cards=jnp.asarray(cards, jnp.int32))}
         episode = matches.Episode(functions, dealt)
         for move in ("check", "bet"):
             episode.step(tokens(move))
-        told[cards] = [text(episode.context(seat)) for seat in (0, 1)]
-    for own, one, two in itertools.permutations(range(3)):
-        assert told[own, one][0] == told[own, two][0] == "JQK"[own] + ">check bet>"
-        assert told[one, own][1] == told[two, own][1] == "JQK"[own] + " check>bet"
+        shown[cards] = [text(episode.context(seat)) for seat in (0, 1)]
+    for mine, one, two in itertools.permutations(range(3)):
+        assert shown[mine, one][0] == shown[mine, two][0] == "JQK"[mine] + ">check bet>"
+        assert shown[one, mine][1] == shown[two, mine][1] == "JQK"[mine] + " check>bet"
 
 
 @pytest.mark.full
@@ -142,16 +142,16 @@ def test_perfect_players_draw_and_the_first_move_alternates():
 def test_the_table_of_tic_tac_toe_never_loses_against_any_play():
     table = perfect.tic_tac_toe()
 
-    def worst(moves, own):
+    def worst(moves, mark):
         player, legal, rewards = tic_tac_toe(moves, None)
         if rewards is not None:
-            return rewards[own]
-        if player == own:
+            return rewards[mark]
+        if player == mark:
             cells = {m: i % 2 for i, m in enumerate(moves)}
-            code = sum(3**i * (1 if cells[m] == own else 2) for i, m in enumerate("123456789") if m in cells)
+            code = sum(3**i * (1 if cells[m] == mark else 2) for i, m in enumerate("123456789") if m in cells)
             legal = [m for i, m in enumerate("123456789") if table[code] >> i & 1]
             assert legal
-        return min(worst([*moves, m], own) for m in legal)
+        return min(worst([*moves, m], mark) for m in legal)
 
     assert worst([], 1) == 0 and worst(["5"], 0 + 1) == 0
     assert min(worst([m, r], 0) for m in "5" for r in "12346789") >= 0

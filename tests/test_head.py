@@ -55,13 +55,13 @@ def whole(hidden, embedding, kept: bool) -> dict[str, jax.Array]:
     logp = jax.nn.log_softmax(hidden @ embedding.T / TEMPERATURE, axis=-1)
     raw = jnp.take_along_axis(logp, TOKEN[:, :, None], axis=2)[:, :, 0]
     p = jnp.exp(logp)
-    found = {
+    out = {
         "logp": raw - jnp.log(jnp.sum(p, axis=2, where=SUPPORT | chosen())) if kept else raw,
         "log_normaliser": jax.nn.logsumexp(hidden @ embedding.T / TEMPERATURE, axis=-1),
         "entropy": -jnp.sum(p * logp, axis=2),
         "square_prob": jnp.sum(p * p, axis=2),
     }
-    return found | {"raw_logp": raw} if kept else found
+    return out | {"raw_logp": raw} if kept else out
 
 
 @functools.cache
@@ -71,24 +71,24 @@ def slope(chunk: int, kept: bool):
     def loss(hidden, embedding, weight):
         if chunk:
             support = jnp.asarray(KEPT) if kept else None
-            found = head.scores(asked(chunk), hidden, embedding, TOKEN, jnp.float32(TEMPERATURE), support)
+            out = head.scores(asked(chunk), hidden, embedding, TOKEN, jnp.float32(TEMPERATURE), support)
         else:
-            found = whole(hidden, embedding, kept)
-        return sum(jnp.sum(w * found[n]) for n, w in zip(NAMES, weight, strict=True) if n in found), found
+            out = whole(hidden, embedding, kept)
+        return sum(jnp.sum(w * out[n]) for n, w in zip(NAMES, weight, strict=True) if n in out), out
 
     return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_scores_are_those_of_whole_logits(chunk):
-    _, found = slope(chunk, True)(HIDDEN, EMBEDDING, WEIGHT)
-    assert set(found) == set(NAMES)
+    _, out = slope(chunk, True)(HIDDEN, EMBEDDING, WEIGHT)
+    assert set(out) == set(NAMES)
     for name, expected in oracle().items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(found["logp"][0, 0], 0, atol=1e-6)  # the token always counts as kept
+        np.testing.assert_allclose(out[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(out["logp"][0, 0], 0, atol=1e-6)  # the token always counts as kept
     _, plain = slope(chunk, False)(HIDDEN, EMBEDDING, WEIGHT)
     assert "raw_logp" not in plain
-    np.testing.assert_array_equal(plain["logp"], found["raw_logp"])
+    np.testing.assert_array_equal(plain["logp"], out["raw_logp"])
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "unfiltered"])
@@ -111,12 +111,12 @@ def test_large_logits_and_bits_beyond_the_vocabulary():
     large = 60 * EMBEDDING  # exp of such logits overflows in float32
     run = jax.jit(functools.partial(head.scores, asked(7)))
     every = np.full_like(KEPT, 0xFFFFFFFF)  # as the sampler writes after the end: 64 bits for 40 tokens
-    found = run(HIDDEN, large, TOKEN, jnp.float32(TEMPERATURE), every)
+    out = run(HIDDEN, large, TOKEN, jnp.float32(TEMPERATURE), every)
     expected = oracle(large)
     assert expected["log_normaliser"].max() > 100
-    np.testing.assert_array_equal(found["logp"], found["raw_logp"])
+    np.testing.assert_array_equal(out["logp"], out["raw_logp"])
     for name in NAMES[1:]:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(out[name], expected[name], rtol=1e-5, atol=1e-4, err_msg=name)
 
 
 def test_kept_logits_are_the_ones_made_again():
@@ -131,17 +131,17 @@ def test_kept_logits_are_the_ones_made_again():
 
 
 def test_only_what_is_asked_for_is_returned():
-    found = head.scores(head.Request("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
-    assert set(found) == {"logp"}
+    out = head.scores(head.Request("float32", 8), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1))
+    assert set(out) == {"logp"}
 
 
 def test_bfloat16_operands_cost_their_own_rounding_alone():
     # Products are exact and sums float32, so the numbers are those of float32 on rounded operands.
-    (by_hidden, by_embedding), found = _narrow()(HIDDEN, EMBEDDING, WEIGHT)
+    (by_hidden, by_embedding), out = _narrow()(HIDDEN, EMBEDDING, WEIGHT)
     rounded = [x.astype(jnp.bfloat16).astype(np.float32) for x in (HIDDEN, EMBEDDING)]
     (hidden, embedding), expected = slope(0, True)(*rounded, WEIGHT)
     for name in NAMES:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(out[name], expected[name], rtol=1e-5, atol=1e-5)
     assert by_hidden.dtype == by_embedding.dtype == jnp.float32
     # The slope by z is rounded as well: 2^-8 of each term of sums that cancel.
     assert 1e-5 < np.abs(by_hidden - hidden).max() < 2**-6 * np.abs(hidden).max()
@@ -151,8 +151,8 @@ def test_bfloat16_operands_cost_their_own_rounding_alone():
 @functools.cache
 def _narrow():
     def loss(hidden, embedding, weight):
-        found = head.scores(asked(8, "bfloat16"), hidden, embedding, TOKEN, jnp.float32(TEMPERATURE), jnp.asarray(KEPT))
-        return sum(jnp.sum(w * found[n]) for n, w in zip(NAMES, weight, strict=True)), found
+        out = head.scores(asked(8, "bfloat16"), hidden, embedding, TOKEN, jnp.float32(TEMPERATURE), jnp.asarray(KEPT))
+        return sum(jnp.sum(w * out[n]) for n, w in zip(NAMES, weight, strict=True)), out
 
     return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
@@ -181,14 +181,14 @@ def test_no_array_of_positions_by_vocabulary(kept):
         """Elements of the largest array that value and gradient hold of one position."""
 
         def loss(hidden, embedding):
-            found = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support)
-            return sum(jnp.sum(x) for x in found.values())
+            out = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support)
+            return sum(jnp.sum(x) for x in out.values())
 
         shapes = jnp.zeros((1, rows, width, small)), jnp.zeros((many, small))
         jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(*shapes).jaxpr
-        found = [v.aval.shape for e in jaxprs.equations(jaxpr) for v in e.outvars]
+        sizes = [v.aval.shape for e in jaxprs.equations(jaxpr) for v in e.outvars]
         # [rows, width, ...], or flat: the positions are the only thing here that 7 * 11 divides
-        return max(math.prod(s) // (rows * width) for s in found if math.prod(s) % (rows * width) == 0 and s)
+        return max(math.prod(s) // (rows * width) for s in sizes if math.prod(s) % (rows * width) == 0 and s)
 
     assert largest(chunk) == chunk
     assert largest(many) >= many  # the walk does see them
@@ -214,8 +214,8 @@ def test_memory_does_not_grow_with_the_logits():
 
         def loss(params):
             needs = types.Needs(entropy=True, square_prob=True, log_normaliser=True)
-            found = scoring.score(model, params, rollout, needs, vocabulary=chunk)
-            return sum(jnp.sum(x) for x in jax.tree.leaves(found))
+            out = scoring.score(model, params, rollout, needs, vocabulary=chunk)
+            return sum(jnp.sum(x) for x in jax.tree.leaves(out))
 
         params = jax.eval_shape(model.init, jax.random.key(0))
         return jax.jit(jax.value_and_grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes

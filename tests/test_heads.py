@@ -71,13 +71,13 @@ def test_the_critics_term_is_weighed():
         advantage=draw(), value=draw(), returns=draw(),
     )  # fmt: skip
     scores = types.Scores(logp=draw(), value=draw())
-    found = []
+    losses = []
     for algorithm in (plain, joined):
         state = interpreter.init(algorithm)
         for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
             ready, inner = interpreter.prepare_minibatch(o, rows, None, inner, jax.random.key(0))
-            found.append(interpreter.loss(o, ready, scores, inner, jax.random.key(0))[0])
-    policy, value, both = found
+            losses.append(interpreter.loss(o, ready, scores, inner, jax.random.key(0))[0])
+    policy, value, both = losses
     np.testing.assert_allclose(both, policy + WEIGHT * value, rtol=1e-6)
 
 

@@ -86,8 +86,8 @@ def test_the_graph_and_the_host_form_of_a_world_agree_token_for_token(world):
         np.testing.assert_allclose(getattr(inside, name), getattr(outside, name), atol=1e-5, err_msg=name)
     same(inside.replace(extra={}, **dict.fromkeys(close)), outside.replace(**dict.fromkeys(close)))
     place = np.arange(outside.mask.shape[1])[None, :] < outside.action.length[:, None]
-    told = {*outside.action.token[place & (outside.mask == 0)].tolist()}
-    assert len(told) == 3 and (outside.turn.max(axis=1) == TURNS - 1).any()  # all answers, and whole conversations
+    replies = {*outside.action.token[place & (outside.mask == 0)].tolist()}
+    assert len(replies) == 3 and (outside.turn.max(axis=1) == TURNS - 1).any()  # all answers, and whole conversations
     assert set(outside.outcome) >= {types.Outcome.CORRECT} and outside.token_reward.sum() > 0
 
 
@@ -300,9 +300,9 @@ def test_turns_and_results_of_tools_are_written_by_the_chat_template(tmp_path):
         said = list(begun.messages)
         for number, text in enumerate(turns):
             opened.submit(0, number, text)
-            told = opened.ready(0)[0, number]
-            row += tokenizer.encode(text + "<|to|>") + ([] if told.over else task.reply(told, stopped=True))
-            said += [{"role": "assistant", "content": text}, *told.messages]
-    assert told.over and said[-2]["role"] == "tool" and said[-2]["content"] == example["reference"]
+            reply = opened.ready(0)[0, number]
+            row += tokenizer.encode(text + "<|to|>") + ([] if reply.over else task.reply(reply, stopped=True))
+            said += [{"role": "assistant", "content": text}, *reply.messages]
+    assert reply.over and said[-2]["role"] == "tool" and said[-2]["content"] == example["reference"]
     whole = tokenizer.encode(tokenizer.chat(said, False, list(task.tools)))
     assert row == whole[: len(row)] and len(whole) - len(row) <= 1  # a line ends after the stop token

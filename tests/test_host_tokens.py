@@ -54,8 +54,8 @@ def test_a_row_is_the_text_of_the_whole_conversation(template, kind, role, model
     writer = conversations.writer(tokenizer, tools=(TOOL,))
     so_far = [ASKED[1]]
     row = writer.prompt(so_far)
-    for said, told in (("cat", "the"), ("a cat\nthe", ""), ("", "the  cat")):
-        so_far += [{"role": "assistant", "content": said}, {"role": role, "content": told}]
+    for said, reply in (("cat", "the"), ("a cat\nthe", ""), ("", "the  cat")):
+        so_far += [{"role": "assistant", "content": said}, {"role": role, "content": reply}]
         turn = writer.turn(said)
         assert turn[-1] in tokenizer.stop and not set(turn[:-1]) & set(tokenizer.stop)
         row += [*turn, *writer.between(so_far[-1:])]

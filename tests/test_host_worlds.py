@@ -14,10 +14,10 @@ from tests import talking
 
 
 def test_records_are_json():
-    told = records.observation(Observation("a", 0.1, True, "correct", {"p": 1 / 3}), "tool")
-    assert told.messages == ({"role": "tool", "content": "a"},) and told.text == "a" and told.over and told.valid
+    reply = records.observation(Observation("a", 0.1, True, "correct", {"p": 1 / 3}), "tool")
+    assert reply.messages == ({"role": "tool", "content": "a"},) and reply.text == "a" and reply.over and reply.valid
     begun = records.opening([{"role": "system", "content": "s"}, {"role": "user", "content": "ü\n"}])
-    for record in (told, begun, records.failed("timed_out", "5 s"), records.begun("crashed", "x" * 9000)):
+    for record in (reply, begun, records.failed("timed_out", "5 s"), records.begun("crashed", "x" * 9000)):
         again = type(record).from_json(json.loads(json.dumps(record.to_json())))
         assert again == record and again.valid == (not record.error)
     mapping = {"text": {"role": "user", "content": "b"}, "done": False}
@@ -67,15 +67,15 @@ def test_a_forged_record_is_refused(change):
 
 def play(game, turns):
     """Play episodes by the texts of their turns; return what each turn was told, and when."""
-    told, begin = {}, time.monotonic()
+    replies, begin = {}, time.monotonic()
     for episode, texts in turns.items():
         game.submit(episode, 0, texts[0])
     while game.waiting:
         for (episode, number), answer in game.ready(5.0).items():
-            told[episode, number] = answer, time.monotonic() - begin
+            replies[episode, number] = answer, time.monotonic() - begin
             if not answer.over and number + 1 < len(turns[episode]):
                 game.submit(episode, number + 1, turns[episode][number + 1])
-    return told
+    return replies
 
 
 FAILURES = {
@@ -107,21 +107,21 @@ def test_failures_end_their_own_episode_only(game):
     healthy = {n: ["rolls", "print", "c"] for n in range(100, 106)}
     begun = game.begin({n: n for n in [*texts, *healthy]}, seeds={n: (0, n) for n in healthy})
     assert all(begun[n].messages == ({"role": "user", "content": f"Begin {n}."},) for n in begun)
-    told = play(game, texts | healthy)
+    replies = play(game, texts | healthy)
     for n, name in enumerate(names):
-        answer, _ = told[n, 1]
+        answer, _ = replies[n, 1]
         outcome, reason = FAILURES[name]
         assert (answer.outcome, answer.valid, answer.reward, answer.messages) == (outcome, False, 0, ()), name
         assert reason.partition(".*")[0] in answer.error and reason.rpartition(".*")[2] in answer.error, answer.error
-        assert told[n, 0][0].text == "a1" and (n, 2) not in told
-    assert {told[n, 1][0].text for n in healthy} == {"printed"}
-    last = [told[n, 2][0] for n in healthy]
+        assert replies[n, 0][0].text == "a1" and (n, 2) not in replies
+    assert {replies[n, 1][0].text for n in healthy} == {"printed"}
+    last = [replies[n, 2][0] for n in healthy]
     assert all(t.done and t.valid and t.text == "c3" and t.parts == {"turn": 3.0} for t in last)
     assert last[0].outcome == "unjudged"  # the rewards are 0.5 each
-    assert len({told[n, 0][0].text for n in healthy}) == len(healthy)  # each episode rolls its own number
+    assert len({replies[n, 0][0].text for n in healthy}) == len(healthy)  # each episode rolls its own number
     with episodes.Episodes(functools.partial(talking.Echo, 3), 0) as here:  # in this process: the same
         here.begin({n: n for n in healthy}, seeds={n: (0, n) for n in healthy})
-        assert {k: t for k, (t, _) in play(here, healthy).items()} == {k: told[k][0] for k in told if k[0] >= 100}
+        assert {k: t for k, (t, _) in play(here, healthy).items()} == {k: replies[k][0] for k in replies if k[0] >= 100}
         here.end(healthy)
     with pytest.raises(ValueError, match="episode 0 is over"):
         game.submit(0, 2, "again")
@@ -143,22 +143,22 @@ def test_a_world_that_does_not_begin(game):
 def test_a_slow_episode_holds_up_no_other():
     with episodes.Episodes(talking.Echo, 2, timeout=3.0) as game:
         game.begin(dict.fromkeys(range(8), 0))
-        told = play(game, {0: ["slow", "b"]} | {n: ["a", "b"] for n in range(1, 8)})
-    slow = told[0, 0][1]
-    assert slow >= 1.2 and all(told[n, 1][1] < slow - 0.3 for n in range(1, 8))
-    assert all(told[n, 1][0].valid and told[n, 1][0].outcome == "correct" for n in range(8))
+        replies = play(game, {0: ["slow", "b"]} | {n: ["a", "b"] for n in range(1, 8)})
+    slow = replies[0, 0][1]
+    assert slow >= 1.2 and all(replies[n, 1][1] < slow - 0.3 for n in range(1, 8))
+    assert all(replies[n, 1][0].valid and replies[n, 1][0].outcome == "correct" for n in range(8))
 
 
 def test_an_episode_is_resumed_from_its_record_or_refused(game):
     turns = {300: ["rolls", "b", "rolls"]}
     begun = game.begin({300: 7}, {300: (1, 2)})[300]
-    told = {number: answer for (_, number), (answer, _) in play(game, turns).items()}
-    text = json.dumps([begun.to_json(), *(told[n].to_json() for n in range(2))])
+    replies = {number: answer for (_, number), (answer, _) in play(game, turns).items()}
+    text = json.dumps([begun.to_json(), *(replies[n].to_json() for n in range(2))])
     first, *rest = json.loads(text)
     record = records.Begun.from_json(first), [*zip(turns[300], map(records.Told.from_json, rest), strict=False)]
     game.resume(301, 7, *record, seeds=(1, 2))
     game.submit(301, 2, "rolls")
-    assert game.ready(5.0) == {(301, 2): told[2]}
+    assert game.ready(5.0) == {(301, 2): replies[2]}
     game.resume(302, 7, *record, seeds=(1, 3))  # it rolls another number
     game.submit(302, 2, "rolls")
     failed = game.ready(5.0)[302, 2]
@@ -169,9 +169,9 @@ def test_an_episode_is_resumed_from_its_record_or_refused(game):
 def test_a_world_that_changes_its_answers_does_not_count():
     with episodes.Episodes(talking.Shifty, 1, timeout=0.5) as game:
         game.begin({0: 0, 1: 1})
-        told = play(game, {0: ["hang"], 1: ["a"]})
-        assert told[0, 0][0].outcome == "timed_out"
-        assert told[1, 0][0].outcome == "crashed" and "another answer" in told[1, 0][0].error
+        replies = play(game, {0: ["hang"], 1: ["a"]})
+        assert replies[0, 0][0].outcome == "timed_out"
+        assert replies[1, 0][0].outcome == "crashed" and "another answer" in replies[1, 0][0].error
 
 
 def test_classes_that_workers_cannot_import():

@@ -544,11 +544,11 @@ def test_a_run_that_the_check_refuses_is_not_launched(cloud, small, tmp_path_fac
     assert done.returncode == 1 and cloud.calls() == []
     assert "config.task: no such file" in done.stderr and "the check failed" in done.stderr
     assert "--check --devices 32" in done.stdout  # a v5p-64 has 64 cores in 32 chips
-    own = tmp_path_factory.mktemp("own") / "repository"
-    shutil.copytree(small, own)
-    (own / "mine.py").write_text("")
+    copy = tmp_path_factory.mktemp("own") / "repository"
+    shutil.copytree(small, copy)
+    (copy / "mine.py").write_text("")
     done = subprocess.run(
-        [str(own / "tpu/pod"), "launch", "mine", *PLACE_FLAGS, "--", "--config=mine.py:quick"],
+        [str(copy / "tpu/pod"), "launch", "mine", *PLACE_FLAGS, "--", "--config=mine.py:quick"],
         env=cloud.environment,
         capture_output=True,
         text=True,

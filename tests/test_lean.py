@@ -27,10 +27,10 @@ MODEL = models.build(models.Architecture(vocabulary=16, layers=2, width=16, head
 def test_the_expectation_of_a_rounded_number_is_the_number():
     draws = 1 << 14
     x = jnp.asarray([1.001, -1.001, 3.14159, -1e-5, 6.1e30, 0.3, 1 + 2**-8], jnp.float32)
-    found = jax.jit(optimizers.rounded)(jnp.broadcast_to(x, (draws, len(x))), jax.random.key(0))
-    found = np.asarray(found, np.float64)
+    rounded = jax.jit(optimizers.rounded)(jnp.broadcast_to(x, (draws, len(x))), jax.random.key(0))
+    rounded = np.asarray(rounded, np.float64)
     x = np.asarray(x, np.float64)
-    for i, (value, column) in enumerate(zip(x, found.T, strict=True)):
+    for i, (value, column) in enumerate(zip(x, rounded.T, strict=True)):
         low, high = np.unique(column)  # two neighbours, on either side
         assert low < value < high and float(jnp.nextafter(jnp.bfloat16(low), jnp.bfloat16(np.inf))) == high, i
         up = (value - low) / (high - low)
@@ -69,8 +69,8 @@ def test_small_updates_are_lost_to_nearest_rounding_and_counted_by_stochastic():
     error = 5 * np.sqrt(steps * 2.0**-20 / 512)
     assert abs(float(stochastic["w"].astype(jnp.float32).mean()) - (1 - 2**-4)) < error < 2**-4 / 10
     assert stochastic["w"].dtype == jnp.bfloat16
-    for found in (nearest, stochastic):  # float32 rounds nothing
-        np.testing.assert_array_equal(found["wide"], 1 - 2**-4)
+    for params in (nearest, stochastic):  # float32 rounds nothing
+        np.testing.assert_array_equal(params["wide"], 1 - 2**-4)
 
 
 def test_moments_are_float32_unless_the_optimizer_says_otherwise():
@@ -139,9 +139,9 @@ def test_muon_moves_each_layers_matrices_as_matrices_and_the_rest_by_adam():
         zero = jax.tree.map(jnp.zeros_like, matrices)
         expected, _ = peer.update(matrices, peer.init(zero), zero)
         for i in range(2):
-            found = moved["layers"][name][i].reshape(rows, -1)
-            np.testing.assert_allclose(found, expected[str(i)], atol=2e-5)
-            sizes = np.linalg.svd(found, compute_uv=False) / 0.01
+            matrix = moved["layers"][name][i].reshape(rows, -1)
+            np.testing.assert_allclose(matrix, expected[str(i)], atol=2e-5)
+            sizes = np.linalg.svd(matrix, compute_uv=False) / 0.01
             assert 0.5 < sizes.min() and sizes.max() < 1.5  # near orthogonal; five iterations reach 0.7 to 1.2 of it
     first = 0.002 * (1 + 0.9 * 0.1 / (1 - 0.9**2))  # Adam's first step with Nesterov's momentum
     np.testing.assert_allclose(np.abs(moved["embedding"]), first, rtol=1e-3)

@@ -142,8 +142,8 @@ def test_cached_decode_equals_full_forward(block, scan):
         return hidden, *jax.lax.fori_loop(0, 5, body, (cache, jnp.zeros((4, 5, SMALL.width))))
 
     hidden, cache, out = decode(params)
-    found = np.concatenate([np.repeat(hidden, 2, 0), out], axis=1)
-    np.testing.assert_allclose(found[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
+    states = np.concatenate([np.repeat(hidden, 2, 0), out], axis=1)
+    np.testing.assert_allclose(states[whole > 0], np.asarray(full)[whole > 0], rtol=1e-5, atol=1e-5)
     assert cache.length == 5
     np.testing.assert_array_equal(cache.mask, np.concatenate([live, np.zeros((4, 1))], axis=1) > 0)
     prompts, blocks = ([cache.prompt], [cache.completion]) if scan else (cache.prompt, cache.completion[0])

@@ -152,7 +152,7 @@ def slope(model: models.Model, needs: types.Needs, packed: bool, options: tuple)
     """Compiled (weight of each name) -> gradient of the weighted sum of the scores in the parameters, scores."""
 
     def loss(params, rollout, places, reference, weight):
-        found = scoring.score(
+        scores = scoring.score(
             model,
             params,
             rollout,
@@ -163,7 +163,7 @@ def slope(model: models.Model, needs: types.Needs, packed: bool, options: tuple)
             reference=reference,
             **dict(options),
         )
-        named = {n: getattr(found, n) for n in NAMES if n not in EXACT} | found.divergence
+        named = {n: getattr(scores, n) for n in NAMES if n not in EXACT} | scores.divergence
         named = {n: x for n, x in named.items() if x is not None}
         return sum(jnp.sum(weight[n] * x) for n, x in named.items()), named
 
@@ -179,13 +179,13 @@ def check(model: models.Model, needs: types.Needs = NEEDS, packed: bool = False,
     plain = slope(whole, NEEDS | types.Needs(divergence=EXACT), False, (("vocabulary", 0),))
     counts = {n: needs.divergence or n not in EXACT for n in NAMES}
     weight = {n: WEIGHT[i] * float(bool(counts[n])) for i, n in enumerate(NAMES)}
-    gradient, found = slope(model, needs, packed, (("samples", SAMPLES), *options.items()))(weight)
+    gradient, out = slope(model, needs, packed, (("samples", SAMPLES), *options.items()))(weight)
     expected_gradient, expected = plain(weight)
-    assert set(found) == {n for n in expected if counts[n]} and found
-    for name in found:
+    assert set(out) == {n for n in expected if counts[n]} and out
+    for name in out:
         assert np.any(expected[name] != 0)
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
-        np.testing.assert_array_equal(np.asarray(found[name])[np.arange(WIDTH) >= ENDS.reshape(-1, 1)], 0)
+        np.testing.assert_allclose(out[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(np.asarray(out[name])[np.arange(WIDTH) >= ENDS.reshape(-1, 1)], 0)
     for x, y in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
         assert np.any(y != 0)
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
@@ -240,12 +240,12 @@ def test_a_completion_that_is_nowhere_has_no_score():
     places = places_of(ENDS, WIDTH, lanes=1)
     model = models.build(SMALL)
     run = functools.partial(scoring.score, model, needs=types.Needs(), temperature=0.8, samples=SAMPLES)
-    found = jax.jit(run)(parameters("logits"), rollout(), places=places).logp
+    logp = jax.jit(run)(parameters("logits"), rollout(), places=places).logp
     there = (np.arange(WIDTH) < ENDS.reshape(-1, 1)) & (np.asarray(places.lane) == 0)[:, None]
     assert 0 < there.sum() < ENDS.sum()
     whole = jax.jit(functools.partial(run.func, *run.args, needs=types.Needs(), temperature=0.8))
     raw = whole(parameters("logits"), rollout()).logp
-    np.testing.assert_allclose(found, np.where(there, raw, 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logp, np.where(there, raw, 0), rtol=1e-5, atol=1e-5)
 
 
 # --- the update -----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def commands(text, start):
 
 
 @pytest.fixture(scope="module")
-def told():
+def helps():
     """Return {command: (names of its flags, exit code and text of -h)}, from the commands themselves."""
     code = """
 import importlib, json, os, sys, tempfile
@@ -73,16 +73,16 @@ print(json.dumps(names))
 
 
 @pytest.mark.parametrize("command", __main__.COMMANDS)
-def test_help_of_a_command_begins_with_its_usage_and_exits_with_0(command, told):
-    _, code, text = told[command]
+def test_help_of_a_command_begins_with_its_usage_and_exits_with_0(command, helps):
+    _, code, text = helps[command]
     assert code == 0 and "helpfull" not in text and "__main__" not in text
     assert f"python -m rljax {command}" in text or (command == "train" and "python -m rljax --config" in text)
 
 
 @pytest.fixture(scope="module")
-def flags(told):
+def flags(helps):
     """Return {command: names of its flags}."""
-    names = {command: known for command, (known, _, _) in told.items()}
+    names = {command: known for command, (known, _, _) in helps.items()}
     names["sweep"] = [*names["train"], "index", "count"]  # the commands that read their words themselves
     names["algorithms"] = ["page"]
     return {command: {*known, "help"} for command, known in names.items()}

@@ -169,43 +169,44 @@ def run(steps=6):
     """Return the program and (state before, rows in flight, metrics) of each step, all on the host."""
     made = program()
     (step,) = made.steps
-    state, found = step.begin(None, made.key), []
+    state, updates = step.begin(None, made.key), []
     for _ in range(steps):
         before = jax.device_get(state)
         state, metrics = step.fused(state, made.key)
-        found.append((before, *jax.device_get((state.pool["rows"], metrics))))
-    found.append((jax.device_get(state), None, None))
-    return made, found
+        updates.append((before, *jax.device_get((state.pool["rows"], metrics))))
+    updates.append((jax.device_get(state), None, None))
+    return made, updates
 
 
 @pytest.mark.full
 def test_the_step_trains_and_carries_over():
-    _, found = run()
-    carried = [m["carried"] for _, _, m in found[:-1]]
+    _, updates = run()
+    carried = [m["carried"] for _, _, m in updates[:-1]]
     assert max(carried) > 0.2
-    assert found[0][2]["valid_rows"] < 32 and found[-2][2]["valid_rows"] == 32  # the first rows are not complete yet
-    assert found[0][2]["age"] == 0 and 0 < found[-2][2]["age"] < 6
-    assert all(0 < m["slot_utilisation"] <= 1 for _, _, m in found[:-1])
-    assert all(np.isfinite(m["loss"]) for _, _, m in found[:-1])
-    assert found[-1][0].skipped_total == 0
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), found[0][0].params, found[-1][0].params)
+    assert updates[0][2]["valid_rows"] < 32  # the first rows are not complete yet
+    assert updates[-2][2]["valid_rows"] == 32
+    assert updates[0][2]["age"] == 0 and 0 < updates[-2][2]["age"] < 6
+    assert all(0 < m["slot_utilisation"] <= 1 for _, _, m in updates[:-1])
+    assert all(np.isfinite(m["loss"]) for _, _, m in updates[:-1])
+    assert updates[-1][0].skipped_total == 0
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), updates[0][0].params, updates[-1][0].params)
     assert min(jax.tree.leaves(moved)) > 0
 
 
 def test_the_same_state_gives_the_same_bits():
-    made, found = run()
+    made, updates = run()
     (step,) = made.steps
-    for before, expected in ((found[3][0], found[4][0]), (found[4][0], found[5][0])):
+    for before, expected in ((updates[3][0], updates[4][0]), (updates[4][0], updates[5][0])):
         state, _ = step.fused(jax.device_put(before, step.sharding), made.key)
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)
 
 
 def test_each_token_is_stamped_with_the_version_that_wrote_it():
-    made, found = run()
+    made, updates = run()
     setup = made.steps[0].setup
     logp = jax.jit(lambda params, rows: phases.score(setup, "policy", params, rows, types.Needs()).logp)
     mixed = 0
-    for number, (before, rows, _) in enumerate(found[:-1]):
+    for number, (before, rows, _) in enumerate(updates[:-1]):
         assert np.all(np.diff(np.where(rows.mask > 0, rows.version, number), axis=1) >= 0)
         written = rows.mask * (rows.version == number)
         assert written.sum(axis=1).max() <= 2 and rows.version[rows.mask > 0].max() == number
@@ -217,7 +218,7 @@ def test_each_token_is_stamped_with_the_version_that_wrote_it():
         # the parameters of each version, and no others, reproduce what it reported of its tokens
         for version in range(number + 1):
             written = (rows.mask > 0) & (rows.version == version)
-            scored = np.asarray(logp(found[version][0].params["policy"], rows))
+            scored = np.asarray(logp(updates[version][0].params["policy"], rows))
             np.testing.assert_allclose(rows.behaviour_logp[written], scored[written], atol=1e-5)
             older = (rows.mask > 0) & (rows.version < version)
             mixed += np.sum(np.abs(rows.behaviour_logp - scored)[older] > 1e-4)
@@ -225,9 +226,9 @@ def test_each_token_is_stamped_with_the_version_that_wrote_it():
 
 
 def test_no_prompt_is_lost_or_drawn_twice():
-    made, found = run()
+    made, updates = run()
     setup, trained = made.steps[0].setup, []
-    for (before, rows, metrics), (after, _, _) in itertools.pairwise(found):
+    for (before, rows, metrics), (after, _, _) in itertools.pairwise(updates):
         groups = rows.group[::4]
         assert np.all(rows.group.reshape(-1, 4) == groups[:, None]) and len(set(groups.tolist())) == 16
         free = before.pool["free"][::4]
@@ -239,13 +240,13 @@ def test_no_prompt_is_lost_or_drawn_twice():
         ended = np.all(rows.finish.reshape(-1, 4) != types.Finish.UNFINISHED, axis=1)
         assert sorted(groups[done]) == sorted(groups[ended])[:8]
         trained += groups[done].tolist()
-    flying = found[-2][1].group[::4][~found[-1][0].pool["free"][::4]].tolist()
-    assert sorted(trained + flying) == list(range(found[-1][0].cursor[0])) and len(trained) > 16
+    flying = updates[-2][1].group[::4][~updates[-1][0].pool["free"][::4]].tolist()
+    assert sorted(trained + flying) == list(range(updates[-1][0].cursor[0])) and len(trained) > 16
     # prompt by prompt the order of a plain source
     zero = jnp.zeros((), jnp.int32)
     places = [made.steps[0].shape.replace(cursor=zero[None] + 16 * i) for i in range(6)]
     index = np.concatenate([rollouts.next_prompts(setup, state, made.key).index for state in places])
-    for _, rows, _ in found[:-1]:
+    for _, rows, _ in updates[:-1]:
         np.testing.assert_array_equal(rows.index, index[rows.group])
 
 

@@ -408,10 +408,10 @@ def test_a_finished_answer_is_thought_over_again_after_a_trigger():
         loss = jax.grad(lambda x: rljax.objective("exp_grpo()", merged, types.Scores(logp=x), **seam)[0])
         return np.asarray(jax.jit(loss)(logp))[:2]
 
-    own = np.where(merged.mask[:2] > 0, -0.1 / merged.mask[:2].sum(), 0.0)  # likelihood; the trigger stays
-    np.testing.assert_allclose(moved(), own, atol=1e-6)
+    fit = np.where(merged.mask[:2] > 0, -0.1 / merged.mask[:2].sum(), 0.0)  # likelihood; the trigger stays
+    np.testing.assert_allclose(moved(), fit, atol=1e-6)
     head = merged.extra["head"][:2]
-    want = own - 0.2 / 4 * head
+    want = fit - 0.2 / 4 * head
     np.testing.assert_allclose(moved(seam={"penalty": "+ hint_nll(0.2)"}), want, atol=1e-6)
     drawn = edits(piece, rows, count=3)
     assert {int(drawn(jax.random.key(k)).head.length[0]) for k in range(20)} == {5, 6}  # either trigger

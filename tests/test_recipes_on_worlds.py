@@ -355,8 +355,8 @@ def test_the_recorded_trajectory_goes_on_after_a_mistake():
         assert reply.done[turns - 1]  # though turn 1 was no number
         assert reply.outcome[turns - 1, 0] == (turns < 2)  # correct where all turns matched
         if turns > 1:
-            told = np.sum(reply.mask[:turns, 0], axis=1)  # the expert's turn too where the player's differs
-            assert told[1] >= 2 and (told[0] == 1)
+            lengths = np.sum(reply.mask[:turns, 0], axis=1)  # the expert's turn too where the player's differs
+            assert lengths[1] >= 2 and (lengths[0] == 1)
             several += 1
     assert several
 

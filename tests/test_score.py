@@ -106,11 +106,11 @@ def test_scores_equal_those_of_whole_logits(chunk):
         "forward_kl": np.sum(q * (ref - logp), axis=2),
         "js": np.sum(p * (logp - middle) + q * (ref - middle), axis=2) / 2,
     }
-    found = {**got.divergence, **{name: getattr(got, name) for name in expected if hasattr(got, name)}}
-    assert set(found) == set(expected) and got.value is None and got.reward is None
+    values = {**got.divergence, **{name: getattr(got, name) for name in expected if hasattr(got, name)}}
+    assert set(values) == set(expected) and got.value is None and got.reward is None
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], np.where(REAL, value, 0), rtol=2e-4, atol=2e-5, err_msg=name)
-        np.testing.assert_array_equal(np.asarray(found[name])[~REAL], 0)
+        np.testing.assert_allclose(values[name], np.where(REAL, value, 0), rtol=2e-4, atol=2e-5, err_msg=name)
+        np.testing.assert_array_equal(np.asarray(values[name])[~REAL], 0)
 
 
 def test_only_what_is_needed_is_filled():

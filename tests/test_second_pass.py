@@ -714,3 +714,8 @@ def test_a_recipe_that_corrects_nothing_is_noted():
 
     assert 'anchor="behaviour"' in notes("grpo(kl=0.0)", "guide()")
     assert "another prompt" not in notes("guide_grpo()", "guide(hint=0.25)") + notes("grpo(kl=0.0)", "ghpo()")
+
+
+def test_guide_takes_gamma_or_the_quantile_that_sets_it():
+    with pytest.raises(ValueError, match=r"gamma=0\.5 and quantile=0\.9 both set gamma"):
+        tiny.program.__wrapped__("guide_grpo(gamma=0.5, quantile=0.9)")

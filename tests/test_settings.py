@@ -43,9 +43,9 @@ def test_the_config_is_made_of_the_schema_alone():
     assert {k for k in config if not k.startswith("config.phase.")} == set(fields)
     phase = {k.removeprefix("config.phase.main."): v for k, v in config.items() if k.startswith("config.phase.")}
     free = {".".join(f.path) for f in settings.fields(schema.Config) if not f.fixed}
-    own = {".".join(f.path): f.default for f in settings.fields(PhaseConfig)}
+    defaults = {".".join(f.path): f.default for f in settings.fields(PhaseConfig)}
     assert {k for k, v in phase.items() if v is None} == free
-    assert {k: v for k, v in phase.items() if v is not None} == own
+    assert {k: v for k, v in phase.items() if v is not None} == defaults
 
 
 def test_groups_check_themselves():

@@ -209,13 +209,13 @@ def test_rollouts_of_resident_weights_are_the_same():
     many = tiny.program(
         **fields, mesh__data=1, mesh__fsdp=2, mesh__fsdp_tensor=2, mesh__tensor=2, sampler__layout="resident"
     )
-    found = []
+    rollouts = []
     for program in (one, many):
         step = program.steps[-1]
         state = step.begin(None, program.key, None)
-        found.append(jax.device_get(step.rollout(state, program.key)))
-    np.testing.assert_array_equal(found[0].action.token, found[1].action.token)
-    np.testing.assert_allclose(found[0].behaviour_logp, found[1].behaviour_logp, atol=2e-5)
+        rollouts.append(jax.device_get(step.rollout(state, program.key)))
+    np.testing.assert_array_equal(rollouts[0].action.token, rollouts[1].action.token)
+    np.testing.assert_allclose(rollouts[0].behaviour_logp, rollouts[1].behaviour_logp, atol=2e-5)
 
 
 def test_devices_that_repeat_work_are_told_of():

@@ -251,8 +251,8 @@ def test_the_pieces_run_in_one_compiled_step_of_several_epochs():
 def test_the_supports_of_two_evaluations_are_compared(capsys):
     base, result = [4, 1, 0, 0, 2, 0, 0, 0], [4, 0, 3, 0, 1, 1, 0, 1]
     # both 0, 4; base alone 1; result alone 2, 5, 7; neither 3, 6
-    found = passk.support(base, result)
-    assert found == {
+    counts = passk.support(base, result)
+    assert counts == {
         "both": 2 / 8,
         "base": 1 / 8,
         "result": 3 / 8,

@@ -181,6 +181,9 @@ def test_a_chain_runs_its_pieces_in_order_and_one_piece_is_itself():
         ((passed(), source.partial(4)), "leaves no completion that passed"),
         ((given(samples=(1,)), source.dynamic(2)), "unequal samples"),
         ((source.demonstrations(), source.task()), None),
+        ((source.dynamic(2), source.adcl()), r"dynamic\(.* would select .* Write adcl\(.* before it"),
+        ((source.partial(4), source.adcl()), r"partial\(.* carries rows over, and adcl\("),
+        ((source.guided(1), source.adcl(), source.dynamic(2)), None),
     ],
 )
 def test_pieces_that_exclude_each_other_are_refused_by_name(pieces, message):

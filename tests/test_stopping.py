@@ -53,8 +53,8 @@ def run(table, token):
         state = table.advance(state, column)
         return state, table.matched(state)
 
-    found = np.asarray(jax.lax.scan(step, table.start(len(token)), jnp.asarray(token).T)[1]).T
-    return [int(row.argmax()) + 1 if row.any() else None for row in found]
+    ends = np.asarray(jax.lax.scan(step, table.start(len(token)), jnp.asarray(token).T)[1]).T
+    return [int(row.argmax()) + 1 if row.any() else None for row in ends]
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,9 @@ def test_every_kind_of_failure_is_tried_again_reading_and_writing(store):
     in_parallel(*(lambda k=kind: storage.write(f"{BUCKET}/many/{k}", content + k.encode()) for kind in KINDS))
     assert [fault.hits for fault in store.faults] == [1] * len(KINDS)
     store.plan(*(flaky.Fault(kind, f"GET /down.*many/{kind}") for kind in KINDS))
-    found = in_parallel(*(lambda k=kind: storage.read(f"{BUCKET}/many/{k}") for kind in KINDS))
+    contents = in_parallel(*(lambda k=kind: storage.read(f"{BUCKET}/many/{k}") for kind in KINDS))
     assert [fault.hits for fault in store.faults] == [1] * len(KINDS)
-    assert found == [content + kind.encode() for kind in KINDS]
+    assert contents == [content + kind.encode() for kind in KINDS]
 
 
 def failing(times, error):
@@ -428,7 +428,7 @@ def test_a_log_left_here_counts_where_the_remote_one_is_its_beginning(store):
 
     directory = open_(f"{BUCKET}/left")
     log = directory.logs / "verdicts.jsonl"
-    for there, here, found in (
+    for there, here, expected in (
         (None, b"1\n", None),  # the run's first log never got there, or the run was deleted
         (b"1\n", b"1\n2\n", b"1\n2\n"),
         (b"1\n2\n3\n", b"1\n2\n", b"1\n2\n3\n"),  # another machine went on
@@ -439,7 +439,7 @@ def test_a_log_left_here_counts_where_the_remote_one_is_its_beginning(store):
         log.write_bytes(here)
         (directory.logs / "other").write_bytes(b"")
         open_(f"{BUCKET}/left")
-        assert (log.read_bytes() if log.exists() else None) == found
+        assert (log.read_bytes() if log.exists() else None) == expected
         assert not (directory.logs / "other").exists()
 
 
@@ -568,9 +568,9 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
     for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl", "algorithm.txt", "tokenizer.model"):
         assert storage.read(f"{place}/{name}") == (whole / name).read_bytes(), name
     assert json.loads(storage.read(f"{place}/config.json")) == json.loads((whole / "config.json").read_text())
-    found = [evaluate.load(str(x)) for x in runs]
-    assert [step for _, _, step in found] == [6, 6]
-    same(found[0][1], found[1][1])
+    loaded = [evaluate.load(str(x)) for x in runs]
+    assert [step for _, _, step in loaded] == [6, 6]
+    same(loaded[0][1], loaded[1][1])
     assert storage.names(place) == sorted(os.listdir(whole))
     assert storage.read(f"{place}/learning_curve.png")[:4] == b"\x89PNG"
     assert storage.names(f"{place}/checkpoints") == sorted(os.listdir(whole / "checkpoints"))

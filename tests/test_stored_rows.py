@@ -109,7 +109,8 @@ def test_long_rows_and_memory_are_bounded(tmp_path):
         reader().read(path)
     with pytest.warns(match="1 of 4 rows"):
         assert len(reader(overlong="drop").read(path)) == 3
-    with pytest.raises(ValueError, match=r"its 9 rows take 1 MB on the host, more than megabytes=0"):
+    # of a row: 4 bytes for each of 6 tokens of the prompt, 4 of the completion, their log-probs, and 4 numbers
+    with pytest.raises(ValueError, match=r"its 9 rows take 648 B on the host, more than megabytes=0, which is 0 B"):
         reader(megabytes=0).read(write(tmp_path / "s.jsonl", ROWS))
 
 

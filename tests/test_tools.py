@@ -331,9 +331,9 @@ def test_fuzzed_turns_always_have_answers(form):
             at = draw.randint(0, len(text))
             noise = "".join(chr(draw.randrange(0x110000)) for _ in range(draw.choice((1, 5))))
             text = text[:at] + draw.choice((*pieces, noise, "9" * 5000)) + text[at + draw.choice((0, 0, 1, 9)) :]
-        told = answers(text, box)
-        assert len(told) <= 9 and all(a.text.encode() and not (a.malformed and a.failed) for a in told)
-        assert all(a.malformed or a.text.lstrip("-").isdigit() for a in told if a.name == "add")
+        parsed = answers(text, box)
+        assert len(parsed) <= 9 and all(a.text.encode() and not (a.malformed and a.failed) for a in parsed)
+        assert all(a.malformed or a.text.lstrip("-").isdigit() for a in parsed if a.name == "add")
 
 
 # --- a world with tools --------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def test_a_question_with_calls():
 def test_weights_of_counts():
     call = BOX.write("add", x=2, y=3)
     world = tools.ToolWorld([add], NUMBER, weights={"malformed": -0.5, "retries": 0.25})
-    _, told = play(world, [call, call, "<tool_call>", "#### 5"])
-    assert [o.reward for o in told] == [0, 0, -0.5, 1.25] and told[-1].outcome == "correct"
+    _, observations = play(world, [call, call, "<tool_call>", "#### 5"])
+    assert [o.reward for o in observations] == [0, 0, -0.5, 1.25] and observations[-1].outcome == "correct"
     for weights, message in (({"retrys": 1.0}, "Did you mean 'retries'"), ({"calls": math.nan}, "not a number")):
         with pytest.raises(ValueError, match=message):
             tools.ToolWorld([add], NUMBER, weights=weights)
@@ -415,17 +415,17 @@ def test_questions_of_files(tmp_path):
     rows = [{"question": f"{n}?", "answer": str(n), "calls": [call] * n, "words": f"w{n}", "hint": n} for n in range(3)]
     train, heldout = written(tmp_path / "a.jsonl", *rows[:2]), written(tmp_path / "b.jsonl", rows[2])
     how = recipe.Recipe("tools", reward=hinted)
-    found = assisted.read(how, train, heldout, "Be brief.", assisted.listed("plan", "calls"))
-    assert found.splits["heldout"][0] == {
+    data = assisted.read(how, train, heldout, "Be brief.", assisted.listed("plan", "calls"))
+    assert data.splits["heldout"][0] == {
         "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2?"}],
         "reference": "2",
         "columns": {"hint": 2},
         "plan": [["add", {"x": 2, "y": 3}]] * 2,
         "solution": "2",
     }
-    assert [len(example["plan"]) for example in found.splits["train"]] == [0, 1]
-    world = tools.ToolWorld([add], found.reward)
-    assert demonstrate(world, found.splits["heldout"][0])[2].reward == 2
+    assert [len(example["plan"]) for example in data.splits["train"]] == [0, 1]
+    world = tools.ToolWorld([add], data.reward)
+    assert demonstrate(world, data.splits["heldout"][0])[2].reward == 2
     asked = assisted.read(how, train, heldout, None, assisted.column("query", "", "search", "query"))
     other = assisted.read(how, train, heldout, None, assisted.column("query", "on {words}", "search", "query"))
     assert (
@@ -477,17 +477,17 @@ def python():
 
 
 def test_cells_share_their_names(python):
-    told = python(
+    outputs = python(
         "x = 3\nprint('hi')", "x += 1\nx", "x * 10", "import os\nopen('f', 'w').write(str(x))", "open('f').read()"
     )
-    assert [a.text for a in told] == ["hi", "4", "40", "1", "'4'"] and not any(a.failed for a in told)
+    assert [a.text for a in outputs] == ["hi", "4", "40", "1", "'4'"] and not any(a.failed for a in outputs)
     assert python("x")[0].text == "NameError: name 'x' is not defined (line 1)"  # a new episode
     one, other = (python("import random\nrandom.random()")[0].text for _ in range(2))
     assert one == other
 
 
 def test_cells_that_fail(python):
-    told = python(
+    outputs = python(
         "y = 1\n1 / 0\ny = 2",
         "y",
         "def f(:",
@@ -497,25 +497,25 @@ def test_cells_that_fail(python):
         "input()",
         "y",
     )
-    assert [a.failed for a in told] == [True, False, True, True, True, True, True, False]
-    assert told[0].text == "ZeroDivisionError: division by zero (line 2)" and told[-1].text == "1"
-    assert "SyntaxError" in told[2].text and "SystemExit" in told[3].text and "names are lost" in told[4].text
-    assert "NameError" in told[5].text and "EOFError" in told[6].text
+    assert [a.failed for a in outputs] == [True, False, True, True, True, True, True, False]
+    assert outputs[0].text == "ZeroDivisionError: division by zero (line 2)" and outputs[-1].text == "1"
+    assert "SyntaxError" in outputs[2].text and "SystemExit" in outputs[3].text and "names are lost" in outputs[4].text
+    assert "NameError" in outputs[5].text and "EOFError" in outputs[6].text
 
 
 def test_cells_that_take_too_much(python):
-    told = python("x = 1\nwhile True: pass", "print('a' * 100)", "bytearray(10**10)", seconds=0.3, longest=10)
-    assert told[0].failed and told[0].text == "the code was stopped after 0.3 s; its names are lost"
-    assert told[1].text == "a" * 10 + "... (91 more characters)" and not told[1].failed
-    assert told[2].text.startswith("MemoryErr")
+    outputs = python("x = 1\nwhile True: pass", "print('a' * 100)", "bytearray(10**10)", seconds=0.3, longest=10)
+    assert outputs[0].failed and outputs[0].text == "the code was stopped after 0.3 s; its names are lost"
+    assert outputs[1].text == "a" * 10 + "... (91 more characters)" and not outputs[1].failed
+    assert outputs[2].text.startswith("MemoryErr")
     assert "wrote too much" in python("import os\nwhile True: os.write(1, b'a' * 10**6)")[0].text
     with pytest.raises(ValueError, match="seconds=0"):
         interpreter.Interpreter(seconds=0)
 
 
 def test_a_cell_reaches_no_file_and_no_network(python):
-    told = python("import os\nos.listdir('/')", "import socket\nsocket.create_connection(('1.1.1.1', 80), 0.2)")
-    assert "work" not in told[0].text and "home" not in told[0].text and told[1].failed
+    outputs = python("import os\nos.listdir('/')", "import socket\nsocket.create_connection(('1.1.1.1', 80), 0.2)")
+    assert "work" not in outputs[0].text and "home" not in outputs[0].text and outputs[1].failed
 
 
 def test_the_interpreter_in_a_world(python):
@@ -591,10 +591,11 @@ def test_search_as_a_tool(folder):
         and turns[0] == "<search>capital Peru</search>"
     )
     assert last.outcome == "correct" and last.parts["retries"] == 0
-    _, told = play(world, ["<search>qwxz</search>", "<search>Peru</search>", "Lima"], example)
-    assert told[0].text == "\n<result>no passage has a word of the query</result>\n"
-    assert told[1].text == "\n<result>[1] peru.md: The capital of Peru is Lima.</result>\n"
-    assert [told[-1].parts[name] for name in ("calls", "failed", "retries")] == [2, 1, 1]  # the retry can be rewarded
+    _, observations = play(world, ["<search>qwxz</search>", "<search>Peru</search>", "Lima"], example)
+    assert observations[0].text == "\n<result>no passage has a word of the query</result>\n"
+    assert observations[1].text == "\n<result>[1] peru.md: The capital of Peru is Lima.</result>\n"
+    parts = observations[-1].parts
+    assert (parts["calls"], parts["failed"], parts["retries"]) == (2, 1, 1)  # the retry can be rewarded
 
 
 @needs_bm25s
@@ -634,20 +635,21 @@ def test_a_game_against_an_opponent():
     def episode(seed):
         world, draw = arena.Game("TicTacToe-v0", 2), random.Random(seed)
         random.seed(seed)
-        said, told, squares = world.reset(seed), [], [str(n) for n in range(9)]
-        while not (told and told[-1].done):
-            board = (told[-1].text if told else said).rpartition("Current Board:")[2].partition("Available")[0]
-            told.append(world.step(draw.choice([n for n in squares if n in board])))
-        return said, told
+        said, observations, squares = world.reset(seed), [], [str(n) for n in range(9)]
+        while not (observations and observations[-1].done):
+            text = observations[-1].text if observations else said
+            board = text.rpartition("Current Board:")[2].partition("Available")[0]
+            observations.append(world.step(draw.choice([n for n in squares if n in board])))
+        return said, observations
 
     outcomes = set()
     for seed in range(12):
-        said, told = episode(seed)
+        said, observations = episode(seed)
         assert said.startswith(f"You are Player {seed % 2}") and ("[Player 0]" in said) == (seed % 2 == 1)
-        assert told[-1].parts["invalid"] == 0 and len(told) <= 5
-        assert all(f"[Player {seed % 2}]" not in o.text for o in told)  # not what it wrote itself
-        outcomes.add((told[-1].outcome, told[-1].reward))
-        assert (said, told) == episode(seed)
+        assert observations[-1].parts["invalid"] == 0 and len(observations) <= 5
+        assert all(f"[Player {seed % 2}]" not in o.text for o in observations)  # not what it wrote itself
+        outcomes.add((observations[-1].outcome, observations[-1].reward))
+        assert (said, observations) == episode(seed)
     assert outcomes >= {("correct", 1.0), ("wrong", -1.0)} and outcomes <= {
         ("correct", 1.0),
         ("wrong", -1.0),
@@ -697,7 +699,8 @@ def shown_rows(task, index=(0, 1)):
     token, mask = task.demonstrations(list(index), "train")
     rows = zip(token.tolist(), mask.tolist(), strict=True)
     split = [
-        [[i for i, m in zip(row, each, strict=True) if (m > 0) == own] for own in (True, False)] for row, each in rows
+        [[i for i, m in zip(row, each, strict=True) if (m > 0) == sampled] for sampled in (True, False)]
+        for row, each in rows
     ]
     return [[BYTES.decode(part) for part in parts] for parts in split]
 
@@ -715,8 +718,8 @@ def test_python_tool_as_a_task(python, tmp_path):
     path = written(
         tmp_path / "q.jsonl", *({"question": f"{n} * 2?", "answer": str(2 * n), "code": f"{n} * 2"} for n in range(30))
     )
-    own = environments.lookup("python_tool")(path, code="code", heldout=0.3, form="tags", chat=False).bind(BYTES)
-    assert "<python>" in shown_rows(own)[0][0] and own.turn_end == ("</python>",)
+    world = environments.lookup("python_tool")(path, code="code", heldout=0.3, form="tags", chat=False).bind(BYTES)
+    assert "<python>" in shown_rows(world)[0][0] and world.turn_end == ("</python>",)
     for settings, message in (
         ({"turns": 0}, "turns=0"),
         ({"seconds": -1.0}, "seconds=-1"),
@@ -734,11 +737,11 @@ def test_a_chat_template_shows_the_tools(python, tmp_path):
     task = environments.lookup("python_tool")().bind(tokenizer)
     prompts, (token, mask) = task.prompts([0], "train"), task.demonstrations([0], "train")
     asked = tokenizer.decode(prompts.token[0][prompts.mask[0] > 0].tolist())
-    told = tokenizer.decode(
+    text = tokenizer.decode(
         token[0][: int(np.flatnonzero(mask[0])[-1])][mask[0][: int(np.flatnonzero(mask[0])[-1])] == 0].tolist()
     )
     assert '"name": "python"' in asked and "Tools:" not in task.text(0, "train") and task.turn_end == ()
-    assert task.example(0, "train")["reference"] in told and "<result>" not in told
+    assert task.example(0, "train")["reference"] in text and "<result>" not in text
 
 
 @needs_bm25s
@@ -793,20 +796,20 @@ def test_tools_by_their_paths(tmp_path, monkeypatch):
 
 def through(make, example, turns, died=None):
     """Play an episode in a worker; with ``died``, its first turns, in another one, which then ends."""
-    told = []
+    observations = []
     with episodes.Episodes(make, 1, timeout=20) as first:
         begun = first.begin({0: example})[0]
         assert begun.valid, begun.error
         for number, turn in enumerate(turns[:died]):
             first.submit(0, number, turn)
-            told.append(first.ready(20)[0, number])
+            observations.append(first.ready(20)[0, number])
     if died is not None:
         with episodes.Episodes(make, 1, timeout=20) as second:
-            second.resume(0, example, begun, list(zip(turns, told, strict=False)))
+            second.resume(0, example, begun, list(zip(turns, observations, strict=False)))
             for number, turn in enumerate(turns[died:], died):
                 second.submit(0, number, turn)
-                told.append(second.ready(20)[0, number])
-    return begun, told
+                observations.append(second.ready(20)[0, number])
+    return begun, observations
 
 
 @needs_bm25s
@@ -820,10 +823,10 @@ def test_an_interpreter_and_a_search_in_workers(folder, python):
         box.write("python", code="x += 1\nx"),
         box.write("search", query="Peru"),
     ]
-    begun, told = through(make, QUESTION, [*cells, box.write("python", code="x"), "#### 5"], died=2)
+    begun, observations = through(make, QUESTION, [*cells, box.write("python", code="x"), "#### 5"], died=2)
     assert begun.messages == ({"role": "user", "content": "2 + 3?"},)
-    assert [t.text for t in told] == ["", "21", "[1] peru.md: The capital of Peru is Lima.", "21", ""]
-    assert told[-1].outcome == "correct" and told[-1].done and told[-1].parts["retries"] == 2
+    assert [t.text for t in observations] == ["", "21", "[1] peru.md: The capital of Peru is Lima.", "21", ""]
+    assert observations[-1].outcome == "correct" and observations[-1].done and observations[-1].parts["retries"] == 2
 
 
 @needs_textarena

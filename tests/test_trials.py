@@ -19,14 +19,14 @@ BYTES = raw_bytes.Bytes()
 WRONG, CORRECT = int(types.Outcome.WRONG), int(types.Outcome.CORRECT)
 
 
-def rows(texts, *, seat, outcome, paid, before, turn=None, valid=None, finish=None, own=None):
-    """Return rows of these texts; ``paid`` is on the last token that the seat wrote, ``own`` marks what it wrote."""
+def rows(texts, *, seat, outcome, paid, before, turn=None, valid=None, finish=None, wrote=None):
+    """Return rows of these texts; ``paid`` is on the last token that the seat wrote, ``wrote`` marks what it wrote."""
     count, width = len(texts), 8
     token, used = np.zeros((count, width), np.int32), np.zeros((count, width), np.float32)
     for i, text in enumerate(texts):
         ids = BYTES.encode(text)
         token[i, : len(ids)], used[i, : len(ids)] = ids, 1
-    mask = used if own is None else used * np.array([[c == "x" for c in row.ljust(width, ".")] for row in own])
+    mask = used if wrote is None else used * np.array([[c == "x" for c in row.ljust(width, ".")] for row in wrote])
     token_reward = np.zeros((count, width), np.float32)
     for i in np.flatnonzero(mask.any(axis=1)):
         token_reward[i, np.flatnonzero(mask[i])[-1]] = paid[i]
@@ -89,7 +89,7 @@ def test_conversations_count_turns_of_all_seats_and_failed_worlds_as_crashed():
         turn=turn,
         valid=[1, 1, 0, 0],
         finish=[int(types.Finish.LENGTH)] * 4,
-        own=["x.x", ".x"] * 2,
+        wrote=["x.x", ".x"] * 2,
     )
     played = trials.Trials(made, 2, False)
     assert played.outcome().tolist() == [CORRECT, int(types.Outcome.CRASHED)] and played.length().tolist() == [3, 3]

@@ -105,8 +105,8 @@ def test_the_host_world_and_the_tool_of_the_page():
     machine = made()
     assert world.size("train") + world.size("heldout") == 99 and str(made().reset(66)).startswith("The price is 67")
     machine.reset(66)
-    told = [machine.step(text) for text in ("50", "x", "50", "10", "5", "2")]
-    assert [t.done for t in told] == [False] * 5 + [True] and [t.reward for t in told] == [0.0] * 5 + [1.0]
+    replies = [machine.step(text) for text in ("50", "x", "50", "10", "5", "2")]
+    assert [t.done for t in replies] == [False] * 5 + [True] and [t.reward for t in replies] == [0.0] * 5 + [1.0]
     convert = example("@calls.tool", "my_tools")["convert"]
     described = signatures.describe(convert)
     assert described["name"] == "convert" and {*described["parameters"]["properties"]} == {"amount", "rate"}
@@ -136,9 +136,9 @@ class _Wrong:
         return texts.get(self.mistake, rules.line(rules.decimal(state["left"], 2), ":"))
 
     def step(self, state, seat, text, key):
-        told = {"long reply": rules.line("123"), "strange reply": rules.line("!"), "text": "12"}
+        mistakes = {"long reply": rules.line("123"), "strange reply": rules.line("!"), "text": "12"}
         fields = {"count": 1.0} if self.mistake != "no part" else {}
-        answer = rules.Answer(told.get(self.mistake, rules.line("1")), done=True, reward=True, parts=fields)
+        answer = rules.Answer(mistakes.get(self.mistake, rules.line("1")), done=True, reward=True, parts=fields)
         changed = {
             "only the answer": answer,
             "another dtype": ({**state, "left": state["left"] * 0.5}, answer),

@@ -377,7 +377,7 @@ def test_votes_are_counted_against_the_spy_and_against_civilians():
     for votes in itertools.product([names[0], names[1], "11"], repeat=2):
         replies, prompts = play(world, 5, [*clues, *votes])
         assert prompts[3:] == [f"v{name} {cards[1]}{table}?" for name in names[1:]]
-        counted = [v for v, own in zip(votes, names[1:], strict=True) if v in names and v != own]
+        counted = [v for v, voter in zip(votes, names[1:], strict=True) if v in names and v != voter]
         against = [counted.count(name) for name in names]
         last = replies[-1]
         assert list(last.parts["votes"]) == [against[0], sum(against[1:]) / 2]

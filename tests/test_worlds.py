@@ -193,11 +193,11 @@ class _Wordle:
 
 def marks(guess, word):
     left = collections.Counter(w for g, w in zip(guess, word, strict=True) if g != w)
-    told = []
+    signs = []
     for g, w in zip(guess, word, strict=True):
-        told.append("G" if g == w else "Y" if left[g] > 0 else "-")
-        left[g] -= told[-1] == "Y"
-    return "".join(told)
+        signs.append("G" if g == w else "Y" if left[g] > 0 else "-")
+        left[g] -= signs[-1] == "Y"
+    return "".join(signs)
 
 
 class _Retry:
@@ -281,12 +281,12 @@ def transcript(w, rows, row):
     prompt, turn, reply = rows
     turns = []
     for k in range(w.max_turns):
-        told = text(w, reply.token[row, k, 0], reply.mask[row, k, 0])
+        answer = text(w, reply.token[row, k, 0], reply.mask[row, k, 0])
         read = text(w, prompt[0][row, k], prompt[1][row, k])
         wrote = text(w, turn[0][row, k], turn[1][row, k])[: w.rules.turn_length]
         ended = w.tokenizer.eos in turn[0][row, k][turn[1][row, k] > 0]
         wrote = wrote if ended or w.rows == "chapters" else "?"  # a turn that is cut is not what was meant
-        turns.append((read, wrote, told))
+        turns.append((read, wrote, answer))
         if reply.done[row, k] or reply.truncated[row, k]:
             break
     return turns
@@ -296,8 +296,8 @@ def known(w, rows, oracle, problem):
     """Return what the texts of all episodes of a problem say about its secret."""
     if oracle is not _Retry:
         return [turn for _, turn, _ in transcript(w, rows, problem)]
-    told = {r for n in range(len(NOISES)) for _, _, r in transcript(w, rows, problem + n * PROBLEMS)}
-    (value,) = told - {"-", "?", ""} or {"none"}  # the same in all episodes
+    replies = {r for n in range(len(NOISES)) for _, _, r in transcript(w, rows, problem + n * PROBLEMS)}
+    (value,) = replies - {"-", "?", ""} or {"none"}  # the same in all episodes
     return value
 
 
@@ -314,17 +314,17 @@ def check(name, kind):
     for row in range(PROBLEMS * len(NOISES)):
         turns = transcript(w, rows, row)
         oracle = make(turns[0][0], w, known(w, rows, make, row % PROBLEMS))
-        for k, (prompt, turn, told) in enumerate(turns):
+        for k, (prompt, turn, answer) in enumerate(turns):
             if w.rows == "chapters":
                 oracle.read(prompt)
             said, reward, done, outcome = oracle.turn(turn)
-            assert said is None or told == said or (isinstance(said, set) and told in said), (turns, said)
+            assert said is None or answer == said or (isinstance(said, set) and answer in said), (turns, said)
             assert reply.reward[row, k, 0] == pytest.approx(reward), turns
             assert (bool(reply.done[row, k]), int(reply.outcome[row, k, 0])) == (done, outcome), turns
             assert bool(reply.truncated[row, k]) == (not done and k == w.max_turns - 1)
             assert {p: float(x[row, k, 0]) for p, x in reply.parts.items()} == pytest.approx(oracle.parts), turns
             if hasattr(oracle, "told"):
-                oracle.told(told)
+                oracle.told(answer)
             total[outcome] += 1
         if row < PROBLEMS:  # the expert
             assert reward >= 1 - getattr(oracle, "efficiency", 0) and outcome == CORRECT, turns

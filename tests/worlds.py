@@ -143,19 +143,19 @@ class Cards(Tokens):
         symbol, turn = self.read(token, mask), state["turn"]
         roll, again = jax.random.bits(key, (2,)) % 2
         die, count = integer(roll) + 1, jnp.sum(symbol < 3, dtype=jnp.int32)
-        own = jnp.arange(2) == seat
+        mine = jnp.arange(2) == seat
         fold = (symbol[0] == 0) & ((turn == 0) | (turn > 2))
         last = turn == self.max_turns - 1
         higher = jnp.sign(state["card"] - state["card"][::-1])
-        paid = jnp.where(own, count, -count) / 4 + jnp.where(own, -1, 1) * fold + higher / 2 * (last & ~fold)
+        paid = jnp.where(mine, count, -count) / 4 + jnp.where(mine, -1, 1) * fold + higher / 2 * (last & ~fold)
         following = jnp.where((turn == 1) & (again == 1), seat, 1 - seat)
-        written = state["written"] + own * count
-        shown = jnp.where(own, 0.0, turn > 1)
-        told = jnp.where(own, die == 2, True).astype(jnp.float32)
-        won = jnp.where(fold, ~own, higher > 0)
+        written = state["written"] + mine * count
+        shown = jnp.where(mine, 0.0, turn > 1)
+        read = jnp.where(mine, die == 2, True).astype(jnp.float32)
+        won = jnp.where(fold, ~mine, higher > 0)
         return {**state, "turn": turn + 1, "die": die, "written": written}, worlds.Reply(
             token=jnp.broadcast_to(self.write(state["card"][seat], die), (2, 2)),
-            mask=jnp.stack([shown, told], axis=1),
+            mask=jnp.stack([shown, read], axis=1),
             reward=paid.astype(jnp.float32),
             outcome=jnp.where(won, int(types.Outcome.CORRECT), int(types.Outcome.WRONG)).astype(jnp.int32),
             valid=jnp.ones(()),

@@ -211,8 +211,8 @@ def choose(size: Size, folder: pathlib.Path) -> str:
         _, arms = build(config(size, rates, folder))
         for name, rate in rates.items():
             state, _ = seeds.train(arms[name], seeds.begin(arms[name], base, SEED), SEED, size.steps)
-            found = accuracy(program.steps[0], state.params["policy"], size, choosing=True)
-            right[name].append(f"{rate:g}: {100 * found:.1f}")
+            solved = accuracy(program.steps[0], state.params["policy"], size, choosing=True)
+            right[name].append(f"{rate:g}: {100 * solved:.1f}")
             print(f"{name}, {right[name][-1]}", flush=True)
     return "\n".join(
         ["| arm | rate: pass@1, % |", "| --- | --- |", *(f"| {k} | {', '.join(v)} |" for k, v in right.items())]

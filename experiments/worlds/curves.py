@@ -56,22 +56,22 @@ def draw(groups: Sequence[arms.Arm], labels: Sequence[str], metrics: Sequence[st
 
 def values(run: runs.Run, metrics: Sequence[str]) -> dict[str, float]:
     """Return pass@1 of each evaluation, and metrics of each phase: at its first step, over all, over the last tenth."""
-    found = {f"{record['name']}: held-out pass@1": record["pass_at_k"]["1"][0] for record in run.evaluations}
+    by_name = {f"{record['name']}: held-out pass@1": record["pass_at_k"]["1"][0] for record in run.evaluations}
     for phase, records in runs.by_phase(history(run, metrics)).items():
         for name in metrics:
             if name in records[0]:
-                found[f"{phase}: {name}, first step"] = records[0][name]
-                found[f"{phase}: {name}, mean"] = float(np.mean([record[name] for record in records]))
-                found[f"{phase}: {name}, end"] = runs.tail(records, name)
-    return found
+                by_name[f"{phase}: {name}, first step"] = records[0][name]
+                by_name[f"{phase}: {name}, mean"] = float(np.mean([record[name] for record in records]))
+                by_name[f"{phase}: {name}, end"] = runs.tail(records, name)
+    return by_name
 
 
 def table(groups: Sequence[arms.Arm], labels: Sequence[str], metrics: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the table: mean [95 % interval over seeds] of each arm, and its difference from the first."""
     measured = [{seed: values(run, metrics) for seed, run in arm.runs.items()} for arm in groups]
-    every = [found for arm in measured for found in arm.values()]
-    for name in (name for name in every[0] if all(name in found for found in every)):
-        columns = [{seed: found[name] for seed, found in arm.items()} for arm in measured]
+    every = [by_name for arm in measured for by_name in arm.values()]
+    for name in (name for name in every[0] if all(name in by_name for by_name in every)):
+        columns = [{seed: by_name[name] for seed, by_name in arm.items()} for arm in measured]
         cells = [f"{label} {_text(intervals.mean([*c.values()]))}" for label, c in zip(labels, columns, strict=True)]
         cells += [f"difference {_text(intervals.difference(columns[0], c))}" for c in columns[1:]]
         yield f"{name:<52}" + "   ".join(cells)

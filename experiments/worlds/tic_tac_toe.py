@@ -78,48 +78,48 @@ def run(size: seeds.Size = FULL) -> dict[str, np.ndarray]:
     def measure(state):
         return [x for name in AGAINST for x in against(steps[name], state.params["policy"], size.prompts)]
 
-    found: dict[str, list[list[float]]] = {"clone": [], **{name: [] for name in ARMS}}
+    results: dict[str, list[list[float]]] = {"clone": [], **{name: [] for name in ARMS}}
     for seed in range(size.seeds):
         cloned, _ = seeds.train(steps["clone"], seeds.begin(steps["clone"], None, seed), seed, size.clone)
-        found["clone"].append([*measure(cloned), np.nan, np.nan])
+        results["clone"].append([*measure(cloned), np.nan, np.nan])
         for name in ARMS:
             state = seeds.begin(steps[name], cloned, seed)
             state, variances, role = self_play(steps[name], state, seed, size.steps)
-            found[name].append([*measure(state), *variances[len(variances) // 2 :].mean(axis=0)])
-            print(f"seed {seed}, {name}: {np.round(found[name][-1], 3)}, baselines {np.round(role, 2)}", flush=True)
-    return {name: np.array(values) for name, values in found.items()}
+            results[name].append([*measure(state), *variances[len(variances) // 2 :].mean(axis=0)])
+            print(f"seed {seed}, {name}: {np.round(results[name][-1], 3)}, baselines {np.round(role, 2)}", flush=True)
+    return {name: np.array(values) for name, values in results.items()}
 
 
-def table(found: dict[str, np.ndarray]) -> str:
+def table(results: dict[str, np.ndarray]) -> str:
     """Return the tables of the page: shares of games in percent, then the variances of the second half of training."""
     columns = [f"{what} against {name}" for name in AGAINST for what in ("won", "not lost")]
     lines = [f"| % of games | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    for name, values in found.items():
+    for name, values in results.items():
         lines.append(f"| {name} | {' | '.join(seeds.percent(v) for v in values.T[:4])} |")
-    gaps = (seeds.gap(a, b) for a, b in zip(found["one"].T[:4], found["role"].T[:4], strict=True))
+    gaps = (seeds.gap(a, b) for a, b in zip(results["one"].T[:4], results["role"].T[:4], strict=True))
     lines += [f"| role minus one | {' | '.join(gaps)} |", ""]
     lines += ["| games of arm | variance, role baseline / single baseline, % |", "| --- | --- |"]
-    lines += [f"| {name} | {seeds.percent(found[name][:, 5] / found[name][:, 4])} |" for name in ARMS]
+    lines += [f"| {name} | {seeds.percent(results[name][:, 5] / results[name][:, 4])} |" for name in ARMS]
     return "\n".join(lines)
 
 
-def draw(found: dict[str, np.ndarray], path: pathlib.Path) -> None:
+def draw(results: dict[str, np.ndarray], path: pathlib.Path) -> None:
     """Draw a dot for each seed and arm: games not lost against each opponent; the arms of a seed are joined."""
     canvas = figure.Figure(figsize=(6, 3.4), layout="constrained")
     for ax, (number, name) in zip(canvas.subplots(1, 2), enumerate(AGAINST), strict=True):
-        values = 100 * np.stack([arm[:, 2 * number + 1] for arm in found.values()])
-        ax.plot(range(len(found)), values, color=plots.GREY, marker="o", linewidth=0.8)
-        ax.plot(range(len(found)), values.mean(axis=1), color=plots.COLORS[0], linewidth=2.2)
-        ax.set_xticks(range(len(found)), list(found))
+        values = 100 * np.stack([arm[:, 2 * number + 1] for arm in results.values()])
+        ax.plot(range(len(results)), values, color=plots.GREY, marker="o", linewidth=0.8)
+        ax.plot(range(len(results)), values.mean(axis=1), color=plots.COLORS[0], linewidth=2.2)
+        ax.set_xticks(range(len(results)), list(results))
         plots.decorate(ax, f"not lost against {name}", "", "% of games")
     canvas.savefig(path, dpi=100)
 
 
 def main(size: seeds.Size, out: pathlib.Path) -> None:
     """Run the study, print its table and draw its figure."""
-    found = run(size)
-    print(table(found))
-    draw(found, out / "tic_tac_toe.png")
+    results = run(size)
+    print(table(results))
+    draw(results, out / "tic_tac_toe.png")
 
 
 if __name__ == "__main__":

@@ -154,22 +154,28 @@ def ghpo(format: NonNegative = 0.5, low: NonNegative = 0.2, high: NonNegative = 
 
 @recipe
 def guide_grpo(
-    gamma: Positive = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2, quantile: Fraction | None = None
+    gamma: Positive | None = None,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    quantile: Fraction | None = None,
 ):
     """Train rows that were sampled with a hint under the prompt without it, by the soft ratio rho / (rho + gamma).
 
     Guide (arXiv 2506.13923): ``source.guide`` samples unsolved groups again with half of the solution as the hint;
     these rows have ``on_policy`` 0 and behaviour log-probs under the prompt with the hint; only the others are clipped.
     Equals ``grpo`` without KL where no row had a hint. With ``quantile``, 0.9 in its scripts, gamma is that quantile of
-    the ratios of rows with a hint.
+    the ratios of rows with a hint; with neither it is 1.
     """
+    if gamma is not None and quantile is not None:
+        raise ValueError(f"guide_grpo: gamma={gamma} and quantile={quantile} both set gamma; give one of them.")
     sampled = chain(ratio.token(), surrogate.clip(low, high))
-    soft = ratio.shaped(gamma, "behaviour") if quantile is None else ratio.shaped_by_quantile(quantile, "behaviour")
-    hinted = chain(soft, surrogate.unclipped())
+    soft = ratio.shaped(1.0 if gamma is None else gamma, "behaviour")
+    if quantile is not None:
+        soft = ratio.shaped_by_quantile(quantile, "behaviour")
     return compose(
         source=source.guide(),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[where("on_policy", sampled, hinted)],
+        loss=[where("on_policy", sampled, chain(soft, surrogate.unclipped()))],
         reduce=reduce.mean_over_rows(),
     )
 

@@ -112,10 +112,10 @@ class Writer:
 
     def _end(self, text: str) -> tuple[int, int]:
         """Return where the content of the marked message ends in a text, and where its stop token ends."""
-        _, found, rest = text.partition(_MARK)
+        _, mark, rest = text.partition(_MARK)
         special = self.tokenizer.special()
         ends = [(rest.find(word), word) for word in (special.get(i) for i in self.tokenizer.stop) if word]
-        if not found or not (ends := [pair for pair in ends if pair[0] >= 0]):
+        if not mark or not (ends := [pair for pair in ends if pair[0] >= 0]):
             raise ValueError(
                 "chat template: it ends a turn of the assistant with none of the tokenizer's stop tokens"
                 f" ({', '.join(special.get(i, str(i)) for i in self.tokenizer.stop)}): {shown.shown(text)}"

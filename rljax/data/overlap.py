@@ -73,7 +73,7 @@ def overlap(train: Sequence[str], evaluation: Sequence[str], n: int = 13) -> Ove
             for gram in known.keys() & _grams(listed, length):
                 shared.setdefault((length, gram), []).append(index)
     most = max(_FEW, _COMMON * len(train))
-    common = {key for key, found in shared.items() if len(found) > most}
+    common = {key for key, indices in shared.items() if len(indices) > most}
     partners: dict[int, collections.Counter[int]] = {}  # of each evaluation text, by training text
     sample: dict[tuple[int, int], str] = {}
     for (length, gram), indices in shared.items():

@@ -55,8 +55,7 @@ class Groups:
         count, each = self.length.shape
         rest = "" if self.behaviour_logp is not None else ", without behaviour log-probs"
         rows_of = f"{count * each:,} rows in {count:,} groups of {each}"
-        size = f"{self.size / 1e6:,.1f} MB" if self.size >= 1e6 else f"{self.size / 1e3:,.1f} kB"
-        return f"{self.file}: {rows_of}{rest}; {size} on the host"
+        return f"{self.file}: {rows_of}{rest}; {messages.size(self.size)} on the host"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +133,11 @@ class Reader:
         """Refuse a file whose rows would take too much memory, before they become tokens."""
         row = 4 * (self.completion_length * (2 if self._has_logp(source) else 1) + 4 + len(self.parts))
         bytes_of = len(source) * (row * (2 if self.kind == "pairs" else 1) + 4 * self.prompt_length)
-        if bytes_of > self.megabytes * 1e6:
+        most = self.megabytes * 10**6
+        if bytes_of > most:
             raise ValueError(
-                f"{file}: its {len(source):,} rows take {math.ceil(bytes_of / 1e6):,} MB on the host, more than "
-                f"megabytes={self.megabytes}"
+                f"{file}: its {len(source):,} rows take {messages.size(bytes_of)} on the host, more than "
+                f"megabytes={self.megabytes}, which is {messages.size(most)}"
             )
 
     def _has_logp(self, source: rows.Rows) -> bool:

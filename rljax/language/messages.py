@@ -1,4 +1,4 @@
-"""Text of error messages: user text in them is shortened, printable, and on one line."""
+"""Text for the user: what error messages show is shortened, printable, and on one line; sizes have binary units."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +25,14 @@ def printable(message: Any) -> str:
 def escaped(text: str) -> str:
     """Return a text with escapes for what could control a terminal, except line breaks."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with a binary unit."""
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= limit:
+            return f"{count / limit:.2f} {unit}"
+    return f"{count} B"
 
 
 def argument(argv: Sequence[str], meaning: str) -> str:

@@ -11,7 +11,7 @@ import jax
 
 from rljax import types
 from rljax.config import resolve, schema, stored
-from rljax.data import tokenizers
+from rljax.data import storage, tokenizers
 from rljax.environments import worlds
 from rljax.environments.verifiers import pool
 from rljax.host import backends, processes, profiles, workdirs
@@ -58,26 +58,23 @@ class Result:
         """The trained policy's parameters."""
         return self.state.params["policy"]
 
-    def learning_curve(self) -> Any:
-        """Plot reward, entropy and length against steps."""
+    @property
+    def final(self) -> list[dict[str, Any]]:
+        """The evaluations at the ends of phases."""
+        names = {p.start.evaluate for p in self.program.phases}
+        return [e for e in self.evaluations if e["name"] in names]
+
+    def learning_curve(self, path: storage.Path | None = None) -> Any:
+        """Plot reward, entropy and length against steps, also to the PNG file ``path``."""
+        from rljax.run import plots  # matplotlib takes half a second, which the first step need not wait for
+
+        return plots.learning_curve(self.history, path, [(p.name, p.last) for p in self.program.phases])
+
+    def passk(self, path: storage.Path | None = None) -> Any:
+        """Plot pass@k of the evaluations at the ends of phases, also to the PNG file ``path``."""
         from rljax.run import plots
 
-        return plots.learning_curve(self.history, path=None, phases=_bounds(self.program))
-
-    def passk(self) -> Any:
-        """Plot pass@k of the evaluations at the ends of phases."""
-        from rljax.run import plots
-
-        return plots.passk(_named(self.program, self.evaluations), path=None)
-
-
-def _bounds(program: programs.Program) -> list[tuple[str, int]]:
-    return [(p.name, p.last) for p in program.phases]
-
-
-def _named(program: programs.Program, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names = {p.start.evaluate for p in program.phases}
-    return [e for e in evaluations if e["name"] in names]
+        return plots.passk(self.final, path)
 
 
 def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):
@@ -221,15 +218,9 @@ def train(
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
         if run.written is not None:
-            from rljax.run import plots  # matplotlib takes half a second, which the first step need not wait for
-
-            pictures = [run.written.path / "learning_curve.png"]
-            plots.learning_curve(result.history, pictures[0], _bounds(program))
-            named = _named(program, result.evaluations)
-            if named:
-                pictures.append(run.written.path / "passk.png")
-                plots.passk(named, pictures[1])
-            for picture in pictures:
+            for draw in (result.learning_curve, *([result.passk] if result.final else [])):
+                picture = run.written.path / f"{draw.__name__}.png"
+                draw(picture)
                 run.logger.picture(picture, program.updates)
     return result
 

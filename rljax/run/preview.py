@@ -15,6 +15,7 @@ from rljax import algorithms
 from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
+from rljax.language import messages
 from rljax.run import checkpoints, forks, identity, programs, sharding
 from rljax.training import traces
 
@@ -102,7 +103,7 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
     for name in ["fused"] if "fused" in names else names:
         traces.trace(step, name)
     sizes = sharding.sizes(step.shape)
-    memory = ", ".join(f"{part} {sharding.size(count)}" for part, count in sizes.items() if count >= 1024)
+    memory = ", ".join(f"{part} {messages.size(count)}" for part, count in sizes.items() if count >= 1024)
     held_out = min(settings.evaluation.final_prompts, setup.task.size("heldout"))
     evaluation = f"{held_out} prompts x {settings.evaluation.final_samples} samples at the end"
     return [
@@ -115,7 +116,7 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
         *_world(setup),
         *(f"  {line}" for line in programs.work(setup)),
         f"  evaluation    {evaluation if phase.start.evaluate else 'none at the end'}",
-        f"  state         {sharding.size(sum(sizes.values()))} on each device ({memory}), without activations",
+        f"  state         {messages.size(sum(sizes.values()))} on each device ({memory}), without activations",
         *algorithms.describe(setup.algorithm).splitlines()[1:],
         *(f"  {remark}" for remark in programs.remarks(step)),
     ]

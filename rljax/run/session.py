@@ -17,6 +17,7 @@ from rljax.config import files
 from rljax.data import storage
 from rljax.environments import worlds
 from rljax.host import processes, profiles, workdirs
+from rljax.language import messages
 from rljax.run import checkpoints, events, forks, host_worlds, metrics, programs, sharding, sinks, verdicts, watch
 from rljax.run.progress import Progress
 from rljax.run.reports import records
@@ -121,7 +122,7 @@ class Session(contextlib.AbstractContextManager):
             setup, held = step.setup, sharding.sizes(step.shape).get("pool", 0)
             if held and self.step < setup.phase.last:
                 source = setup.algorithm.source.spec
-                print(f"phase {setup.phase.name}: {source} keeps {sharding.size(held)} on each device", flush=True)
+                print(f"phase {setup.phase.name}: {source} keeps {messages.size(held)} on each device", flush=True)
         if self.step >= self.program.updates:
             finished = f"already finished at step {self.step} of {self.program.updates}"
             print(f"{finished}: nothing was run (--fresh starts anew)", flush=True)

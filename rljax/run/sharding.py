@@ -115,16 +115,17 @@ def page(program: programs.Program) -> str:
     lines = [f"{program.settings.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]
     for row in arrays:
         copied = f"copied over {', '.join(row.copied)}" if row.copied else ""
-        lines.append(f"{row.name:{width}}  {size(row.bytes):>10}  {row.shape}  {copied}".rstrip())
+        lines.append(f"{row.name:{width}}  {messages.size(row.bytes):>10}  {row.shape}  {copied}".rstrip())
     lines += ["", "on each device"]
-    lines += [f"  {part:13}{size(count):>10}" for part, count in sizes(state).items()]
-    lines.append(f"  {'total':13}{size(sum(row.bytes for row in arrays)):>10}")
+    lines += [f"  {part:13}{messages.size(count):>10}" for part, count in sizes(state).items()]
+    lines.append(f"  {'total':13}{messages.size(sum(row.bytes for row in arrays)):>10}")
     total, gathered = resident(program, state.params["policy"])
     dtype, layout = program.policy.architecture.dtype, program.phases[-1].settings.sampler.layout
     lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={layout!r})"]
     if layout == "update":
         lines.append("  sharded as above; axes fsdp and expert are gathered for every token, a layer at a time")
-    lines.append(f"  {'resident':13}{size(total):>10}, of which {size(gathered)} are gathered, once per rollout")
+    moved = f"of which {messages.size(gathered)} are gathered, once per rollout"
+    lines.append(f"  {'resident':13}{messages.size(total):>10}, {moved}")
     lines += ["", *programs.work(program.steps[-1].setup)]
     copied = [row for row in arrays if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]
@@ -132,17 +133,9 @@ def page(program: programs.Program) -> str:
     lines += [f"  {row.name}: {why(row)}" for row in large]
     if len(copied) > len(large):
         small = [row for row in copied if row.bytes <= _LARGE]
-        lines.append(f"  {len(small)} small arrays, {size(sum(row.bytes for row in small))} in total:")
+        lines.append(f"  {len(small)} small arrays, {messages.size(sum(row.bytes for row in small))} in total:")
         lines += [f"    {reason}" for reason in dict.fromkeys(why(row) for row in small)]
     return "\n".join(lines)
-
-
-def size(count: int) -> str:
-    """Format a number of bytes."""
-    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= limit:
-            return f"{count / limit:.2f} {unit}"
-    return f"{count} B"
 
 
 def define_flags() -> None:

@@ -28,7 +28,7 @@ def resume(
     ends: stopping.Ends,
     *,
     segment: int,
-    enough: Array | None = None,
+    enough: int | None = None,
 ) -> samples_lib.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
@@ -49,7 +49,7 @@ def resume(
         that have ended are left out from the first token on.
       ends: as in ``generate``; a text may begin in one segment and end in another.
       segment: the most tokens that a row gets.
-      enough: int32, all rows are cut as soon as those of so many prompts have ended; None: they are not.
+      enough: all rows are cut as soon as those of so many prompts have ended; None: they are not.
 
     Returns:
       The completions: ``finish`` is LENGTH in rows cut at T, UNFINISHED in those cut before; ``steps`` and ``slots``
@@ -90,7 +90,7 @@ def _drawing(
 
 
 def _stopping(
-    draw: Callable[[decode.DecodeState, Array], decode.DecodeState], rows: int, samples: int, enough: Array
+    draw: Callable[[decode.DecodeState, Array], decode.DecodeState], rows: int, samples: int, enough: int
 ) -> Callable[[decode.DecodeState, Array], decode.DecodeState]:
     """Return a ``draw`` after which no row is live if all ``samples`` of ``enough`` prompts have ended."""
 
@@ -115,7 +115,7 @@ def turn(
     prompts: types.Prompts,
     keys: types.Key,
     sample: samples_lib.Sample,
-    told: Array,
+    replies: Array,
     size: Array,
     ended: Array,
     ready: Array,
@@ -136,7 +136,7 @@ def turn(
       prompts: P prompts ``[P, L]``.
       keys: ``[B]`` typed keys.
       sample: the conversations so far, ``[B, T]``.
-      told: ``[B, R]`` int32, replies, right-padded; they get mask 0.
+      replies: ``[B, R]`` int32, right-padded; they get mask 0.
       size: ``[B]`` int32, their tokens.
       ended: ``[B]`` int32, turns of the row that have ended: ``Sample.turn`` of what is written now.
       ready: ``[B]`` bool; with its reply, such a row has fewer than T positions.
@@ -152,7 +152,7 @@ def turn(
     column, before = jnp.arange(length, dtype=jnp.int32)[None, :], sample.length
     place = column - before[:, None]
     inside = (place >= 0) & (place < size[:, None])
-    reply = jnp.take_along_axis(told, jnp.clip(place, 0, told.shape[1] - 1), axis=1)
+    reply = jnp.take_along_axis(replies, jnp.clip(place, 0, replies.shape[1] - 1), axis=1)
     finish = jnp.where(ready, int(types.Finish.UNFINISHED), int(types.Finish.LENGTH))
     sample = dataclasses.replace(
         sample, token=jnp.where(inside, reply, sample.token), length=before + size, finish=finish

@@ -97,8 +97,8 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
 
     Args:
       setup: the phase on devices; its source has segments (``types.Source``).
-      state: the train state; of its pool's rows in flight, "rows" has B rows, "free" ``[B]`` is True where a row is
-        finished, and "oversample", if it is there, is the share of the groups that end the segment, inverted.
+      state: the train state; of its pool's rows in flight, "rows" has B rows, and "free" ``[B]`` is True where a row is
+        finished.
       key: the run's root key.
 
     Returns:
@@ -128,12 +128,11 @@ def resumed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> typ
         setup.settings.sampler,
         setup.ends,
     )
-    params, segment = state.params["policy"], setup.algorithm.source.segment
+    params, segment, early = state.params["policy"], setup.algorithm.source.segment, setup.algorithm.source.early
     earlier = (jnp.arange(pending.mask.shape[1])[None, :] < sampled.length[:, None]) & ~free[:, None]
     version = jnp.where(earlier, pending.version, state.step)
     if setup.world is None or talk is None:
-        enough = flying.get("oversample")
-        enough = None if enough is None else new.size // enough
+        enough = new.size // early if early else None
         out = sampling.resume(setup.decoder, params, *common, segment=segment, enough=enough)
         return rows_lib.filled(rows, out, version)
     out, talk = conversation.resume(setup.decoder, params, setup.world, talk, *common, segment=segment)

@@ -79,10 +79,10 @@ class Step:
         setup = self.setup
 
         @functools.partial(jax.jit, static_argnames="config", donate_argnames="sample")
-        def run(params, prompts, keys, sample, told, size, ended, ready, config):
+        def run(params, prompts, keys, sample, replies, size, ended, ready, config):
             prompts = sharding.constrain(prompts, setup.mesh)
             length = cast(host.HostWorld, setup.task).turn_length
-            rows = prompts, keys, sample, told, size, ended, ready
+            rows = prompts, keys, sample, replies, size, ended, ready
             out = segments.turn(setup.decoder, params, *rows, config, setup.ends, turn_length=length)
             return sharding.constrain(out, setup.mesh)
 
@@ -92,7 +92,7 @@ class Step:
     def turns(self) -> tuple[Callable[..., sampling.Sample], Callable[..., types.Rollout]]:
         """Compiled functions for the conversations of a host world.
 
-        ``(rows, config) -> Sample`` before the first turn; and ``(position, index, prompts, sample, told, step) ->
+        ``(rows, config) -> Sample`` before the first turn; and ``(position, index, prompts, sample, replies, step) ->
         Rollout`` after the last, see ``play.of_host``.
         """
         setup = self.setup
@@ -104,10 +104,10 @@ class Step:
             return sharding.constrain(segments.blank(rows, length, vocabulary, config, setup.ends.pad), setup.mesh)
 
         @jax.jit
-        def end(position, index, prompts, sample, told, step):
+        def end(position, index, prompts, sample, replies, step):
             rows = rows_lib.blank(setup, position, index, prompts.token, prompts.mask)
             version = jnp.broadcast_to(step, sample.mask.shape).astype(jnp.int32)
-            rows = play.of_host(rows_lib.filled(rows, sample, version), sample, told)
+            rows = play.of_host(rows_lib.filled(rows, sample, version), sample, replies)
             return sharding.constrain(rows, setup.mesh)
 
         return begin, end

@@ -111,7 +111,7 @@ def chain(*pieces: T, kind: type[T] | None = None) -> T:
 
 
 def _on_policy(r: types.Rollout) -> jax.Array:
-    return (jnp.ones_like(r.mask[:, 0]) if r.on_policy is None else r.on_policy)[:, None] > 0
+    return trajectories.on_policy(r)[:, None] > 0
 
 
 def _advantage(r: types.Rollout) -> jax.Array:

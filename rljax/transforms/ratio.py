@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, idle, ops
+from rljax.transforms import define, idle, ops, trajectories
 
 
 def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor) -> types.Array:
@@ -149,8 +149,7 @@ def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"
 
 def _soft_limit(r: types.Rollout, s: types.Scores, quantile, anchor: types.Anchor):
     """Return the quantile of the ratios of tokens that the policy did not sample, ``[B]``; 1 if there are none."""
-    mine = jnp.ones_like(r.reward) if r.on_policy is None else r.on_policy
-    others = (mine[:, None] <= 0) & (r.mask > 0) & (ops.valid_rows(r)[:, None] > 0)
+    others = (trajectories.on_policy(r)[:, None] <= 0) & (r.mask > 0) & (ops.valid_rows(r)[:, None] > 0)
     limit = jnp.nanquantile(jnp.where(others, jnp.exp(difference(r, s, anchor)), jnp.nan), quantile)
     return jnp.where(jnp.any(others), jnp.maximum(limit, 1e-4), 1.0) * jnp.ones_like(r.reward)
 

@@ -40,6 +40,11 @@ def of_domain(rollout: types.Rollout, values: tuple[types.Number, ...]) -> Array
     return jnp.take(table, domain, mode="fill", fill_value=jnp.nan)
 
 
+def on_policy(rollout: types.Rollout) -> Array:
+    """Return [B], 1 on rows that the policy sampled: ``on_policy``, or 1 on all rows where the rollout has none."""
+    return jnp.ones_like(rollout.mask[:, 0]) if rollout.on_policy is None else rollout.on_policy
+
+
 def summed(rollout: types.Rollout, x: Array) -> Array:
     """Return the sum of ``x`` [B] over the valid rows of each trajectory, at every row of it."""
     if rollout.episode is None:

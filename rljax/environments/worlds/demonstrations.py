@@ -55,18 +55,18 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> C
     seats, length = world.seats, world.completion_length
     spare = max(world.turn_length, world.reply_length)  # a slice is written whole, with its padding
 
-    def append(row: Any, token: Array, mask: Array, own: Array) -> Any:
-        """Write tokens behind each seat's row; ``own`` [seats]: whether the seat wrote them."""
+    def append(row: Any, token: Array, mask: Array, wrote: Array) -> Any:
+        """Write tokens behind each seat's row; ``wrote`` [seats]: whether the seat wrote them."""
 
-        def one(row: Any, token: Array, mask: Array, own: Array) -> Any:
+        def one(row: Any, token: Array, mask: Array, wrote: Array) -> Any:
             tokens, masks, turns, turn, place = row
             at = jnp.minimum(place, length)
             tokens = jax.lax.dynamic_update_slice(tokens, jnp.where(mask > 0, token, 0), (at,))
-            masks = jax.lax.dynamic_update_slice(masks, mask * own, (at,))
+            masks = jax.lax.dynamic_update_slice(masks, mask * wrote, (at,))
             turns = jax.lax.dynamic_update_slice(turns, jnp.full_like(token, turn), (at,))
             return tokens, masks, turns, turn, place + jnp.sum(mask).astype(jnp.int32)
 
-        return jax.vmap(one)(row, token, mask, own)
+        return jax.vmap(one)(row, token, mask, wrote)
 
     def episode(i: Array) -> Conversations:
         keys = jax.random.fold_in(key, i)

@@ -171,14 +171,14 @@ def _bits(numbers: int) -> int:
 
 
 def _answer(
-    secret: Secret, state: Any, hit: types.Array, readable: types.Array, told: types.Array
+    secret: Secret, state: Any, hit: types.Array, readable: types.Array, character: types.Array
 ) -> tuple[Any, rules.Answer]:
     """Count the turn, pay, and tell one character."""
     turn = state["turn"] + 1
     state = {**state, "turn": turn, "malformed": state["malformed"] + ~readable}
     missed = jnp.where(readable, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
     return state, rules.Answer(
-        jnp.where(readable, told, ord("?"))[None],
+        jnp.where(readable, character, ord("?"))[None],
         reward=secret.paid(hit, turn),
         done=hit,
         truncated=~hit & (turn >= secret.turns),

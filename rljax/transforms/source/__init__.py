@@ -34,7 +34,7 @@ the row that the first pass had in its place.
 ``plain.py``          samples, demonstrations, and both in one group
 ``draws.py``          prompts chosen by statistics of each prompt: posteriors of its success rate
 ``histories.py``      the same: totals, the last visit, learning curves
-``orders.py``          prompts from easy to hard: by rank, in blocks, as variants of a problem
+``orders.py``         prompts from easy to hard: by rank, in blocks, as variants of a problem
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored groups are trained on
 ``single.py``         which of the scored rows, by their advantages

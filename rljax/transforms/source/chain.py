@@ -57,6 +57,7 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
     for piece, what in ((heading, "could begin"), (passing, "could pass again")):
         if whole is not None and piece is not None:
             raise ValueError(f"{spec}: {whole.spec} leaves no completion that {piece.spec} {what}.")
+    _check_candidates(spec, pieces, roles)
     _check_flying(spec, pieces, roles)
     if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
         raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
@@ -64,6 +65,20 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
     if isinstance(other, files.Stored) and sampled:
         raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
     return roles
+
+
+def _check_candidates(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:
+    """Refuse pieces that would leave out rows before a piece that draws more prompts than are kept has seen them."""
+    drawing, flying = roles.drawing, roles.flying
+    if drawing is None or drawing.oversample == 1:
+        return
+    if flying is not None:
+        raise ValueError(f"{spec}: {flying.spec} carries rows over, and {drawing.spec} reads all that a step draws.")
+    for p in pieces[: pieces.index(drawing)]:
+        if p.select is not types.Source.select:
+            raise ValueError(
+                f"{spec}: {p.spec} would select among rows that {drawing.spec} reads. Write {drawing.spec} before it."
+            )
 
 
 def _check_flying(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:
@@ -122,6 +137,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         supplies=frozenset().union(*(p.supplies for p in pieces)),
         oversample=places,
         segment=0 if flying is None else flying.segment,
+        early=0 if flying is None else flying.early,
         uneven=any(p.uneven for p in pieces),
         grouped=all(p.grouped for p in pieces),
         solutions=any(p.solutions for p in pieces),

@@ -108,8 +108,7 @@ def again(rollout: types.Rollout) -> Array:
 
 def by_policy(rollout: types.Rollout) -> Array:
     """Return which rows the policy wrote under the task's prompt, ``[B]`` bool."""
-    mine = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-    return (mine > 0) & ~again(rollout)
+    return (trajectories.on_policy(rollout) > 0) & ~again(rollout)
 
 
 def counted(rollout: types.Rollout) -> Array:

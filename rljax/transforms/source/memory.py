@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define
+from rljax.transforms import define, trajectories
 from rljax.transforms.source import groups, store
 
 Array = types.Array
@@ -37,8 +37,7 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1):
         batch = (filled - 1 - behind) % steps
         rows = groups.take(pool["rows"], batch * size + jnp.arange(size, dtype=jnp.int32))
         mixed = groups.put(replayed, rows, rollout)
-        fresh = jnp.ones_like(rollout.reward) if rollout.on_policy is None else rollout.on_policy
-        mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, fresh), group=place)
+        mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)), group=place)
         start = (filled % steps) * size
         kept = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0), pool["rows"], rollout)
         return mixed, {"rows": kept, "filled": filled + 1}

@@ -9,8 +9,9 @@ from rljax.transforms.source import groups
 _WHOLE = 1 << 20  # tokens: more than any completion has
 
 
-def _flying(rollout: types.Rollout) -> types.Tree:
+def _flying(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
     """Return the pool of rows in flight before the first step: all of its places are free."""
+    del problems
     return {"rows": rollout.replace(parts={}), "free": jnp.ones(rollout.reward.shape, bool)}
 
 
@@ -20,8 +21,9 @@ def _going(rollout: types.Rollout) -> tuple[types.Array, types.Array]:
     return going, ops.segment_max(going.astype(jnp.int32), rollout.group) == 0
 
 
-def _complete(rollout: types.Rollout, pool: types.Tree, count: int) -> tuple[types.Rollout, types.Tree]:
+def _complete(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key) -> tuple[types.Rollout, types.Tree]:
     """Return the ``count`` rows of groups that have ended, those drawn first, and the pool without them."""
+    del key
     _, ended = _going(rollout)
     # groups are numbered in the order of the run; rows of a group are adjacent and stay so
     rows = jnp.lexsort((rollout.group, ~ended))[:count]
@@ -43,16 +45,7 @@ def partial(segment: types.Count = 64, oversample: types.Count = 2):
     partial rollouts of Kimi k1.5 (2501.12599). A ratio to the "proximal" policy leaves older tokens uncorrected;
     ``anchor="behaviour"`` corrects each token by the version that wrote it.
     """
-
-    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
-        return _flying(rollout)
-
-    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
-        return _complete(rollout, pool, count)
-
-    return types.Source(oversample=oversample, segment=segment, init=init, select=select)
+    return types.Source(oversample=oversample, segment=segment, init=_flying, select=_complete)
 
 
 @define.source
@@ -68,14 +61,9 @@ def april(oversample: types.Count = 2):
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         if rollout.action is not None and rollout.action.state is not None:
             raise ValueError("source.april: expected a task of one turn, and this one is a world")
-        del problems
-        return {**_flying(rollout), "oversample": jnp.asarray(oversample, jnp.int32)}  # see training.rollouts.resumed
+        return _flying(rollout, problems)
 
-    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
-        return _complete(rollout, pool, count)
-
-    return types.Source(oversample=oversample, segment=_WHOLE, init=init, select=select)
+    return types.Source(oversample=oversample, segment=_WHOLE, early=oversample, init=init, select=_complete)
 
 
 @define.source
@@ -90,10 +78,6 @@ def windowed(segment: types.Count = 64):
     piece may select among the rows, and the algorithm drops used tokens and compares no samples of a prompt.
     Source: the windows of T-PPO (arXiv 2506.15050), recipe ``t_ppo``. Differs from ``partial`` by the rows trained on.
     """
-
-    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
-        return _flying(rollout)
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         del count, key
@@ -113,4 +97,4 @@ def windowed(segment: types.Count = 64):
         )
         return chosen, {"rows": rollout.replace(parts={}), "free": ended}
 
-    return types.Source(segment=segment, supplies=frozenset({"used"}), init=init, select=select)
+    return types.Source(segment=segment, supplies=frozenset({"used"}), init=_flying, select=select)

@@ -313,12 +313,12 @@ class Episodes:
             self._answers[episode.number, len(episode.turns) - 1] = answer
         self._changed.notify_all()
 
-    def _judged(self, turns: Sequence[tuple[str, records.Told]], told: records.Told) -> records.Told:
-        """Return what was told after turns with the outcome that the world gave, or that follows from the rewards."""
-        if not told.valid:
-            return told
-        total = sum(before.reward for _, before in turns) + told.reward
-        return dataclasses.replace(told, outcome=pool.judged(total, told.outcome, self._threshold).name.lower())
+    def _judged(self, turns: Sequence[tuple[str, records.Told]], reply: records.Told) -> records.Told:
+        """Return the reply after turns with the outcome that the world gave, or that follows from the rewards."""
+        if not reply.valid:
+            return reply
+        total = sum(before.reward for _, before in turns) + reply.reward
+        return dataclasses.replace(reply, outcome=pool.judged(total, reply.outcome, self._threshold).name.lower())
 
     def _stop(self) -> None:
         with self._changed:

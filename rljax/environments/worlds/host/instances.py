@@ -110,9 +110,9 @@ def rebuild(episode: Episode, call: Callable[..., Any], judge: Judge) -> records
     begun = call("begin", episode.number, episode.example, episode.seeds)
     if begun != episode.begun:
         return records.failed("crashed", f"{begun.error or 'reset'}: {reason}")
-    for number, (text, told) in enumerate(episode.turns):
+    for number, (text, reply) in enumerate(episode.turns):
         again = judge(episode.turns[:number], call("step", episode.number, number, text))
-        if again != told:
+        if again != reply:
             return records.failed("crashed", f"{again.error or f'turn {number}'}: {reason}")
     return None
 
