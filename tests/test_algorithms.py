@@ -36,6 +36,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "aipo": ({}, {"cap": 1.1}),
     "areal": ({}, {"cap": 1.1}),
     "brpo_budget": ({"length": 6},),
+    "bradley_terry": ({}, {"margin": 0.5}, {"ties": 0.4, "center": 0.1}),
     "cispo": ({}, {"high": 0.05}),
     "clip_cov": ({"share": 0.1, "bounds": (-10.0, 10.0)},),
     "cosine_grpo": ({"limit": 6},),
@@ -61,6 +62,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "pass_at_k": ({"k": 2},),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
     "relift": ({"length": 6},),
+    "reward_classifier": ({}, {"levels": (-0.1, 0.5), "cuts": (-0.3, 0.2)}),
     "remix": ({}, {"base": 0.6}),
     "rl_plus": ({"length": 6},),
     "rlccf": ({"models": 2},),
@@ -350,6 +352,21 @@ def test_a_source_that_supplies_ids_is_enough():
     assert inputs.unsupplied(algorithms.example("t_ppo")) == ()
     bare = dataclasses.replace(algorithms.example("t_ppo"), source=types.Source())
     assert inputs.unsupplied(bare) == ("extra['used']",)
+
+
+REWARD_MODELS = [case for case in CASES if recipe(*case).objectives[0].module == "reward"]
+
+
+@pytest.mark.parametrize("case", REWARD_MODELS, ids=label)
+def test_float64_reward_models_equal_their_oracle_whatever_the_padding_holds(case):
+    name, i = case
+    live = batch.arrays(name=name)
+    live["learned"] = dual.variables(live["learned"])[0]
+    want = oracle(name)(live, **CALLS[name][i])
+    value, gradient = wide(family_of(name), batch.kind(name))[case][0]
+    np.testing.assert_allclose(value, want.value, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(gradient.reward, want.gradient, rtol=1e-9, atol=1e-11)
+    assert np.count_nonzero(gradient.reward) > 5 and np.all(gradient.logp == 0)
 
 
 TWO_OBJECTIVES = [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1]

@@ -58,15 +58,6 @@ def build(size: Size) -> dict[str, steps.Step]:
     return {"clone": built["clone"], "reward": built["reward"], **{name: built[p] for name, p in phases.items()}}
 
 
-def measured(step: steps.Step, scorer: steps.Step, state: types.TrainState, reward: types.TrainState, size: Size):
-    """Return held-out accuracy and the mean learned reward of the policy in ``state``, by the model in ``reward``."""
-    policy = {**reward.params, "policy": state.params["policy"]}
-    verified, learned = ranking.scored(
-        scorer, reward.replace(params=policy), "reward", seeds.key(1_000_003), size.prompts, 4
-    )
-    return float((verified > 0).mean()), float(learned.mean())
-
-
 def run(size: Size = FULL) -> list[Seed]:
     """Return what each seed gave."""
     built = build(size)
@@ -79,20 +70,27 @@ def run(size: Size = FULL) -> list[Seed]:
         print(f"seed {number}: {report}", flush=True)
         result = Seed(report, {}, {})
         for name in ARMS:
-            learned: seeds.Curve = []
-
-            def measure(state: types.TrainState, learned: seeds.Curve = learned, name: str = name) -> float:
-                accuracy, score = measured(built[name], teach, state, model, size)
-                learned.append((len(learned), score))
-                return accuracy
-
-            start = seeds.begin(built[name], model, number)
-            every = max(1, size.steps // EVALUATIONS)
-            _, result.accuracy[name] = seeds.train(built[name], start, number, size.steps, measure, every)
-            result.learned[name] = learned
-            print(f"seed {number}, {name}: {result.accuracy[name]}, learned {learned}", flush=True)
+            result.accuracy[name], result.learned[name] = curves(built[name], teach, model, number, size)
+            print(f"seed {number}, {name}: {result.accuracy[name]}, learned {result.learned[name]}", flush=True)
         out.append(result)
     return out
+
+
+def curves(
+    arm: steps.Step, teach: steps.Step, model: types.TrainState, seed: int, size: Size
+) -> tuple[seeds.Curve, seeds.Curve]:
+    """Train an arm; return held-out accuracy and the mean reward by ``model``, against the step."""
+    learned: list[float] = []
+
+    def measure(state: types.TrainState) -> float:
+        rows = model.replace(params={**model.params, "policy": state.params["policy"]})
+        reward, score = ranking.scored(teach, rows, "reward", seeds.key(1_000_003), size.prompts, 4)
+        learned.append(float(score.mean()))
+        return float((reward > 0).mean())
+
+    every = max(1, size.steps // EVALUATIONS)
+    _, accuracy = seeds.train(arm, seeds.begin(arm, model, seed), seed, size.steps, measure, every)
+    return accuracy, [(step, x) for (step, _), x in zip(accuracy, learned, strict=True)]
 
 
 def table(results: list[Seed]) -> str:

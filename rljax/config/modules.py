@@ -20,7 +20,7 @@ def resolve(config: schema.ConfigDict) -> dict[str, Module]:
     """Return the modules of a config by name, without the policy.
 
     Raises:
-      ValueError: an unknown field or name, a circle of names, an invalid value, or a folder that cannot be read.
+      ValueError: an unknown field or name, a cycle of names, an invalid value, or a folder that cannot be read.
     """
     built: dict[str, Module] = {}
     for name in config.module:
@@ -36,7 +36,7 @@ def _resolve(
     if name == "policy" and not path:
         raise ValueError(f"{where}: the policy's network is config.model.")
     if name in path:
-        raise ValueError(f"config.module.{path[0]}.like: a circle, {' -> '.join((*path, name))}.")
+        raise ValueError(f"config.module.{path[0]}.like: a cycle, {' -> '.join((*path, name))}.")
     if name in built:
         return built[name].changes
     given = {k: v for k, v in schema.checked_module(config.module[name], where).items() if v is not None}
