@@ -16,9 +16,10 @@ def equations(jaxpr):
 
 
 def reads(function, **arrays):
-    """Return the names of the arrays that ``function(**arrays)`` reads, or returns as they are."""
-    jaxpr = jax.make_jaxpr(lambda arrays: function(**arrays))(arrays).jaxpr
+    """Return the names of the arrays that ``function(**arrays)`` reads, or returns as they are; and what it returns."""
+    closed, shapes = jax.make_jaxpr(lambda arrays: function(**arrays), return_shape=True)(arrays)
+    jaxpr = closed.jaxpr
     read = {v for e in jaxpr.eqns for v in e.invars if not isinstance(v, core.Literal)} | {
         v for v in jaxpr.outvars if not isinstance(v, core.Literal)
     }
-    return {name for name, v in zip(sorted(arrays), jaxpr.invars, strict=True) if v in read}
+    return {name for name, v in zip(sorted(arrays), jaxpr.invars, strict=True) if v in read}, shapes

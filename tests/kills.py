@@ -50,8 +50,8 @@ from tests import tiny
 
 
 def get_config(task):
-    config = tiny.config("grpo(kl=0.01)", phases=("main",), phase__main__steps={steps}, checkpoint__every={every},
-                         log__rollouts=2, evaluation__every={steps})
+    config = tiny.config("grpo(kl=0.01)", phase__main__steps={steps}, checkpoint__every={every},
+                         phase__main__evaluate="result", log__rollouts=2, log__report={report})
     if task == "host":
         config.task = "gsm8k(path={folder!r}, prompt_length=40, completion_length=8)"
         config.verifier.workers = 1
@@ -200,9 +200,9 @@ def final_state(workdir: pathlib.Path) -> dict[str, np.ndarray]:
     return jax.device_get(checkpoints.Checkpointer(workdir / "checkpoints").restore(like, STEPS)[0])
 
 
-def prepare(folder: pathlib.Path, task: str) -> Whole:
+def prepare(folder: pathlib.Path, task: str, report: bool = True) -> Whole:
     """Run without disturbance to measure the phases; with a new compilation cache, once more before."""
-    (folder / "kills_config.py").write_text(CONFIG.format(steps=STEPS, every=EVERY, folder=str(folder)))
+    (folder / "kills_config.py").write_text(CONFIG.format(steps=STEPS, every=EVERY, report=report, folder=str(folder)))
     for split, name in (("train", "Ann"), ("test", "Ben")):
         lines = [{"question": f"{name} has {i} pens.", "answer": f"#### {i}"} for i in range(16)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -299,7 +299,9 @@ def _finish(folder: pathlib.Path, whole: Whole, workdir: pathlib.Path) -> None:
     shutil.rmtree(workdir)
 
 
-def campaign(folder: pathlib.Path, kills: int, terms: int, seed: int, jobs: int, tasks=("device", "host"), length=5):
+def campaign(
+    folder: pathlib.Path, kills: int, terms: int, seed: int, jobs: int, tasks=("device", "host"), length=5, report=True
+):
     """Send so many signals; return the signals sent and the failures, in text.
 
     Args:
@@ -310,11 +312,12 @@ def campaign(folder: pathlib.Path, kills: int, terms: int, seed: int, jobs: int,
       jobs: number of runs at a time.
       tasks: some of "device", "host" and "world", whose conversations are sampled in segments.
       length: number of signals that hit one run.
+      report: whether the runs write a report and pictures as they end.
 
     Returns:
       The signals and the failures.
     """
-    wholes = [prepare(folder, task) for task in tasks]
+    wholes = [prepare(folder, task, report) for task in tasks]
     for whole in wholes:
         print(f"{whole.task}: " + ", ".join(f"{p} {s:.2f} s" for p, s in whole.seconds.items()), flush=True)
     signs = [(signal.SIGKILL, PHASES[i % len(PHASES)]) for i in range(kills)]

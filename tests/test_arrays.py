@@ -1,5 +1,6 @@
 """Losses of arrays in hand: rollout_from_arrays, objective, advantages, and the command that prints the table."""
 
+import functools
 import inspect
 import re
 import subprocess
@@ -94,7 +95,8 @@ def test_a_state_moves_what_is_scheduled():
 def test_a_key_decides_what_is_drawn():
     rollout, scores = batch.records(batch.arrays())
     call = "clip_cov(share=0.1, bounds=(-10.0, 10.0))"
-    values = [float(rljax.objective(call, rollout, scores, key=jax.random.key(k))[0]) for k in (0, 0, 1, 2)]
+    loss = jax.jit(lambda key: rljax.objective(call, rollout, scores, key=key)[0])
+    values = [float(loss(jax.random.key(k))) for k in (0, 0, 1, 2)]
     assert values[0] == values[1] and len(set(values)) > 1
 
 
@@ -146,37 +148,42 @@ LOGPS = ("behaviour_logp", "proximal_logp")
 KEY = jax.random.key(0)
 
 
+zero = functools.cache(jnp.zeros)
+
+
 def zeros(tree):
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
+    return jax.tree.map(lambda x: zero(x.shape, x.dtype), tree)
 
 
-def pieces_with_inputs(algorithm, rows, scores):
-    """Yield a function of a rollout for every piece that ``objective`` runs; zeros stand for what comes before it."""
-    state = interpreter.init(algorithm)
-    for p, inner in zip(algorithm.transforms, state["transforms"], strict=True):
-        yield rows, lambda r, p=p, inner=inner: p.apply(r, inner, KEY)[0]
-        rows = zeros(jax.eval_shape(lambda r, p=p, inner=inner: p.apply(r, inner, KEY)[0], rows))
-    for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-        statistics = [q for p in o.loss for q in p.statistics]
-        for p in (*o.prepare, *statistics, o.reduce):
-            yield rows, lambda r, p=p: p.apply(r, scores, p.init(), KEY)[0]
-        minibatch = jax.eval_shape(lambda r, o=o, s=inner: interpreter.prepare_minibatch(o, r, scores, s, KEY)[0], rows)
-        minibatch, loss = zeros(minibatch), types.Loss()
-        for p in o.loss:
-            apply = lambda r, p=p, loss=loss: p.apply(loss, r, scores, p.init(), KEY)  # noqa: E731
-            yield minibatch, apply
-            loss = zeros(jax.eval_shape(apply, minibatch))
+def trace(apply, record):
+    """Return which of the two log-probs a piece reads, and its result with zeros for the values."""
+    given = {name: getattr(record, name) for name in LOGPS}
+
+    def changed(**arrays):
+        out = apply(record.replace(**arrays))
+        return out.replace(behaviour_logp=None, proximal_logp=None) if isinstance(out, types.Rollout) else out
+
+    read, out = jaxprs.reads(changed, **given)
+    out = zeros(out)
+    return read, out.replace(**given) if isinstance(out, types.Rollout) else out
 
 
 def what_pieces_read(algorithm, rows, scores):
-    """Return, for each piece, which of the two log-probs its trace reads."""
-
-    def changed(out):
-        return out.replace(behaviour_logp=None, proximal_logp=None) if isinstance(out, types.Rollout) else out
-
-    for record, apply in pieces_with_inputs(algorithm, rows, scores):
-        arrays = {name: getattr(record, name) for name in LOGPS}
-        yield jaxprs.reads(lambda *, f=apply, r=record, **a: changed(f(r.replace(**a))), **arrays)
+    """Return, for each piece that ``objective`` runs, which log-probs it reads; zeros stand for what comes before."""
+    state, read = interpreter.init(algorithm), []
+    for p, inner in zip(algorithm.transforms, state["transforms"], strict=True):
+        names, rows = trace(lambda r, p=p, inner=inner: p.apply(r, inner, KEY)[0], rows)
+        read.append(names)
+    for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
+        statistics = [q for p in o.loss for q in p.statistics]
+        for p in (*o.prepare, *statistics, o.reduce):
+            read.append(trace(lambda r, p=p: p.apply(r, scores, p.init(), KEY)[0], rows)[0])
+        shapes = jax.eval_shape(lambda r, o=o, s=inner: interpreter.prepare_minibatch(o, r, scores, s, KEY)[0], rows)
+        minibatch, loss = zeros(shapes), types.Loss()
+        for p in o.loss:
+            names, loss = trace(lambda r, p=p, loss=loss: p.apply(loss, r, scores, p.init(), KEY), minibatch)
+            read.append(names)
+    return read
 
 
 @pytest.mark.full
@@ -189,7 +196,7 @@ def test_the_proximal_policy_is_the_sampler_only_where_no_piece_compares_them(fa
         rows, scores = batch.records(batch.arrays(0, name))
         parts = dict.fromkeys(interpreter.needs(algorithm).parts, rows.reward)
         rows = rows.replace(parts={**parts, **rows.parts})
-        read = list(what_pieces_read(algorithm, rows, scores))
+        read = what_pieces_read(algorithm, rows, scores)
         only = rows.replace(proximal_logp=None)
 
         def loss(behaviour_logp, rows=only, algorithm=algorithm, scores=scores):
@@ -204,7 +211,8 @@ def test_the_proximal_policy_is_the_sampler_only_where_no_piece_compares_them(fa
             with pytest.raises(ValueError, match="no proximal_logp"):
                 jax.eval_shape(loss, only.behaviour_logp)
         elif set(LOGPS) & set().union(*read) and "interpolated()" not in algorithms.describe(algorithm):
-            assert jaxprs.reads(loss, behaviour_logp=only.behaviour_logp) == {"behaviour_logp"}, name
+            read, _ = jaxprs.reads(loss, behaviour_logp=only.behaviour_logp)
+            assert read == {"behaviour_logp"}, name
 
 
 def test_a_ratio_to_the_sampler_is_not_one():

@@ -21,7 +21,7 @@ CONFIGS = sorted(p.stem for p in (pathlib.Path(__file__).parent.parent / "config
 
 
 def resolved(**fields):
-    return resolve.phases(tiny.config(**fields))
+    return resolve.phases(tiny.phases(**fields))
 
 
 def main(**fields):
@@ -232,7 +232,7 @@ def test_pieces_that_need_a_whole_group_are_not_split():
 
 
 def test_rows_that_do_not_divide_over_the_mesh_are_refused():
-    config = tiny.config(phases=("main",), batch__prompts=3, batch__samples=2)
+    config = tiny.config(batch__prompts=3, batch__samples=2)
     with pytest.raises(ValueError, match=r"config\.batch\.prompts \* samples \(phase 'main'\)=6: .*divisible by 8"):
         programs.build(config, devices=jax.devices())
     config.mesh.update({"data": 3})
@@ -402,7 +402,7 @@ def test_phases_follow_one_another():
     assert [(p.name, p.first, p.last) for p in run] == [("warm", 0, 3), ("main", 3, 8)]
     assert sizes == [(16, 1), (8, 4)]  # demonstrations: one of each prompt
     program = programs.build(
-        tiny.config(phase__warm__steps=3, phase__main__steps=5, mesh__data=1), None, jax.devices()[:1]
+        tiny.phases(phase__warm__steps=3, phase__main__steps=5, mesh__data=1), None, jax.devices()[:1]
     )
     assert program.updates == 8 and [program.number(s) for s in (0, 2, 3, 7, 8)] == [0, 0, 1, 1, 1]
 
@@ -451,7 +451,7 @@ def test_with_argument_replaces_appends_and_keeps_the_rest():
 
 
 def test_a_config_survives_json():
-    config = tiny.config("ppo()", seam__penalty="+ kl('k1')", mesh__fsdp=2, sampler__top_p=0.9)
+    config = tiny.phases("ppo()", seam__penalty="+ kl('k1')", mesh__fsdp=2, sampler__top_p=0.9)
     config.phase.main.steps = 77
     again = files.from_dict(json.loads(files.dumps(config)))
     assert files.differences(config, again) == []

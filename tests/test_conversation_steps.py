@@ -53,15 +53,21 @@ def started(call, algorithm="reinforce()", **fields):
 
 @pytest.mark.full
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_eight_devices_are_one(call):
+def test_rows_of_eight_devices_are_those_of_one(call):
     one, step, state = started(call)
-    many, step_8, state_8 = started(call, mesh__data=8)
+    _, step_8, state_8 = started(call, mesh__data=8)
     rows, rows_8 = (jax.device_get(s.rollout(x, one.key)) for s, x in ((step, state), (step_8, state_8)))
     assert rows.mask.sum() > 32 and (rows.mask == 0).sum() > 32
     for name in ("mask", "turn", "token_reward", "reward", "valid", "outcome", "episode", "agent", "finish"):
         np.testing.assert_array_equal(getattr(rows, name), getattr(rows_8, name))
     np.testing.assert_array_equal(rows.action.token, rows_8.action.token)
     np.testing.assert_allclose(rows.behaviour_logp, rows_8.behaviour_logp, atol=1e-5)
+
+
+@pytest.mark.full
+def test_an_update_on_eight_devices_is_that_on_one():
+    one, step, state = started(CALLS["pages"])
+    many, step_8, state_8 = started(CALLS["pages"], mesh__data=8)
     updated, metrics = step.update(state, step.rollout(state, one.key), one.key)
     updated_8, metrics_8 = step_8.update(state_8, step_8.rollout(state_8, many.key), many.key)
     for x, y in zip(jax.tree.leaves(updated.params), jax.tree.leaves(updated_8.params), strict=True):
@@ -99,14 +105,14 @@ def test_a_pool_of_segments_holds_the_conversations_of_a_plain_rollout():
 def test_a_run_with_conversations_in_flight_resumes_bit_for_bit(tmp_path):
     config = tiny.config("reinforce()", phases=("main",), phase__main__steps=5, task="tests.worlds.two_turns()")
     config.seam.source = "partial(segment=2, oversample=2)"
-    config.evaluation.every = 2
+    config.phase.main.evaluate = ""
     whole = loop.train(config, str(tmp_path / "whole"), progress=False, devices=jax.devices()[:1])
     assert float(whole.history[1]["carried"]) > 0
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     for step in (3, 4, 5):  # as if killed after the logs of step 5 and before the checkpoint of step 3
         shutil.rmtree(tmp_path / "cut" / "checkpoints" / str(step), ignore_errors=True)
     again = loop.train(config, str(tmp_path / "cut"), progress=False, devices=jax.devices()[:1])
-    for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"):
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
     jax.tree.map(np.testing.assert_array_equal, *(jax.device_get(run.state) for run in (whole, again)))
 

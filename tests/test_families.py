@@ -82,11 +82,12 @@ def test_decoding_reads_what_the_whole_row_does(name, folder):
     def decode(params):
         ready = model.decode_params(params)
         _, cache = model.prefill(ready, TOKEN[:, :start], seen, 2, completion.shape[1], 3)
-        out = []
-        for i in range(completion.shape[1]):
-            hidden, cache = model.extend(ready, completion[:, i], jnp.ones((4,)), cache)
-            out.append(model.logits(ready, hidden))
-        return jnp.stack(out, axis=1)
+
+        def extend(cache, token):
+            hidden, cache = model.extend(ready, token, jnp.ones((4,)), cache)
+            return cache, model.logits(ready, hidden)
+
+        return jnp.swapaxes(jax.lax.scan(extend, cache, completion.T)[1], 0, 1)
 
     np.testing.assert_allclose(decode(params), expected, atol=1e-5)
     _, shared = jax.jit(model.apply_shared)(

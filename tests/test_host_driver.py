@@ -41,7 +41,7 @@ def both():
     graph = tiny.program(task=f"guess(numbers=10, turns={TURNS})", **SIZES)
     secrets = jax.vmap(lambda i: Secret(10, TURNS).draw(i, "train"))(jnp.arange(2 * PROMPTS)).tolist()
     task = WORLD.format(secrets, TURNS, TURNS, 2 * PROMPTS)
-    config = tiny.config(phases=("main",), mesh__data=1, task=task, verifier__workers=0, **SIZES)
+    config = tiny.config(mesh__data=1, task=task, verifier__workers=0, **SIZES)
     host = programs.build(config, graph.tokenizer, jax.devices()[:1])
     params = graph.steps[0].begin(None, graph.key, None).params["policy"]
     plain = {i for c in "0123456789?+-" for i in graph.tokenizer.encode(c)} | {graph.tokenizer.eos}
@@ -187,7 +187,7 @@ def test_rows_whose_world_fails_do_not_count(world, monkeypatch):
 def training(**fields):
     """Return the config of 2 + 2 steps: of demonstrations, and of episodes."""
     task = WORLD.format([7, 1, 4, 4, 9, 0, 3, 5], TURNS, TURNS, 2 * PROMPTS)
-    c = tiny.config(task=task, **{"verifier__workers": 0, "mesh__data": 1, **SIZES, **fields})
+    c = tiny.phases(task=task, **{"verifier__workers": 0, "mesh__data": 1, **SIZES, **fields})
     c.phase.warm.batch = {"prompts": PROMPTS}
     c.phase.warm.evaluate = c.phase.main.evaluate = ""
     return c
@@ -224,12 +224,9 @@ def test_a_run_that_is_killed_within_a_step_ends_as_if_nothing_had_been(tmp_path
 
 def small(task, tokenizer=None, **fields):
     """Return the config of two steps in a world whose turns are bytes, of which an untrained policy makes little."""
-    c = tiny.config(
-        phases=("main",), task=task, **{"mesh__data": 1, "batch__prompts": 2, "batch__samples": 2, **fields}
-    )
+    c = tiny.config(task=task, **{"mesh__data": 1, "batch__prompts": 2, "batch__samples": 2, **fields})
     c.tokenizer.kind = "bytes"
     c.verifier.workers = 1
-    c.phase.main.evaluate = ""
     return c
 
 

@@ -105,7 +105,7 @@ def config(folder, **fields):
     c.task = f"judges_of_test_host_path.questions(path={str(folder)!r})"
     c.phase.warm.steps, c.phase.main.steps = WARM, LAST - WARM
     c.checkpoint.every = 5
-    c.log.rollouts = 1
+    c.log.rollouts, c.log.report = 1, False
     c.verifier.workers = 1
     for name, value in fields.items():
         files.override(c, name.replace("__", "."), value)

@@ -226,7 +226,7 @@ BYTES = tokenizers.make("bytes", ()).serialized
 
 def foreign(folder, tokenizer=BYTES, **fields):
     """Write a checkpoint whose config has these fields; what is refused is refused before its arrays are read."""
-    config = tiny.config()
+    config = tiny.phases()
     for field, text in fields.items():
         files.override(config, field.replace("__", "."), text)
     zero = jnp.zeros(1)
@@ -289,8 +289,7 @@ def test_a_run_may_not_name_a_reward_function_but_who_reads_it_may(trace, tmp_pa
 
 @pytest.mark.full
 def test_a_run_of_a_study_is_read_with_its_package_allowed(tmp_path):
-    config = tiny.config("experiments.example_pieces.pieces.tapered_rloo()", phases=("main",), phase__main__steps=1)
-    config.phase.main.evaluate = ""
+    config = tiny.config("experiments.example_pieces.pieces.tapered_rloo()", phase__main__steps=1)
     result = loop.train(config, tmp_path / "run", progress=False, devices=jax.devices()[:1])
     with pytest.raises(ValueError, match=r"pass --allow_code=experiments, in Python allow_code=\['experiments'\]"):
         rljax.load(tmp_path / "run")
@@ -338,12 +337,14 @@ def test_every_command_on_a_run_reports_its_code_in_one_line(trace, tmp_path):
 
 # --- fuzzed strings --------------------------------------------------------------------------------
 
+BASE = tiny.config()
+
 
 def refusals(cases):
     """Resolve a config with each string; return how many were refused. Each refusal is a ValueError of one line."""
-    count, base = 0, tiny.config()
+    count = 0
     for field, text in cases:
-        config = base.copy_and_resolve_references()
+        config = BASE.copy_and_resolve_references()
         try:
             files.override(config, field, text)
             resolve.phases(config)

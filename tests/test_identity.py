@@ -131,7 +131,7 @@ def test_the_default_work_directory_names_what_was_changed_and_is_another_for_ot
 
 
 def test_a_fork_names_a_checkpoint_that_exists(tmp_path):
-    earlier(tmp_path / "run", tiny.config(phase__warm__steps=3), {})
+    earlier(tmp_path / "run", tiny.phases(phase__warm__steps=3), {})
     for step in (2, 3, 5):
         (tmp_path / "run" / "checkpoints" / str(step)).mkdir(parents=True)
 

@@ -24,12 +24,16 @@ def read(name):
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """Execute the first notebook and return its code cells and directory."""
-    return execute("first_run", tmp_path_factory.mktemp("notebook"))
+    """Execute the first notebook and return its code cells and directory; its second run need not learn."""
+    short = {"weighted = ": "config.phase.warm.steps = config.phase.main.steps = 2\n"}
+    return execute("first_run", tmp_path_factory.mktemp("notebook"), short)
 
 
-def execute(name, workdir):
-    """Execute a notebook in quick mode, on one device, and return its code cells and directory."""
+def execute(name, workdir, before=()):
+    """Execute a notebook in quick mode, on one device, and return its code cells and directory.
+
+    ``before`` maps a piece of code to what is inserted before it.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
         "RLJAX_QUICK": "1",
         "PYTHONPATH": str(ROOT),
@@ -39,6 +43,9 @@ def execute(name, workdir):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }
     notebook = read(name)
+    for code, inserted in dict(before).items():
+        (cell,) = [c for c in notebook.cells if c.cell_type == "code" and code in c.source]
+        cell.source = cell.source.replace(code, inserted + code)
     client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(workdir)}})
     client.execute(env=environment)
     return [cell for cell in notebook.cells if cell.cell_type == "code"], workdir

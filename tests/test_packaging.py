@@ -149,8 +149,12 @@ def test_a_wheel_holds_the_tree_and_runs_a_shipped_config_from_any_directory(tmp
     where = [sys.executable, "-c", "import rljax; print(rljax.__file__)"]
     out = subprocess.run(where, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)
     assert out.stdout.strip() == str(installed / "rljax" / "__init__.py")
-    short = [f"--config.phase.{phase}.steps=2" for phase in ("warm", "main")]
-    for name in ("quickstart:quick", "configs/quickstart.py:quick"):  # the second goes on where the first ended
-        run = [sys.executable, "-m", "rljax", "--config", name, "--workdir", "run", *short]
+    short = [*(f"--config.phase.{phase}.steps=2" for phase in ("warm", "main")), "--workdir", "run"]
+    short += [f"--config.evaluation.final_{what}=4" for what in ("prompts", "samples")]
+    for name, words, shown in (
+        ("quickstart:quick", (), "pass@4"),
+        ("configs/quickstart.py:quick", ("--check",), "finished at step 4 of 4"),  # the same config: the same run
+    ):
+        run = [sys.executable, "-m", "rljax", "--config", name, *short, *words]
         out = subprocess.run(run, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)
-        assert "pass@1" in out.stdout and (elsewhere / "run" / "passk.png").is_file()
+        assert shown in out.stdout and (elsewhere / "run" / "passk.png").is_file()

@@ -166,7 +166,8 @@ def test_the_loss_of_the_readme_is_one(tmp_path, monkeypatch):
 @pytest.mark.full
 def test_the_python_example_runs():
     example = re.search(r"```python\n(import rljax\n.*?)```", README, re.S)[1]
-    short = "config.phase.warm.steps = config.phase.main.steps = 2\nconfig.algorithm ="
+    short = "config.phase.warm.steps = config.phase.main.steps = 2\nconfig.evaluation.final_prompts = 8\n"
+    short += "config.algorithm ="
     example = example.replace("config.algorithm =", short, 1)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     done = subprocess.run(

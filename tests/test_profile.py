@@ -28,7 +28,7 @@ def devour(rollout):
 
 def short(**fields):
     """Return the config of a run that compiles fastest: demonstrations, no evaluation."""
-    return tiny.config("sft()", phases=("main",), phase__main__evaluate="", **fields)
+    return tiny.config("sft()", **fields)
 
 
 # --- which steps ---------------------------------------------------------------------------------
@@ -65,8 +65,8 @@ def test_a_malformed_profile_is_refused(text, message):
 
 
 def test_a_config_is_checked_against_the_run():
-    with pytest.raises(ValueError, match=r"config\.profile='steps 4-5'.*1 to 4"):
-        resolve.phases(tiny.config(profile="steps 4-5"))
+    with pytest.raises(ValueError, match=r"config\.profile='steps 2-3'.*1 to 2"):
+        resolve.phases(tiny.config(profile="steps 2-3"))
 
 
 # --- traces --------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_host_task_splits_rollout_verdicts_and_update(tmp_path):
     (tmp_path / "train.jsonl").write_text("".join(lines[:8]))
     (tmp_path / "test.jsonl").write_text("".join(lines[8:]))
     task = f"gsm8k({str(tmp_path)!r}, prompt_length=48, completion_length=8)"
-    config = tiny.config(phases=("main",), task=task, phase__main__evaluate="", log__rollouts=0, verifier__workers=1)
+    config = tiny.config(task=task, log__rollouts=0, verifier__workers=1)
     loop.train(config, tmp_path / "run", progress=False, devices=ONE)
     rows = [json.loads(line) for line in (tmp_path / "run" / "timings.jsonl").read_text().splitlines()]
     for row in rows:

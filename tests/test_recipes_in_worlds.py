@@ -1,4 +1,4 @@
-"""Recipes on worlds through the drivers: one real step of each; verdicts that pay tokens."""
+"""Recipes on worlds through the drivers: one real step of each use of it; verdicts that pay tokens."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from rljax.language import errors
 from rljax.training import checks as phase_checks
 from rljax.training import play
 from rljax.training import rows as rows_lib
-from tests import tiny
+from tests import recipes, tiny
 
 # less optimization compiles faster: these programs run once
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -25,24 +25,10 @@ def ran(function, *arguments):
     return function.lower(*arguments).compile(FAST)(*arguments)
 
 
-ROWS = {}  # of each world, from the first recipe that plays it
-
-
-def driven(step, state, key, world):
-    """Return rows that the policy wrote in a world, 2 problems of 2 episodes, from the compiled driver.
-
-    An untrained proposer writes no problem, so that no solver has a turn, and an untrained player's first move is
-    illegal, so that its opponent has none: there the expert writes instead of the policy.
-    """
-    if world not in ROWS:
-        rows = ran(step.rollout, state, key)
-        if world in (inputs.ON_WORLDS["absolute_zero"], inputs.ON_WORLDS["mars"]):
-            blank = functools.partial(rows_lib.blank, step.setup)
-            shown = ran(jax.jit(lambda i, key: play.shown(step.setup.world, blank, i, i, key)), jnp.arange(4) // 2, key)
-            names = ("mask", "action", "context", "turn", "valid", "agent")
-            rows = rows.replace(domain=shown.index % 2, **{name: getattr(shown, name) for name in names})
-        ROWS[world] = jax.device_get(rows)
-    return ROWS[world]
+def program(name):
+    """Return the program of a recipe on the world that the table names for it, 2 problems of 2 episodes."""
+    call, world = algorithms.example(name).spec, inputs.ON_WORLDS[name]
+    return tiny.program.__wrapped__(call, task=world, batch__prompts=2, batch__samples=2)  # not kept
 
 
 def varied(r, needs):
@@ -60,26 +46,37 @@ def varied(r, needs):
     )
 
 
-def one_step(name):
-    """Update a tiny policy once by a recipe on rows of the world that the table names for it."""
-    call, world = algorithms.example(name).spec, inputs.ON_WORLDS[name]
-    program = tiny.program.__wrapped__(call, task=world, batch__prompts=2, batch__samples=2)  # not kept
-    (step,) = program.steps
-    state = jax.tree.map(jnp.copy, step.begin.__wrapped__(None, program.key))  # leaves that are donated share no buffer
-    rows, needs = driven(step, state, program.key, world), interpreter.needs(step.setup.algorithm)
-    assert {*needs.parts} <= {*rows.parts} and {*needs.extra} <= {*rows.extra}
-    assert not needs.token_reward or rows.token_reward is not None
+def check_ids(rows, needs):
+    """Check that the ids that a recipe reads differ between rows or tokens."""
     several = {"turns": rows.turn, "agents": rows.agent, "domains": rows.domain}
     for need, ids in several.items():
         assert not getattr(needs, need) or np.unique(ids[rows.valid > 0]).size > 1, need
     assert not needs.episodes or np.unique(rows.episode).size < rows.episode.size
+
+
+def one_step(name):
+    """Update a tiny policy once by a recipe, on rows that it wrote in a world through the compiled driver."""
+    built = program(name)
+    (step,) = built.steps
+    state = jax.tree.map(jnp.copy, step.begin.__wrapped__(None, built.key))  # leaves that are donated share no buffer
+    rows, needs = jax.device_get(ran(step.rollout, state, built.key)), interpreter.needs(step.setup.algorithm)
+    assert {*needs.parts} <= {*rows.parts} and {*needs.extra} <= {*rows.extra}
+    assert not needs.token_reward or rows.token_reward is not None
+    check_ids(rows, needs)
     before = jax.device_get(state.params)
-    state, metrics = ran(step.update, state, varied(rows, needs), program.key)
+    state, metrics = ran(step.update, state, varied(rows, needs), built.key)
     return before, jax.device_get(state), jax.device_get(metrics)
 
 
+# An untrained player's first move is illegal, and an untrained proposer writes no problem: no other seat has a turn.
+# Of chapters of several seats, which the cover need not have, one recipe.
+ALONE = ("absolute_zero", "mars")
+STEPPED = (*recipes.covering([name for name in inputs.ON_WORLDS if name not in ALONE]), "evolving_rl")
+OTHERS = [name for name in inputs.ON_WORLDS if name not in STEPPED]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("name", inputs.ON_WORLDS)
+@pytest.mark.parametrize("name", STEPPED)
 def test_a_step_through_the_driver_of(name):
     before, state, metrics = one_step(name)
     assert state.skipped_total == 0
@@ -87,6 +84,20 @@ def test_a_step_through_the_driver_of(name):
     for module, params in before.items():
         changed = jax.tree.map(lambda x, y: bool(np.any(x != y)), params, state.params[module])
         assert any(jax.tree.leaves(changed)), f"{module} was not trained"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world", dict.fromkeys(inputs.ON_WORLDS[name] for name in OTHERS))
+def test_the_other_recipes_run_on_abstract_rows_of_their_world_and_its_expert_writes_the_ids_that_they_read(world):
+    """What they compute from such rows: ``test_recipes_on_worlds.test_a_gradient_of``."""
+    built = {name: program(name) for name in OTHERS if inputs.ON_WORLDS[name] == world}
+    (setup,) = next(iter(built.values())).setups
+    blank = functools.partial(rows_lib.blank, setup)
+    shown = jax.jit(lambda i, key: play.shown(setup.world, blank, i, i, key))
+    rows = jax.device_get(ran(shown, jnp.arange(4) // 2, jax.random.key(0)))
+    rows = rows.replace(domain=rows.index % getattr(setup.task, "domains", 1))  # a mixture plays its worlds in turn
+    for name in built:
+        check_ids(rows, interpreter.needs(algorithms.example(name)))
 
 
 # --- verdicts ---

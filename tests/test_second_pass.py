@@ -591,9 +591,10 @@ def test_a_step_scores_each_row_under_its_training_prompt():
     np.testing.assert_array_equal(rows.on_policy, ~again)
     assert np.all(np.asarray(rows.context.mask).sum(axis=1)[again] == rows.context.train_mask.sum(axis=1)[again] + 1)
 
+    @jax.jit
     def logp(params, context):
         scored = rows.replace(context=context)
-        return np.asarray(phases.score(step.setup, "policy", params, scored, types.Needs(), kept=False).logp)
+        return phases.score(step.setup, "policy", params, scored, types.Needs(), kept=False).logp
 
     context, written = rows.context, np.asarray(rows.mask) > 0
     sampling = logp(kept.params["policy"], types.Context(context.token, context.mask))

@@ -1,5 +1,6 @@
 """Settings: one definition, checked in one place, and phases that set fields for themselves."""
 
+import functools
 import pathlib
 import shutil
 import subprocess
@@ -91,7 +92,7 @@ def test_a_new_sampler_field_is_one_line_and_one_where_it_is_read(tmp_path):
 
 
 def test_a_phase_sets_any_field_that_is_not_fixed():
-    config = tiny.config(
+    config = tiny.phases(
         phase__warm__learner__microbatches=2,
         phase__main__seam__penalty="+ entropy(0.01)",
         phase__main__sampler__temperature=0.7,
@@ -146,17 +147,16 @@ def test_old_names_of_sizes_lead_to_the_new_ones():
 
 def curriculum(**fields):
     """Return a config of three phases: a task, another one, and the first again; rows in flight in the last two."""
-    config = tiny.config(phases=("warm", "other", "main"), **fields)
+    config = tiny.phases(phases=("warm", "other", "main"), **fields)
     config.phase.other = rljax.phase(steps=2, warmup=1, task=OTHER, evaluate="other")
     config.phase.main.update({"steps": 2, "evaluate": "result"})
     return config
 
 
 def test_the_vocabulary_is_that_of_all_phases():
-    first, second = resolve.phases(tiny.config(phase__main__task="countdown(numbers=3)"))
-    program = programs.build(
-        tiny.config(phase__main__task="countdown(numbers=3)", mesh__data=1), devices=jax.devices()[:1]
-    )
+    config = tiny.phases(phase__main__task="countdown(numbers=3)", mesh__data=1)
+    first, second = resolve.phases(config)
+    program = programs.build(config, devices=jax.devices()[:1])
     for task in (first.task, second.task):
         for text in task.corpus():
             assert program.tokenizer.unk not in program.tokenizer.encode(text)
@@ -164,27 +164,39 @@ def test_the_vocabulary_is_that_of_all_phases():
 
 
 @pytest.mark.full
-def test_each_task_keeps_its_cursor_and_an_evaluation_names_its_task():
-    result = loop.train(curriculum(mesh__data=1), workdir=None, progress=False, devices=jax.devices()[:1])
-    assert result.state.cursor.tolist() == [2 * 16 + 2 * 8, 2 * 8]  # warm-up and main, other
+def test_each_task_keeps_its_cursor_and_an_evaluation_names_its_task(whole):
+    _, result = whole
+    assert result.state.cursor.tolist() == [2 * 16 + 16, 16]  # warm-up and main, other: whose rows take two steps
     first = tiny.config().task
     assert [e["task"] for e in result.evaluations] == [first, OTHER, first]
     lengths = [p.task.completion_length for p in result.program.setups]
     assert lengths[0] == lengths[2] != lengths[1]
 
 
-def carried(**fields):
+def handover(**fields):
+    """Return the program of two phases, the second with ``fields``; the first one is the same in all."""
     config = tiny.config(phases=("first", "main"), mesh__data=1, seam__source="partial(segment=2, oversample=2)")
     config.phase.first = rljax.phase(steps=2, warmup=1)
     config.phase.main.reset_optimizer = False
-    for name, value in fields.items():
-        files.override(config, name.replace("__", "."), value)
-    program = programs.build(config, devices=jax.devices()[:1])
-    first, second = program.steps
-    state = first.begin(None, program.key)
+    return programs.build(tiny.edited(config, fields), devices=jax.devices()[:1])
+
+
+@functools.cache
+def ended():
+    """Return the state at the end of the first phase."""
+    program = handover()
+    state = program.steps[0].begin(None, program.key)
     for _ in range(2):
-        state, _ = first.fused(state, program.key)
-    return second, jax.device_get(state), jax.device_get(second.begin(state, program.key))
+        state, _ = program.steps[0].fused(state, program.key)
+    return jax.device_get(state)
+
+
+def carried(**fields):
+    """Return the second phase's step, the state at the end of the first phase, and that after it."""
+    program = handover(**fields)
+    first, second = program.steps
+    state = jax.device_put(ended(), first.sharding)
+    return second, ended(), jax.device_get(second.begin(state, program.key))
 
 
 @pytest.mark.full

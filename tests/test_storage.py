@@ -23,7 +23,7 @@ from rljax.environments import gsm8k
 from rljax.host import owners, workdirs
 from rljax.models import architectures
 from rljax.models.checkpoints import weights
-from rljax.run import checkpoints, evaluate, forks, loop, metrics, programs
+from rljax.run import checkpoints, evaluate, forks, loop, metrics, plots, programs
 from rljax.run.reports import compare
 from tests import compiler, flaky, test_compare, tiny
 
@@ -517,7 +517,7 @@ from tests import tiny
 
 
 def get_config(arg=""):
-    config = tiny.config("grpo(kl=0.01)", phases=("main",), phase__main__steps=6, checkpoint__every=2)
+    config = tiny.config("grpo(kl=0.01)", phase__main__steps=6, phase__main__evaluate="result", checkpoint__every=2)
     config.evaluation.final_prompts = 4
     return config
 """
@@ -572,7 +572,6 @@ def test_killed_in_a_save_and_resumed_through_failures_a_run_ends_bit_for_bit_th
     assert [step for _, _, step in loaded] == [6, 6]
     same(loaded[0][1], loaded[1][1])
     assert storage.names(place) == sorted(os.listdir(whole))
-    assert storage.read(f"{place}/learning_curve.png")[:4] == b"\x89PNG"
     assert storage.names(f"{place}/checkpoints") == sorted(os.listdir(whole / "checkpoints"))
 
 
@@ -616,6 +615,9 @@ def test_what_reads_a_work_directory_reads_a_remote_one(runs):
     assert [process.returncode for process in reads] == [0, 0, 0], outputs
     assert "step 6" in outputs[0] and outputs[0].count("3+4=") >= 2 and "step 6: 1 of" in outputs[1]
     assert b"Step 6 of 6, finished, started 2 times" in storage.read(f"{place}/report.html")
+    history = [json.loads(line) for line in storage.read(f"{place}/metrics.jsonl").splitlines()]
+    plots.learning_curve(history, storage.path(place) / "learning_curve.png")
+    assert storage.read(f"{place}/learning_curve.png")[:4] == b"\x89PNG"
 
 
 def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():

@@ -156,24 +156,24 @@ def test_an_invalid_command_line_is_refused(write, tmp_path):
 
 
 @pytest.mark.full
-def test_the_command_prints_counts_and_runs(write, tmp_path):
+def test_the_command_prints_counts_and_runs(write, tmp_path, capsys):
     """--index runs one run in this process, here until an error, and exits with the run's code."""
     file = write("sweep.grid({'seed': range(3)})")
     words = [file, "--config", "quickstart:quick", f"--workdir={tmp_path}/study"]
 
-    def run(*more):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        start = [sys.executable, "-m", "rljax", "sweep", *words, *more]
-        return subprocess.run(start, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-
-    printed = run().stdout.splitlines()
+    sweep.main(["sweep", *words])
+    printed = capsys.readouterr().out.splitlines()
     assert [shlex.split(p) for p in printed] == [["python", *c] for c in sweep.commands(words)[1]]
-    assert run("--count").stdout == "3\n"
-    wrong = run("--count", "--config.batch.samples=0")
-    assert wrong.returncode == 2 and wrong.stderr.startswith("error: run 0 (seed=0): config.batch.samples=0")
+    sweep.main(["sweep", *words, "--count"])
+    assert capsys.readouterr().out == "3\n"
+    with pytest.raises(ValueError, match=r"^run 0 \(seed=0\): config\.batch\.samples=0"):
+        sweep.main(["sweep", *words, "--count", "--config.batch.samples=0"])
     (tmp_path / "study" / "seed=1").mkdir(parents=True)
     (tmp_path / "study" / "seed=1" / "config.json").write_text(files.load("countdown").to_json())
-    refused = run("--index", "1")  # the run detects that its work directory belongs to another config
+    command = [sys.executable, "-m", "rljax", "sweep", *words, "--index", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    # the run detects that its work directory belongs to another config
     assert refused.returncode == 2 and "seed=1 contains a run of another config" in refused.stderr
 
 

@@ -1,5 +1,7 @@
 """Studies of worlds run in their quick mode, and what they compute themselves is what the algorithms use."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from experiments.worlds import digirl, maze, seeds, tic_tac_toe
 
 pytestmark = pytest.mark.full
+built = functools.cache(tic_tac_toe.build)
 
 
 def test_maze(tmp_path, capsys):
@@ -37,8 +40,8 @@ def test_the_page_of_tic_tac_toe_has_both_opponents_and_variances(tmp_path):
 
 def test_baselines_of_the_study_are_those_of_the_algorithm():
     pytest.importorskip("pgx")
-    step = tic_tac_toe.build(seeds.QUICK)["role"]
-    start = seeds.begin(tic_tac_toe.build(seeds.QUICK)["clone"], None, 0)
+    step = built(seeds.QUICK)["role"]
+    start = seeds.begin(built(seeds.QUICK)["clone"], None, 0)
     state, variances, role = tic_tac_toe.self_play(step, seeds.begin(step, start, 0), 0, 2)
     (memory,) = jax.tree.leaves(state.algorithm)
     np.testing.assert_allclose(memory, role, rtol=1e-5, atol=1e-7)
@@ -47,8 +50,8 @@ def test_baselines_of_the_study_are_those_of_the_algorithm():
 
 def test_a_zero_sum_game_pays_both_seats():
     pytest.importorskip("pgx")
-    step = tic_tac_toe.build(seeds.QUICK)["role"]
-    state = seeds.begin(step, seeds.begin(tic_tac_toe.build(seeds.QUICK)["clone"], None, 0), 0)
+    step = built(seeds.QUICK)["role"]
+    state = seeds.begin(step, seeds.begin(built(seeds.QUICK)["clone"], None, 0), 0)
     paid, has = tic_tac_toe.totals(step.rollout(state, seeds.key(0)), 2)
     both = has.all(axis=1)
     np.testing.assert_array_equal(paid[both].sum(axis=1), 0)

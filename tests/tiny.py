@@ -11,19 +11,35 @@ from rljax.run import programs
 
 
 def config(algorithm="grpo(kl=0.0)", **fields):
-    """Return a config of 8 prompts x 4 samples and 2 + 2 steps; ``fields`` are dotted, with __ for the dot."""
+    """Return a config of 2 steps of 8 prompts x 4 samples and nothing else; ``fields`` are dotted, with __ for the dot.
+
+    Neither an evaluation nor the report and its pictures: what looks at them asks for them.
+    """
     c = schema.default()
     c.name = "tiny"
     c.task = "arithmetic(operands=2, digits=1, working=False, noise=0.3)"
     c.algorithm = algorithm
     c.model.update({"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 64})
     c.batch.update({"prompts": 8, "samples": 4})
-    c.phases = ("warm", "main")
-    c.phase.warm = schema.phase(algorithm="sft()", steps=2, batch={"prompts": 16}, evaluate="base", warmup=1)
-    c.phase.main = schema.phase(steps=2, evaluate="result", warmup=1)
+    c.phases = ("main",)
+    c.phase.main = schema.phase(steps=2, warmup=1)
     c.evaluation.update({"prompts": 4, "samples": 4, "final_prompts": 8, "final_samples": 4})
     c.checkpoint.every = 1
     c.log.update({"rollouts": 1, "rollout_rows": 4, "report": False})
+    return edited(c, fields)
+
+
+def phases(algorithm="grpo(kl=0.0)", **fields):
+    """Return a config of 2 + 2 steps: demonstrations, then the algorithm, and an evaluation after each."""
+    c = config(algorithm)
+    c.phases = ("warm", "main")
+    c.phase.warm = schema.phase(algorithm="sft()", steps=2, batch={"prompts": 16}, evaluate="base", warmup=1)
+    c.phase.main.evaluate = "result"
+    return edited(c, fields)
+
+
+def edited(c, fields):
+    """Return the config with fields set, which are dotted, with __ for the dot."""
     for name, value in fields.items():
         files.override(c, name.replace("__", "."), value)
     return c
@@ -32,7 +48,7 @@ def config(algorithm="grpo(kl=0.0)", **fields):
 @functools.cache
 def program(algorithm="grpo(kl=0.0)", **fields):
     """Return the program of a one-phase config, on one device unless ``mesh__...`` fields ask for more."""
-    c = config(algorithm, phases=("main",), **{"mesh__data": 1, **fields})
+    c = config(algorithm, **{"mesh__data": 1, **fields})
     return programs.build(c, devices=jax.devices()[: math.prod(c.mesh.values())])
 
 

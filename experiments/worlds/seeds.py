@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -140,7 +141,8 @@ def arguments(doc: str | None, **flags: str) -> argparse.Namespace:
     """Return the arguments of a study: ``quick``, ``out``, ``only``, and its ``flags`` with their help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="run every part, too short to learn")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder of the figure")
+    here = pathlib.Path(sys.argv[0]).parent
+    parser.add_argument("--out", type=pathlib.Path, default=here, help="folder of the figure")
     parser.add_argument("--only", nargs="*", help="parts of a study that has several")
     for name, text in flags.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)

@@ -39,7 +39,9 @@ class LogConfig:
     every: Count = setting(10, "Steps between flushes of the metrics.")
     rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; the last step of a phase has one. 0: none.")
     rollout_rows: Size = setting(32, "Rows of a dump, rounded up to whole groups; 0: none.")
-    report: bool = setting(True, "Write report.html when the run ends or is interrupted.", fixed=True)
+    report: bool = setting(
+        True, "Write report.html when the run ends or is interrupted, and pictures of curves at its end.", fixed=True
+    )
     sinks: str = setting(
         "tensorboard()", "Where else records go: calls such as tensorboard() | csv(); 'none'.", fixed=True
     )

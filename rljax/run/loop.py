@@ -217,7 +217,7 @@ def train(
             state = _phase(run, number, step, state, workers[number], stopping, directory)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
-        if run.written is not None:
+        if run.written is not None and program.settings.log.report:
             for draw in (result.learning_curve, *([result.passk] if result.final else [])):
                 picture = run.written.path / f"{draw.__name__}.png"
                 draw(picture)

@@ -147,11 +147,14 @@ def begin(
         snapshot=snapshot,
         frozen=frozen,
     )
+    source = setup.algorithm.source
+    if source.init is types.Source.init:  # it keeps nothing, so that no example is traced
+        return state
     if previous is not None and carried.pool:
         return state.replace(pool=previous.pool)
     shape = jax.eval_shape(functools.partial(rollouts.example, setup), state, key)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
-    return state.replace(pool=setup.algorithm.source.init(blank, setup.problems(key)))
+    return state.replace(pool=source.init(blank, setup.problems(key)))
 
 
 def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:

@@ -28,9 +28,8 @@ def repeat(x: Array, count: int, axis: int = 0) -> Array:
     Returns:
       ``x`` with ``axis`` ``count`` times as long.
     """
-    shape = x.shape
-    wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
-    return wide.reshape(*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
+    wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*x.shape[: axis + 1], count, *x.shape[axis + 1 :]))
+    return wide.reshape(*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :])
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
@@ -50,19 +49,18 @@ def masked_std(x: Array, mask: Array, ddof: int = 0) -> Array:
       A scalar.
     """
     deviation = jnp.where(mask > 0, x - masked_mean(x, mask), 0.0)
-    count = jnp.sum(mask)
-    return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(count - ddof, 1.0))
+    return jnp.sqrt(jnp.sum(deviation**2) / jnp.maximum(jnp.sum(mask) - ddof, 1.0))
 
 
+@jax.jit  # traced once for equal shapes: pieces call it many times
 def dense(*keys: Array) -> Array:
     """Return for each element the number 0, 1, ... of its tuple of ``keys``, integer arrays of one shape."""
     flat = [k.reshape(-1) for k in keys]
     order = jnp.lexsort(flat)
     changed = jnp.zeros(flat[0].shape, bool).at[0].set(True)
-    for k in flat:
-        ordered = k[order]
+    for ordered in [k[order] for k in flat]:
         changed = changed | (ordered != jnp.roll(ordered, 1))
-    number = jnp.cumsum(changed.at[0].set(True)) - 1
+    number = jnp.cumsum(changed) - 1
     return jnp.zeros_like(number).at[order].set(number).reshape(keys[0].shape)
 
 
@@ -95,12 +93,14 @@ def key_needs(key: types.Segments | None) -> types.Needs:
     )
 
 
+@jax.jit
 def segment_total(x: Array, ids: Array) -> Array:
     """Return the sum of ``x`` over the elements that share an id, at every element; ``ids`` are integers."""
     number = dense(ids).reshape(-1)
     return jax.ops.segment_sum(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
 
+@jax.jit
 def segment_max(x: Array, ids: Array) -> Array:
     """Return the largest ``x`` among the elements that share an id, at every element."""
     number = dense(ids).reshape(-1)

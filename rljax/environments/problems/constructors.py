@@ -1,5 +1,6 @@
 """Constructors of tasks of numbered problems, whose signatures are the settings."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +26,20 @@ def build(rules: Rules, common: Common) -> Problems:
     Raises:
       ValueError: a requested length is too small.
     """
-    prompt, answer = jax.eval_shape(Problems(rules, common, 0, 0).codes, jax.ShapeDtypeStruct((1,), jnp.int32))
+    prompt, answer = _widths(rules, common)
     return Problems(
         rules,
         common,
-        prompt_length=characters.resolve_length("prompt_length", common.prompt_length, prompt.shape[1]),
-        completion_length=characters.resolve_length("completion_length", common.completion_length, answer.shape[1] + 1),
+        prompt_length=characters.resolve_length("prompt_length", common.prompt_length, prompt),
+        completion_length=characters.resolve_length("completion_length", common.completion_length, answer + 1),
     )
+
+
+@functools.lru_cache(maxsize=256)  # tracing takes longer than the rest of resolving a config
+def _widths(rules: Rules, common: Common) -> tuple[int, int]:
+    """Return the characters of the longest prompt and of the longest demonstration."""
+    prompt, answer = jax.eval_shape(Problems(rules, common, 0, 0).codes, jax.ShapeDtypeStruct((1,), jnp.int32))
+    return prompt.shape[1], answer.shape[1]
 
 
 def of(rules: Callable[..., Rules]) -> Callable[..., Problems]:
