@@ -66,7 +66,7 @@ def run(size: Size = FULL) -> list[Seed]:
         clone, teach = built["clone"], built["reward"]
         base, _ = seeds.train(clone, seeds.begin(clone, None, number), number, size.clone)
         model, _ = seeds.train(teach, seeds.begin(teach, base, number), number, size.pairs)
-        report = ranking.report(*ranking.scored(teach, model, "reward", seeds.key(number), size.prompts, 8))
+        report = ranking.report(*ranking.scored(teach, model, seeds.key(number), size.prompts, 8, "reward"))
         print(f"seed {number}: {report}", flush=True)
         result = Seed(report, {}, {})
         for name in ARMS:
@@ -84,7 +84,7 @@ def curves(
 
     def measure(state: types.TrainState) -> float:
         rows = model.replace(params={**model.params, "policy": state.params["policy"]})
-        reward, score = ranking.scored(teach, rows, "reward", seeds.key(1_000_003), size.prompts, 4)
+        reward, score = ranking.scored(teach, rows, seeds.key(1_000_003), size.prompts, 4, "reward")
         learned.append(float(score.mean()))
         return float((reward > 0).mean())
 

@@ -16,11 +16,28 @@ _ALWAYS = ("value", "reward")  # names that a config has without being told
 _RUN = ("vocabulary", "output")  # fields of an architecture that the tokenizer and the pieces decide
 
 
+def complete(config: schema.ConfigDict) -> None:
+    """Write the shape of each module that starts from a folder into the config, in place.
+
+    Raises:
+      ValueError: a folder has no config.json, or its model family is unknown.
+    """
+    for name, module in config.module.items():
+        folder = module.get("weights", "")
+        if folder in ("", "random"):
+            continue
+        try:
+            read = families.read(weights.config(folder))
+        except ValueError as error:
+            raise ValueError(f"config.module.{name}.weights={folder!r}: {error}") from None
+        module.update({field: value for field, value in read.items() if field not in _RUN})
+
+
 def resolve(config: schema.ConfigDict) -> dict[str, Module]:
     """Return the modules of a config by name, without the policy.
 
     Raises:
-      ValueError: an unknown field or name, a cycle of names, an invalid value, or a folder that cannot be read.
+      ValueError: an unknown field or name, a cycle of names, or an invalid value.
     """
     built: dict[str, Module] = {}
     for name in config.module:
@@ -45,20 +62,9 @@ def _resolve(
         nearest = parse.nearest(fields.like, ("policy", *config.module))
         raise ValueError(f"{where}.like={messages.shown(fields.like)}: no such module.{nearest}")
     inherited = {} if fields.like == "policy" else _resolve(config, fields.like, built, (*path, name))
-    changes = {**inherited, **_stored(fields.weights, where), **given}
+    changes = {**inherited, **given}
     built[name] = Module(fields, changes)
     return changes
-
-
-def _stored(folder: str, where: str) -> dict[str, Any]:
-    """Return the shape of a public checkpoint."""
-    if folder in ("", "random"):
-        return {}
-    try:
-        read = families.read(weights.config(folder))
-    except ValueError as error:
-        raise ValueError(f"{where}.weights={folder!r}: {error}") from None
-    return {name: value for name, value in read.items() if name not in _RUN}
 
 
 def check(phases: Sequence[Phase[schema.Config]], policy: Architecture) -> None:

@@ -55,12 +55,13 @@ task.
 
 ## Modules
 
-The policy's network is `config.model`. Critics, reward models and teachers are modules beside it: `config.module.value`,
-`config.module.reward`, and any other name that a piece or a recipe reads, `config.module.judge = rljax.module(...)`. A
-module has the network of the one that it is `like`, with the fields of `config.model` that it sets itself, such as
-`config.module.reward.layers=1`. It starts from a folder, from the parameters of the module that it is like, or at
-random; its head is one number at each position where values or rewards of it are read, logits where log-probs are. A
-phase trains the modules of its algorithm's objectives; those that it only reads are frozen, without optimizer state.
+The policy's network is `config.model`. Critics, reward models and teachers are modules beside it:
+`config.module.value`, `config.module.reward`, and any other name that a piece or a recipe reads, such as
+`config.module.judge = rljax.module(...)`. A module has the network of the one that it is `like`, with the fields of
+`config.model` that it sets itself, such as `config.module.reward.layers=1`. It starts from a folder, from the
+parameters of the module that it is like, or at random; its head is one number at each position where values or rewards
+of it are read, logits where log-probs are. A phase trains the modules of its algorithm's objectives; those that it only
+reads are frozen, without optimizer state. `python -m rljax convert RUN --module=reward --target=FOLDER` writes one.
 
 A reward model is trained by a phase of `bradley_terry()`, `reward_classifier()` or `reward_regression()`, and pays the
 policy in a later one by the reward piece `learned()`:

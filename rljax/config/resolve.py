@@ -48,7 +48,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
 
 
 def complete(config: schema.ConfigDict) -> schema.ConfigDict:
-    """Return a copy of a config; if ``model.weights`` is set, ``model`` is read from the config.json there.
+    """Return a copy of a config; where ``weights`` names a folder, the shape is read from the config.json there.
 
     Raises:
       ValueError: the folder has no config.json, or its model family is unknown.
@@ -59,6 +59,7 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
             config.model.update(families.read(weights.config(config.model.weights)))
         except ValueError as error:
             raise ValueError(f"config.model.weights={config.model.weights!r}: {error}") from None
+    modules.complete(config)
     return config
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljax import environments, sampling, types
+from rljax.algorithms import interpreter
 from rljax.run import passk
 from rljax.training import steps
 
@@ -17,24 +18,27 @@ _BINS = 10
 Floats = npt.NDArray[np.float64]
 
 
-def possible(step: steps.Step) -> bool:
-    """Return whether the task has rows of one turn that are scored on the device."""
-    task = step.setup.task
-    return environments.scored_on_device(task) and not environments.is_world(task)
+def models(step: steps.Step) -> tuple[str, ...]:
+    """Return the reward models that a phase trains or reads; none if its task is a world or is scored on the host."""
+    task, algorithm = step.setup.task, step.setup.algorithm
+    if environments.is_world(task) or not environments.scored_on_device(task):
+        return ()
+    trained = {o.module for o in algorithm.objectives if interpreter.objective_needs(o).reward}
+    return tuple(sorted(trained | {name for name, needs in step.setup.phase.read.items() if needs.reward}))
 
 
 def scored(
-    step: steps.Step, state: types.TrainState, module: str, key: types.Key, prompts: int, samples: int
+    step: steps.Step, state: types.TrainState, key: types.Key, prompts: int, samples: int, module: str
 ) -> tuple[Floats, Floats]:
     """Sample completions of the first held-out prompts, verify them and score them with a reward model.
 
     Args:
       step: of a phase that trains or reads the module.
       state: its state.
-      module: the reward model.
       key: the run's root key.
       prompts: P, the number of prompts.
       samples: G, completions of each.
+      module: the reward model.
 
     Returns:
       The verifier's rewards and the learned ones, ``[P, G]`` each.

@@ -85,6 +85,12 @@ def why(row: Row) -> str:
     return "; ".join(reasons)
 
 
+def held(tree: types.Tree) -> int:
+    """Return the bytes per device of a tree of abstract arrays with shardings."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
 def sizes(state: types.TrainState) -> dict[str, int]:
     """Return the bytes per device of each field of an abstract state."""
     total: dict[str, int] = {}
