@@ -83,9 +83,8 @@ def module(**fields: Any) -> ConfigDict:
     Raises:
       ValueError: an unknown field.
     """
-    own = settings.defaults(ModuleConfig)
-    tree = {f.path[0]: own.get(f.path[0], config_dict.placeholder(f.type)) for f in module_fields()}
-    new = ConfigDict(tree)
+    tree = {f.path[0]: config_dict.placeholder(f.type) for f in module_fields()}
+    new = ConfigDict({**tree, **settings.defaults(ModuleConfig)})
     new.update(checked_module(fields, "module"))
     return new
 
