@@ -61,6 +61,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "luffy": ({"length": 6},),
     "m2po": ({}, {"tau": 0.005}),
     "pass_at_k": ({"k": 2},),
+    "prime": ({}, {"beta": 0.5, "gamma": 0.9}),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
     "relift": ({"length": 6},),
     "reward_classifier": ({}, {"levels": (-0.1, 0.5), "cuts": (-0.3, 0.2)}),
@@ -373,7 +374,16 @@ def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(cas
     assert np.count_nonzero(got) > 5 and np.all(gradient.logp == 0)
 
 
-TWO_OBJECTIVES = [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1]
+def test_float64_the_model_of_prime_equals_its_oracle():
+    live = batch.arrays(name="prime")
+    live["logp"] = dual.variables(live["logp"])[0]
+    want = oracle("prime_model")(live)
+    value, gradient = wide(family_of("prime"), batch.kind("prime"))["prime", 0][1]
+    np.testing.assert_allclose(value, want.value, rtol=1e-9)
+    np.testing.assert_allclose(gradient.logp[:, :T], want.gradient.reshape(B, T), atol=1e-11)
+
+
+TWO_OBJECTIVES = [n for n in algorithms.TABLE if "value" in [o.module for o in algorithms.example(n).objectives[1:]]]
 
 
 @pytest.mark.parametrize("name", TWO_OBJECTIVES)

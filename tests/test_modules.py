@@ -58,7 +58,9 @@ def test_settings_that_cannot_be(modules, message):
 
 
 def test_a_module_that_the_config_lacks_is_named():
-    with pytest.raises(ValueError, match=r"uses the module 'judge', and the config has no config.module.judge"):
+    with pytest.raises(
+        ValueError, match=r"uses the module 'judge', which no phase trains, and the config has no config.module.judge"
+    ):
         resolve.phases(with_modules(seam="learned(module=('judge',))"))
     with pytest.raises(ValueError, match=r"module.widht: unknown field.*width"):
         rljax.module(widht=3)

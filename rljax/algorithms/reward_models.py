@@ -1,9 +1,9 @@
-"""Recipes that train a reward model, and leave the policy as it is. Rows come from the policy, or from files."""
+"""Recipes that train a reward model: alone, on rows of the policy or of files, or beside the policy."""
 
 from rljax import types
-from rljax.algorithms.base import recipe
-from rljax.transforms import reduce, surrogate
-from rljax.types import NonNegative, Positive
+from rljax.algorithms.base import compose, recipe
+from rljax.transforms import advantage, ratio, reduce, reward, surrogate
+from rljax.types import Fraction, NonNegative, Positive
 
 
 def _model(module: str, *loss: types.LossTransform) -> types.Algorithm:
@@ -39,3 +39,21 @@ def reward_classifier(
     paper has a score at every token; several levels are McCullagh's cumulative logits.
     """
     return _model(module, surrogate.ordinal(levels, cuts))
+
+
+@recipe
+def prime(beta: Positive = 0.05, gamma: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Pay tokens by an implicit process reward model that learns from the outcomes of the same rows.
+
+    PRIME (arXiv 2502.01456): the module ``prm``, which starts as the policy, is trained by cross-entropy on beta
+    sum log(prm / ref), and beta log(prm / ref) of each token is its process reward, which has a leave-one-out baseline.
+    The paper scores the rows after the update of the module, this recipe before it.
+    """
+    model = types.Objective(module="prm", loss=(surrogate.implicit_outcome(beta),), reduce=reduce.mean_over_rows())
+    return compose(
+        reward=[reward.implicit_steps("prm", beta)],
+        advantage=[advantage.process_leave_one_out(gamma)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[model],
+    )

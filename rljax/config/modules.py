@@ -6,7 +6,6 @@ from typing import Any
 
 from rljax.config import schema
 from rljax.language import messages, parse, settings
-from rljax.models.architectures import Architecture
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import Module, ModuleConfig
 from rljax.training.phases import Phase
@@ -33,15 +32,19 @@ def complete(config: schema.ConfigDict) -> None:
         module.update({field: value for field, value in read.items() if field not in _RUN})
 
 
-def resolve(config: schema.ConfigDict) -> dict[str, Module]:
-    """Return the modules of a config by name, without the policy.
+def resolve(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]]) -> dict[str, Module]:
+    """Return the modules of a config by name, without the policy; one that a phase trains needs no settings.
 
     Raises:
-      ValueError: an unknown field or name, a cycle of names, or an invalid value.
+      ValueError: an unknown field or name, a cycle of names, or an invalid value; a module that no phase uses, or that
+        phases read and neither the config nor a phase provides.
     """
     built: dict[str, Module] = {}
     for name in config.module:
         _resolve(config, name, built, ())
+    trained = {name for phase in phases for name in phase.trained} - {"policy"}
+    built |= {name: Module(ModuleConfig(), {}) for name in sorted(trained - {*built})}
+    _check(phases, built)
     return built
 
 
@@ -67,25 +70,21 @@ def _resolve(
     return changes
 
 
-def check(phases: Sequence[Phase[schema.Config]], policy: Architecture) -> None:
-    """Check that each module of the config is used, that those in use are in the config, and their networks.
-
-    Raises:
-      ValueError: as above; the message names the field.
-    """
-    modules = phases[0].module
+def _check(phases: Sequence[Phase[schema.Config]], modules: Mapping[str, Module]) -> None:
+    """Check that modules are used, that those in use are known, and their networks."""
     for phase in phases:
         for name in phase.modules[1:]:
             if name not in modules:
                 raise ValueError(
-                    f"config.algorithm (phase {phase.name!r}): {phase.algorithm.spec} uses the module {name!r}, and "
-                    f"the config has no config.module.{name} = rljax.module(...).{parse.nearest(name, modules)}"
+                    f"config.algorithm (phase {phase.name!r}): {phase.algorithm.spec} uses the module {name!r}, which "
+                    f"no phase trains, and the config has no config.module.{name} = rljax.module(...)."
+                    f"{parse.nearest(name, modules)}"
                 )
     used = {name for phase in phases for name in phase.modules}
     for name, module in modules.items():
         if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in modules.values())):
             raise ValueError(f"config.module.{name}: no phase trains or reads this module. Remove it.")
         try:
-            module.architecture(policy)
+            module.architecture(phases[0].settings.model.architecture)
         except ValueError as error:
             raise ValueError(f"config.module.{name}: {error}") from None

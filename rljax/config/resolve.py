@@ -102,18 +102,16 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
         raise ValueError("config.phases=(): must name at least one phase.")
     built: list[Phase[schema.Config]] = []
     tasks: dict[str, environments.Task] = {}  # created once, since a task may read files
-    module = modules.resolve(config)
     for name in run.phases:
         if name not in config.phase:
             raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
-        phase = _phase(config, name, built[-1].last if built else 0, tasks)
-        built.append(dataclasses.replace(phase, module=module))
-    modules.check(built, run.model.architecture)
+        built.append(_phase(config, name, built[-1].last if built else 0, tasks))
+    module = modules.resolve(config, built)
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
     unread = effects.of_fields(config, built)
     return tuple(
-        dataclasses.replace(phase, warnings=(*lines, *phase.warnings))
+        dataclasses.replace(phase, module=module, warnings=(*lines, *phase.warnings))
         for phase, lines in zip(built, unread, strict=True)
     )
 

@@ -2,6 +2,7 @@
 
 from tests.reference import parts
 from tests.reference.dual import log, sigmoid
+from tests.reference.policy_gradient import clip_loss
 
 
 def _counted(d):
@@ -40,3 +41,29 @@ def reward_classifier(d, levels=(0.5,), cuts=None):
         return sum((-log(sigmoid((d["learned"][i] - cut) * s)) for s, cut in zip(sign, cuts, strict=True)), 0.0)
 
     return parts.mean(term(i) for i in _counted(d))
+
+
+def _others(d, values, i):
+    members = [j for j in parts.group(d, i) if j != i]
+    return sum(values[j] for j in members) / len(members) if members else values[i]
+
+
+def prime(d, beta=0.05, gamma=1.0):
+    """Process rewards beta log(prm / ref), less the others' mean per token, to go; and leave-one-out. 2502.01456."""
+    paid, a = beta * (d["prm"] - d["ref"]), {}
+    mean = {i: sum(paid[i, t] for t in ts) / max(len(ts), 1) for i, ts in parts.rows(d)}
+    for i, ts in parts.rows(d):
+        base, outcome = _others(d, mean, i), d["reward"][i] - _others(d, d["reward"], i)
+        for n, t in enumerate(ts):
+            a[i, t] = outcome + sum(gamma**k * (paid[i, s] - base) for k, s in enumerate(ts[n:]))
+    return parts.token_mean(d, clip_loss(d, a))
+
+
+def prime_model(d, beta=0.05):
+    """The cross-entropy of "the row is right" and beta times the sum of log-ratios to the reference."""
+
+    def term(i, ts):
+        learned = sum((d["logp"][i, t] - d["ref"][i, t] for t in ts), 0.0) * beta
+        return -log(sigmoid(learned if d["outcome"][i] == 1 else -learned))
+
+    return parts.mean(term(i, ts) for i, ts in parts.rows(d) if ts)

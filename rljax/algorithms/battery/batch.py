@@ -63,6 +63,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["extra"]["head"] = 1.0 - d["mask"]
     d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
     d["scored"] = r.normal(size=B)  # of a reward model that is not trained
+    d["prm"] = np.minimum(d["ref"] + r.normal(size=(B, T)) * 0.3, -0.01)  # of a language model that scores tokens
     d["learned"] = d["scored"] + r.normal(size=B) * 0.3  # differentiated by the reward model's objective
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
@@ -145,7 +146,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         index=i(d.get("index", d["group"])),
         parts={k: f(v) for k, v in d["parts"].items()},
         extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
-        scores={"reward": types.Scores(reward=f(d["scored"]))},
+        scores={"reward": types.Scores(reward=f(d["scored"])), "prm": types.Scores(logp=f(d["prm"]))},
     )
     live = {"logp": d["logp"], "entropy": d["entropy"], "value": d["live_value"], "reward": d["learned"]}
     return rollout, types.Scores(**{name: f(x) for name, x in live.items()})

@@ -1,4 +1,4 @@
-"""Rewards of a learned reward model, ``Scores.reward`` of a module that this phase does not train."""
+"""Rewards of learned models: scores of rows, and of tokens, by modules of the config."""
 
 from typing import Literal
 
@@ -6,6 +6,23 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
+
+
+@define.reward(needs=lambda a: modules.needs(a["module"], field="logp") | types.Needs(reference=True))
+def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
+    """Pay each token beta (log pi_module - log ref), the reward that an outcome model implies for it.
+
+    Source: implicit process rewards (arXiv 2412.01981); PRIME (arXiv 2502.01456). The row's reward stays, and the
+    metrics of rewards count it alone. ``surrogate.implicit_outcome`` trains the module.
+
+    Args:
+      module: name of ``config.module``, a language model.
+      beta: scale of the log-ratio.
+    """
+    reference = ops.given(r.ref_logp, "reward.implicit_steps: the rollout has no ref_logp")
+    step = beta * (modules.score(r, module, "logp") - reference) * r.mask
+    paid = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
+    return r.replace(token_reward=paid + step, extra={"paid": paid, **r.extra})
 
 
 def _needs(a) -> types.Needs:

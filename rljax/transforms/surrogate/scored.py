@@ -1,4 +1,4 @@
-"""Surrogates of a reward model: losses of the scalar at the end of a row, ``Scores.reward``.
+"""Surrogates of a reward model: of the scalar at the end of a row, ``Scores.reward``, or of a language model.
 
 The loss of a row is written on each of its tokens, so that ``reduce.mean_over_rows`` counts it once.
 """
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.language import errors
 from rljax.transforms import define, ops, trajectories
+from rljax.transforms.surrogate import row
 
 _NEEDS = types.Needs(reward=True)
 
@@ -19,8 +20,8 @@ def _learned(s: types.Scores):
     return s.reward
 
 
-def _on_tokens(row, r: types.Rollout):
-    return row[:, None] * jnp.ones_like(r.mask)
+def _on_tokens(x, r: types.Rollout):
+    return x[:, None] * jnp.ones_like(r.mask)
 
 
 @define.surrogate(needs=_NEEDS | types.Needs(whole="group", siblings=True), term="reward")
@@ -72,6 +73,21 @@ def bradley_terry(
 def reward_error(loss, r, s):
     """Regress the learned reward onto the row's: (R - r)^2 / 2."""
     return _on_tokens(0.5 * (_learned(s) - trajectories.total(r)) ** 2, r)
+
+
+@define.surrogate(needs=types.Needs(reference=True), term="reward")
+def implicit_outcome(loss, r, s, beta: types.Positive = 0.05):
+    """Train a language model as a reward model: BCE of "the row is right" and sigmoid(R), R = beta sum log(pi / ref).
+
+    Each token's share of R is then a process reward, though only outcomes were labels. Source: PRIME (arXiv
+    2502.01456, eq. 4 and 5, the cross-entropy loss).
+
+    Args:
+      beta: scale of the log-ratio.
+    """
+    learned = beta * ops.row_sum(row.to_reference(r, s), r.mask)[:, 0]
+    sign = jnp.where(trajectories.correct(r), 1.0, -1.0)
+    return _on_tokens(-jax.nn.log_sigmoid(sign * learned), r), {"classified": _on_tokens((sign * learned > 0) * 1.0, r)}
 
 
 def _levels(a) -> types.Needs:
