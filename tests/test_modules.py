@@ -54,7 +54,7 @@ BAD = [
 @pytest.mark.parametrize(("modules", "message"), BAD, ids=[next(iter(m)) + str(i) for i, (m, _) in enumerate(BAD)])
 def test_settings_that_cannot_be(modules, message):
     with pytest.raises(ValueError, match=message):
-        resolve.phases(with_modules(**modules))
+        resolve.phases(resolve.complete(with_modules(**modules)))
 
 
 def test_a_module_that_the_config_lacks_is_named():

@@ -148,8 +148,8 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
         scores={"reward": types.Scores(reward=f(d["scored"])), "prm": types.Scores(logp=f(d["prm"]))},
     )
-    live = {"logp": d["logp"], "entropy": d["entropy"], "value": d["live_value"], "reward": d["learned"]}
-    return rollout, types.Scores(**{name: f(x) for name, x in live.items()})
+    logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))
+    return rollout, types.Scores(logp=logp, entropy=entropy, value=value, reward=reward)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:

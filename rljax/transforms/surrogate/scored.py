@@ -109,9 +109,9 @@ def ordinal(loss, r, s, levels: tuple[float, ...] = (0.5,), cuts: tuple[float, .
       levels: rewards between the classes, increasing.
       cuts: the learned reward at which each level is as likely exceeded as not; None: 0, 1, 2, ...
     """
-    edges, at = jnp.asarray(levels), jnp.arange(len(levels)) * 1.0 if cuts is None else jnp.asarray(cuts)
-    above = trajectories.total(r)[:, None] > edges
-    logit = _learned(s)[:, None] - at
+    at = range(len(levels)) if cuts is None else cuts
+    above = trajectories.total(r)[:, None] > jnp.asarray([levels])
+    logit = _learned(s)[:, None] - jnp.asarray([at], r.mask.dtype)
     value = -jnp.where(above, jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit))
     right = jnp.mean((logit > 0) == above, axis=1)
     return _on_tokens(jnp.sum(value, axis=1), r), {"classified": _on_tokens(right, r)}
