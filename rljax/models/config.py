@@ -39,8 +39,7 @@ class ModuleConfig:
     like: str = setting("policy", "Module whose network it has, but for the fields that it sets itself.", fixed=True)
     weights: str = setting(
         "",
-        "Folder of a public checkpoint to start from, gs:// too, which decides the shape; 'random'; or '': the "
-        "parameters of ``like`` where the shapes are equal, else random.",
+        "Folder of a public checkpoint, 'random', or '': the parameters of ``like``, if shapes are equal.",
         fixed=True,
     )
 

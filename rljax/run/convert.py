@@ -27,7 +27,7 @@ FLAGS = flags.FLAGS
 
 
 def _read(
-    source: str, step: int | None, dtype: str, allow_code: Sequence[str], module: str
+    source: str, step: int | None, dtype: str, allow_code: Sequence[str], module: str = "policy"
 ) -> tuple[architectures.Architecture, Tree, dict[str, bytes]]:
     """Return architecture and parameters of a public checkpoint or of a run's module, and a run's tokenizer files."""
     if not storage.is_dir(storage.path(source) / "checkpoints"):
