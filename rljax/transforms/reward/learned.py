@@ -48,7 +48,8 @@ def learned(
 
     R of several modules is their mean, their minimum ("worst"), or their mean minus coefficient times their variance
     ("uncertainty"), as in the conservative ensembles of Coste et al. (arXiv 2310.02743). A row of which a score is not
-    finite, or outside of [low, high], is invalid: it counts nowhere.
+    finite, or outside of [low, high], is invalid: it counts nowhere. A source that selects or draws by rewards runs
+    before the reward pieces, on the verifier's.
 
     Args:
       module: names of ``config.module``.
