@@ -29,6 +29,7 @@ _NAMES = {
     "load": "run.evaluate:load",
     "make_program": "run.programs:build",
     "make_step": "training.steps:make_step",
+    "module": "config.schema:module",
     "objective": "algorithms.arrays:objective",
     "penalty_terms": "algorithms.arrays:penalty_terms",
     "phase": "config.schema:phase",

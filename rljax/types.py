@@ -15,12 +15,12 @@ Temperature is never ``T``.
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import flax.struct
 import jax
 
-from rljax.language import ranges
+from rljax.language.ranges import Bound, Cap, Count, Fraction, Limit, NonNegative, Number, Positive, Range  # noqa: F401
 
 Array = jax.Array
 Key = jax.Array
@@ -112,6 +112,8 @@ class Rollout(flax.struct.PyTreeNode):
     finish: Array | None = None  # int32, a Finish
     index: Array | None = None  # int32, the prompt's index in its task
 
+    scores: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of other modules, by name; ``Needs.scores``
+
     # written by prepare transforms on the whole minibatch
     coefficient: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] by term; "common" for the rest
     extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, ...] named by who reads or writes them
@@ -179,7 +181,7 @@ class TrainState(flax.struct.PyTreeNode):
 
     step: Array  # int32, updates finished
     cursor: Array  # [tasks of the run] int32, training prompts used so far of each task: the run's position
-    params: dict[str, Tree]  # by module: "policy", "value", "reward"
+    params: dict[str, Tree]  # by module: the policy, and what the phase trains
     opt_state: tuple[Tree, ...]  # one for each objective
     algorithm: Tree  # states of the algorithm's pieces
     reference: Tree | None  # the trained part of the reference policy's parameters, if an algorithm needs one
@@ -187,6 +189,7 @@ class TrainState(flax.struct.PyTreeNode):
     skipped: Array  # int32, non-finite updates skipped since the last finite one
     skipped_total: Array  # int32
     snapshot: Tree | None = None  # the trained part of an earlier policy: a seat of a world, or one step before
+    frozen: dict[str, Tree] = dataclasses.field(default_factory=dict)  # by module: what the phase only reads
 
 
 Whole = Literal["row", "episode", "group"]
@@ -203,8 +206,9 @@ class Needs:
     divergence: frozenset[str] = frozenset()  # names of exact divergences, see ops.DIVERGENCES
     parts: frozenset[str] = frozenset()  # names of Rollout.parts
     extra: frozenset[str] = frozenset()  # names of Rollout.extra that no piece of the algorithm writes
-    value: bool = False
-    reward: bool = False
+    value: bool = False  # of the module "value" in a rollout, of the objective's module in a loss
+    reward: bool = False  # Scores.reward of the objective's module
+    scores: frozenset[tuple[str, str]] = frozenset()  # (module, field of Scores) that a piece reads in Rollout.scores
     token_reward: bool = False  # Rollout.token_reward, paid by the source
     off_policy: bool = False  # rows that the policy did not sample, Rollout.on_policy 0
     reference: bool = False  # Rollout.ref_logp
@@ -354,7 +358,7 @@ class Objective:
     loss: tuple[LossTransform, ...]
     reduce: PrepareTransform
     prepare: tuple[PrepareTransform, ...] = ()
-    module: Literal["policy", "value", "reward"] = "policy"
+    module: str = "policy"  # "value", or another name of config.module
     epochs: int | None = None
     minibatches: int | None = None
     optimizer: str | None = None  # a call such as "adam(learning_rate=1e-4)"
@@ -371,18 +375,6 @@ class Algorithm:
     after: tuple[AfterTransform, ...] = ()
     spec: str = ""
 
-
-# Ranges are checked by the parser, never in the mathematics, where numbers may be traced.
-Range = ranges.Range
-# A Python number, a traced scalar or a Controller: Any to a type checker; the parser checks the range.
-Number = Annotated[Any, Range()]
-Positive = Annotated[Any, Range(0, open_low=True)]
-NonNegative = Annotated[Any, Range(0)]
-Bound = Annotated[Any, Range(float("-inf"), float("inf"))]  # of a clamp; an infinite bound disables it
-Limit = Annotated[Any, Range(0, float("inf"))]  # the same, of what is not negative
-Cap = Annotated[Any, Range(0, float("inf"), open_low=True)]  # the same, of what is above 0
-Fraction = Annotated[Any, Range(0, 1)]
-Count = Annotated[int, Range(1, 1e9)]
 
 # --- names that arguments of pieces choose from ---
 

@@ -36,11 +36,13 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "aipo": ({}, {"cap": 1.1}),
     "areal": ({}, {"cap": 1.1}),
     "brpo_budget": ({"length": 6},),
+    "bradley_terry": ({}, {"margin": 0.5}, {"ties": 0.4, "center": 0.1}),
     "cispo": ({}, {"high": 0.05}),
     "clip_cov": ({"share": 0.1, "bounds": (-10.0, 10.0)},),
     "cosine_grpo": ({"limit": 6},),
     "critique_grpo": ({"length": 6},),
     "deepseek_v32": ({}, {"delta": 0.03}),
+    "critic_warmup": ({}, {"lam": 0.7, "expectile": 0.8}),
     "delethink": ({}, {"cap": 1.05}),
     "direct_reward_optimisation": ({"beta": 0.5},),
     "dppo": ({}, {"low": 0.03, "high": 0.03}),
@@ -59,8 +61,10 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "luffy": ({"length": 6},),
     "m2po": ({}, {"tau": 0.005}),
     "pass_at_k": ({"k": 2},),
+    "prime": ({}, {"beta": 0.5, "gamma": 0.9}),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
     "relift": ({"length": 6},),
+    "reward_classifier": ({}, {"levels": (-0.1, 0.5), "cuts": (-0.3, 0.2)}),
     "remix": ({}, {"base": 0.6}),
     "rl_plus": ({"length": 6},),
     "rlccf": ({"models": 2},),
@@ -276,8 +280,9 @@ def test_masked_and_invalid_tokens_have_exactly_no_gradient(case):
     name, i = case
     d = batch.arrays(name=name)
     for _, _, gradient, _, _ in results(name, i):
+        masked = (d["mask"] == 0) | (d["valid"][:, None] == 0)
         for leaf in jax.tree.leaves(gradient):
-            assert np.all(np.asarray(leaf)[(d["mask"] == 0) | (d["valid"][:, None] == 0)] == 0)
+            assert np.all(np.asarray(leaf)[masked if leaf.ndim == 2 else masked.all(axis=1)] == 0)
 
 
 @few
@@ -365,7 +370,34 @@ def test_a_source_that_supplies_ids_is_enough():
     assert inputs.unsupplied(bare) == ("extra['used']",)
 
 
-TWO_OBJECTIVES = [n for n in algorithms.TABLE if len(algorithms.example(n).objectives) > 1]
+OTHER_MODULES = [case for case in CASES if recipe(*case).objectives[0].module != "policy"]
+
+
+@pytest.mark.parametrize("case", OTHER_MODULES, ids=label)
+def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(case):
+    name, i = case
+    module = recipe(*case).objectives[0].module
+    field = {"reward": "learned", "value": "live_value"}[module]
+    live = batch.arrays(name=name)
+    live[field] = dual.variables(live[field])[0]
+    want = oracle(name)(live, **CALLS[name][i])
+    value, gradient = wide(family_of(name), batch.kind(name))[case][0]
+    np.testing.assert_allclose(value, want.value, rtol=1e-9, atol=1e-11)
+    got = getattr(gradient, module)
+    np.testing.assert_allclose(got[:, :T] if got.ndim == 2 else got, want.gradient.reshape(B, -1).squeeze(), atol=1e-11)
+    assert np.count_nonzero(got) > 5 and np.all(gradient.logp == 0)
+
+
+def test_float64_the_model_of_prime_equals_its_oracle():
+    live = batch.arrays(name="prime")
+    live["logp"] = dual.variables(live["logp"])[0]
+    want = oracle("prime_model")(live)
+    value, gradient = wide(family_of("prime"), batch.kind("prime"))["prime", 0][1]
+    np.testing.assert_allclose(value, want.value, rtol=1e-9)
+    np.testing.assert_allclose(gradient.logp[:, :T], want.gradient.reshape(B, T), atol=1e-11)
+
+
+TWO_OBJECTIVES = [n for n in algorithms.TABLE if "value" in [o.module for o in algorithms.example(n).objectives[1:]]]
 
 
 @pytest.mark.parametrize("name", TWO_OBJECTIVES)

@@ -325,7 +325,7 @@ def test_describe_shows_every_default():
         "    surrogate clip(low=0.2, high=0.2, dual=None)",
         "    reduce    mean_over_tokens(only=None)",
         "  objective on the value module epochs=2",
-        "    surrogate value_error(clip=0.2)",
+        "    surrogate value_error(clip=0.2, expectile=0.5)",
         "    reduce    mean_over_tokens(only=None)",
         "  after      ema_reference(decay=0.99)",
     ]

@@ -74,7 +74,7 @@ def same(direction, *names):
 
 EXPECTED = {
     # A = r - b with b constant, or of the other row alone: E A(1, .) - E A(0, .) = 1
-    **same(J, "reinforce", "rloo", "remax", "filtered_cloning", "score_initial", "digirl"),
+    **same(J, "reinforce", "rloo", "remax", "filtered_cloning", "score_initial", "digirl", "prime"),
     # A = r - mean = (r1 - r2) / 2
     **same(J / 2, "dr_grpo", "opo", "otb", "brpo_budget", "reinforce_ada", "luffy", "rl_plus", "relift", "gui_g1"),
     **same(J / 2, "critique_grpo", "direct_reward_optimisation", "prime_rl", "prime_rl_length"),
@@ -159,6 +159,9 @@ EXPECTED = {
     "kto": kto(0.1),
     "simpo": 3 / m * 2 * advantages(antisymmetric(MORE * 2 / 3 * sigmoid(1 - 2 / 3 * GAP))),
     "orpo": orpo(0.1),
+    **dict.fromkeys(
+        ("bradley_terry", "reward_regression", "reward_classifier", "critic_warmup"), 0 * J
+    ),  # the policy is not trained
     "p3o": 3 * (J - 0.05 * KL),  # a loss of rows: 3 times (r1 - r2) grad(logp1 - logp2) / 2
     # by definition
     **{"lens": lens(), "tempo": tempo(), "verifree": verifree()},

@@ -13,6 +13,7 @@ import pytest
 import rljax
 from rljax.config import files, resolve, schema
 from rljax.language import settings
+from rljax.models.config import ModelConfig, ModuleConfig
 from rljax.run import loop, programs
 from rljax.training.config import PhaseConfig
 from tests import tiny
@@ -41,7 +42,13 @@ def _nested(field):
 def test_the_config_is_made_of_the_schema_alone():
     config = files.flatten(schema.default())
     fields = {f"config.{'.'.join(f.path)}": f for f in settings.fields(schema.Config)}
-    assert {k for k in config if not k.startswith("config.phase.")} == set(fields)
+    assert {k for k in config if not k.startswith(("config.phase.", "config.module."))} == set(fields)
+    module = {
+        k.removeprefix("config.module.value."): v for k, v in config.items() if k.startswith("config.module.value.")
+    }
+    unset = dict.fromkeys(f.path[0] for f in settings.fields(ModelConfig) if f.path != ("vocabulary",))
+    assert module == unset | {f.path[0]: f.default for f in settings.fields(ModuleConfig)}
+    assert all(len(f.help) < 110 for f in settings.fields(ModuleConfig))
     phase = {k.removeprefix("config.phase.main."): v for k, v in config.items() if k.startswith("config.phase.")}
     free = {".".join(f.path) for f in settings.fields(schema.Config) if not f.fixed}
     defaults = {".".join(f.path): f.default for f in settings.fields(PhaseConfig)}

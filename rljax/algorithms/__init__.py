@@ -4,6 +4,7 @@
     clipped           recipes on the clipped ratio, and on what replaces it
     critic            recipes with a value module
     regression        recipes that fit a target: mirror descent, implicit policies, preference pairs
+    reward_models     recipes that train a reward model
     offline           recipes of stored rows: pairs and ratings without a sampler, weights exp(A)
     stale             recipes for stale tokens, and for samplers that differ from the trainer
     guided            recipes with demonstrations, hints, probes or a target answer
@@ -24,7 +25,10 @@ from rljax import transforms, types
 from rljax.algorithms.base import TABLE, compose, recipe, when
 from rljax.algorithms.inputs import missing_parts, unsupplied
 
-FAMILIES = ("policy_gradient", "clipped", "critic", "regression", "offline", "stale", "guided", "shaping", "turns")
+FAMILIES = (
+    *("policy_gradient", "clipped", "critic", "regression", "reward_models", "offline", "stale", "guided", "shaping"),
+    "turns",
+)
 
 for _family in FAMILIES:
     importlib.import_module(f"rljax.algorithms.{_family}")

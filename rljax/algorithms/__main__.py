@@ -22,7 +22,7 @@ READS = {
     "square_prob": "the sum of squared probabilities at every token",
     "log_normaliser": "the logsumexp of the logits at every token",
     "value": "the values of a critic",
-    "reward": "the scores of a reward model",
+    "reward": "the scores of the reward model that is trained",
     "token_reward": "rewards paid at tokens",
     "reference": "log-probs of the reference policy",
     "behaviour": "log-probs of the distribution that the sampler drew from",
@@ -39,6 +39,7 @@ READS = {
 NAMED = {
     "part NAME": "a number that the task's verifier reports for each row, `parts[NAME]`",
     "extra NAME": "an array that a source supplies, `extra[NAME]`",
+    "MODULE NAME": "what a module that is not trained gives for the rows, `scores[MODULE].NAME`",
     "exact NAME": "an exact divergence from the reference, summed over the vocabulary",
     "whole groups": "no group is split between micro-batches",
 }
@@ -72,6 +73,7 @@ def reads(algorithm: types.Algorithm) -> str:
     needs = interpreter.needs(algorithm)
     names = [flag for flag in READS if getattr(needs, flag)]
     names += [f"exact {d}" for d in sorted(needs.divergence)]
+    names += [f"{module} {field}" for module, field in sorted(needs.scores)]
     names += [f"part {p}" for p in sorted(needs.parts)] + [f"extra {e}" for e in sorted(needs.extra)]
     if needs.whole != "row":
         names.append(f"whole {needs.whole}s")

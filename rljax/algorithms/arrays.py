@@ -187,10 +187,10 @@ def objective(
         rollout, state = _transformed(built, rollout, state, key)
     rollout = _with_proximal(built, rollout)
     key = jax.random.key(0) if key is None else key
-    scored = {"policy": scores.logp, "value": scores.value, "reward": scores.reward}
+    scored = {"policy": scores.logp, "value": scores.value}
     values, metrics = [], {}
     for i, o in enumerate(built.objectives):
-        if scored[o.module] is None:
+        if scored.get(o.module, scores.reward) is None:
             continue
         objective_key = jax.random.fold_in(key, i)
         rows, inner = interpreter.prepare_minibatch(o, rollout, scores, state["objectives"][i], objective_key)

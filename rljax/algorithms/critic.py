@@ -6,11 +6,13 @@ from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward,
 from rljax.types import Count, Fraction, NonNegative, Positive
 
 
-def _critic(clip: float | None, epochs: int | None = None, optimizer: str | None = None, prepare=()) -> types.Objective:
+def _critic(
+    clip: float | None, epochs: int | None = None, optimizer: str | None = None, prepare=(), expectile: float = 0.5
+) -> types.Objective:
     return types.Objective(
         module="value",
         prepare=tuple(prepare),
-        loss=(surrogate.value_error(clip),),
+        loss=(surrogate.value_error(clip, expectile),),
         reduce=reduce.mean_over_tokens(),
         epochs=epochs,
         optimizer=optimizer,
@@ -40,6 +42,18 @@ def ppo(
         loss=[ratio.token(), surrogate.clip(low, high, dual)],
         reduce=reduce.mean_over_tokens(),
         others=[_critic(value_clip, critic_epochs, critic_optimizer)],
+    )
+
+
+@recipe
+def critic_warmup(lam: Fraction = 1.0, gamma: Fraction = 1.0, clip: Positive | None = None, expectile: Fraction = 0.5):
+    """Train the critic alone on the policy's samples, and leave the policy as it is.
+
+    The first phase of VC-PPO and VAPO (arXiv 2503.01491, 2504.05118): the critic fits the returns of a policy that does
+    not move before it is used. ``expectile`` above 0.5 makes it optimistic (IQL, arXiv 2110.06169).
+    """
+    return types.Algorithm(
+        objectives=(_critic(clip, expectile=expectile),), transforms=(advantage.gae(gamma, 1.0, value_lam=lam),)
     )
 
 

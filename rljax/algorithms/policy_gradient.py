@@ -350,14 +350,15 @@ def t1(kl: NonNegative = 1e-3, entropy: NonNegative = 1e-3, decay: Fraction = 0.
 
 
 @recipe
-def on_policy_distillation():
-    """Let the reference teach the policy on the policy's own samples: A_t = log teacher - log pi.
+def on_policy_distillation(teachers: tuple[str, ...] = ()):
+    """Let a teacher teach the policy on the policy's own samples: A_t = log teacher - log pi.
 
     On-policy distillation, as in MiMo-V2-Flash (arXiv 2601.02780); pi is the policy at sampling, unfiltered. The
-    expected gradient is that of each token's reverse KL.
+    expected gradient is that of each token's reverse KL. ``teachers`` are modules of the config, such as
+    ``config.module.teacher`` with ``weights``; without one the reference teaches.
     """
     return compose(
-        advantage=[advantage.distillation()],
+        advantage=[advantage.distillation(teachers)],
         loss=[ratio.token(), surrogate.unclipped()],
         reduce=reduce.mean_over_tokens(),
     )

@@ -70,7 +70,7 @@ def check(config: schema.ConfigDict, field: str) -> None:
     if path[0] == "phase" and len(path) > 2 and isinstance(target, schema.ConfigDict):
         schema.check_phase_field(target, path[2:], f"config.phase.{path[1]}")
     if not isinstance(target, schema.ConfigDict) or last not in target:
-        fields = [name for name in flatten(config) if not name.startswith("config.phase.")]
+        fields = [name for name in flatten(config) if not name.startswith(("config.phase.", "config.module."))]
         others = [name for name in fields if name.rpartition(".")[2] in (last, *foreign.SAME.get(last, ()))]
         others += [f"config.phase.{p}.{last}" for p in config.phases if p in config.phase and last in config.phase[p]]
         valid = parse.nearest(last, target.keys()) if isinstance(target, schema.ConfigDict) else ""
@@ -129,6 +129,7 @@ def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDic
 
     stored = restore(fields)
     phases = stored.pop("phase", {"main": {}}) if isinstance(stored, dict) else None
+    modules = stored.pop("module", {}) if isinstance(stored, dict) else {}
     if not isinstance(phases, dict) or not all(isinstance(phase, dict) for phase in phases.values()):
         raise ValueError(f"{where}: must be a group of fields, with a group of phases in {where}.phase.")
     for name, rename in _RENAMED.items():
@@ -140,6 +141,11 @@ def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDic
         config.phase = {name: schema.phase(**_renamed(phase)) for name, phase in phases.items()}
     except TypeError as error:
         raise ValueError(f"{where}.phase: {messages.printable(error)}") from error
+    if not isinstance(modules, dict) or not all(isinstance(module, dict) for module in modules.values()):
+        raise ValueError(f"{where}.module: must be a group of modules.")
+    for name, fields in modules.items():
+        schema.checked_module(fields, f"{where}.module.{name}")
+        config.module[name] = schema.module(**fields)
     for key, value in stored.items():
         if isinstance(value, dict):
             config[key].update(value)

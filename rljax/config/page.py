@@ -13,6 +13,7 @@ from rich import box, console, table
 
 from rljax.config import schema
 from rljax.language import settings
+from rljax.models.config import ModuleConfig
 from rljax.training.config import PhaseConfig
 
 _HEAD = """# Configs
@@ -52,6 +53,25 @@ the state is unchanged; otherwise it is reset. If it is reset although `reset_op
 `algorithm.txt` report it. The tokenizer is trained on the text of all tasks. The record of an evaluation names its
 task.
 
+## Modules
+
+The policy's network is `config.model`. Critics, reward models and teachers are modules beside it:
+`config.module.value`, `config.module.reward`, and any other name that a piece or a recipe reads, such as
+`config.module.judge = rljax.module(...)`. A module has the network of the one that it is `like`, with the fields of
+`config.model` that it sets itself, such as `config.module.reward.layers=1`. It starts from a folder, from the
+parameters of the module that it is like, or at random; its head is one number at each position where values or rewards
+of it are read, logits where log-probs are. A phase trains the modules of its algorithm's objectives; those that it only
+reads are frozen, without optimizer state. `python -m rljax convert RUN --module=reward --target=FOLDER` writes one.
+
+A reward model is trained by a phase of `bradley_terry()`, `reward_classifier()` or `reward_regression()`, and pays the
+policy in a later one by the reward piece `learned()`:
+
+```python
+config.phases = ("warm", "reward", "main")
+config.phase.reward = rljax.phase(algorithm="bradley_terry()", steps=150)
+config.phase.main.seam.reward = "learned()"
+```
+
 ## Fields
 
 *run* marks a field that applies to the whole run; a phase cannot set it.
@@ -59,9 +79,10 @@ task.
 
 
 def _fields() -> list[settings.Field]:
-    """Return all fields of a config; those of phases begin with "phase.NAME"."""
+    """Return all fields of a config; those of phases begin with "phase.NAME", those of modules with "module.NAME"."""
     phase = [settings.Field(("phase", "NAME", *f.path), *_rest(f)) for f in settings.fields(PhaseConfig)]
-    return [*settings.fields(schema.Config), *phase]
+    module = [settings.Field(("module", "NAME", *f.path), *_rest(f)) for f in settings.fields(ModuleConfig)]
+    return [*settings.fields(schema.Config), *phase, *module]
 
 
 def _rest(field: settings.Field) -> tuple:

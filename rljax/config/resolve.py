@@ -14,7 +14,7 @@ import optax
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
 from rljax.algorithms.config import SeamConfig
-from rljax.config import effects, schema, sources, stored
+from rljax.config import effects, modules, schema, sources, stored
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.host import profiles
@@ -28,6 +28,7 @@ from rljax.training.phases import Phase
 from rljax.transforms.source import files
 
 _SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
+_OTHER = ("phase", "module")  # groups by name, beside those of the run
 
 
 # --- settings ----------------------------------------------------------------------------------
@@ -39,7 +40,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
     Raises:
       ValueError: an unknown field, or a value of another type or out of range.
     """
-    built = settings.build(schema.Config, {name: value for name, value in config.items() if name != "phase"})
+    built = settings.build(schema.Config, {name: value for name, value in config.items() if name not in _OTHER})
     if "" in built.sampler.stop:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
     sinks.build(built.log.sinks, "config.log.sinks")
@@ -47,7 +48,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
 
 
 def complete(config: schema.ConfigDict) -> schema.ConfigDict:
-    """Return a copy of a config; if ``model.weights`` is set, ``model`` is read from the config.json there.
+    """Return a copy of a config; where ``weights`` names a folder, the shape is read from the config.json there.
 
     Raises:
       ValueError: the folder has no config.json, or its model family is unknown.
@@ -58,6 +59,7 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
             config.model.update(families.read(weights.config(config.model.weights)))
         except ValueError as error:
             raise ValueError(f"config.model.weights={config.model.weights!r}: {error}") from None
+    modules.complete(config)
     return config
 
 
@@ -104,11 +106,12 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
         if name not in config.phase:
             raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
         built.append(_phase(config, name, built[-1].last if built else 0, tasks))
+    module = modules.resolve(config, built)
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
     unread = effects.of_fields(config, built)
     return tuple(
-        dataclasses.replace(phase, warnings=(*lines, *phase.warnings))
+        dataclasses.replace(phase, module=module, warnings=(*lines, *phase.warnings))
         for phase, lines in zip(built, unread, strict=True)
     )
 
@@ -169,7 +172,7 @@ def _phase(
     config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task]
 ) -> Phase[schema.Config]:
     start, changes = _changes(config, name)
-    run = {n: v for n, v in config.items() if n != "phase"}
+    run = {n: v for n, v in config.items() if n not in _OTHER}
     if "algorithm" in changes:
         run["seam"] = {}  # the seams of the run edit the algorithm of the run
     chosen = settings.build(schema.Config, _merged(run, changes))

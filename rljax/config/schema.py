@@ -15,7 +15,7 @@ from rljax.data.config import TokenizerConfig
 from rljax.environments.config import VerifierConfig
 from rljax.language import parse, settings
 from rljax.language.settings import group, setting
-from rljax.models.config import ModelConfig
+from rljax.models.config import ModelConfig, ModuleConfig
 from rljax.run.config import CheckpointConfig, EvaluationConfig, LogConfig
 from rljax.sampling.config import SamplerConfig
 from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseConfig, WorldConfig
@@ -59,7 +59,49 @@ class Config:
 
 def default() -> ConfigDict:
     """Return a config with every field at its default."""
-    return ConfigDict({**settings.defaults(Config), "phase": {"main": phase()}})
+    modules = {"value": module(), "reward": module()}
+    return ConfigDict({**settings.defaults(Config), "phase": {"main": phase()}, "module": modules})
+
+
+def module_fields() -> list[settings.Field]:
+    """Return the fields of a module: those of ``ModuleConfig``, and those of the policy's network."""
+    head = list(settings.fields(ModuleConfig))
+    known = {field.path for field in head}
+    return [*head, *(field for field in settings.fields(ModelConfig) if field.path not in {*known, ("vocabulary",)})]
+
+
+def module(**fields: Any) -> ConfigDict:
+    """Return a module beside the policy: a critic, a reward model, a teacher.
+
+    Args:
+      **fields: fields of ``ModuleConfig`` and of ``ModelConfig``, such as ``weights="Qwen2.5-0.5B"`` or ``layers=1``;
+        the others are those of the module that it is like.
+
+    Returns:
+      A ConfigDict with every field that a module may set.
+
+    Raises:
+      ValueError: an unknown field.
+    """
+    tree = {f.path[0]: config_dict.placeholder(f.type) for f in module_fields()}
+    new = ConfigDict({**tree, **settings.defaults(ModuleConfig)})
+    new.update(checked_module(fields, "module"))
+    return new
+
+
+def checked_module(values: Any, where: str) -> dict[str, Any]:
+    """Return the fields of a module, checked; ``where`` is its name in errors.
+
+    Raises:
+      ValueError: an unknown field, or a value of another type or out of range.
+    """
+    known = {f.path[0]: f for f in module_fields()}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"{where}.{name}: unknown field.{parse.nearest(name, known)}")
+        if value is not None:
+            settings.check_value(f"{where}.{name}", value, known[name].hint)
+    return dict(values.items())
 
 
 def phase(**fields: Any) -> ConfigDict:

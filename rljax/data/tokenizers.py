@@ -136,6 +136,28 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
     return _read(documents.content(path), str(source), date)
 
 
+def check_same(tokenizer: Tokenizer, folder: str, where: str) -> None:
+    """Check that the tokenizer in a folder, if there is one, gives every id the same meaning.
+
+    Args:
+      tokenizer: that of the run.
+      folder: of a public checkpoint, local or gs://.
+      where: the field that names the folder, for the error.
+
+    Raises:
+      ValueError: an id that differs, the first one.
+    """
+    if not {"tokenizer.model", bundle.NAMES[0]} & {*storage.names(epath.Path(folder))}:
+        return
+    ours, theirs = tokenizer.pieces(), load(folder).pieces()
+    for number, (one, two) in enumerate(itertools.zip_longest(ours, theirs, fillvalue=b"")):
+        if one != two:
+            raise ValueError(
+                f"{where}.weights={folder!r}: its tokenizer differs from that of the run: id {number} is {two!r}, and "
+                f"{one!r} in the run."
+            )
+
+
 def files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """Return the files of a tokenizer by name, which ``load`` accepts in a folder: those it was read from, if any."""
     if not bundle.packed(tokenizer.serialized):

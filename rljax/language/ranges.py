@@ -1,6 +1,7 @@
-"""Intervals of numbers: the valid values of an argument."""
+"""Intervals of numbers: the valid values of an argument, checked by the parser, never in the mathematics."""
 
 import dataclasses
+from typing import Annotated, Any
 
 LARGEST = 3.4028234663852886e38  # the largest finite float32
 
@@ -28,3 +29,14 @@ def _written(end: float) -> str:
     """Return a number in the shortest notation that is exact: 1e9, 4294967295."""
     text = f"{end:g}".replace("e+0", "e").replace("e+", "e")
     return text if float(text) == end else f"{end}"
+
+
+# A Python number, a traced scalar or a Controller: Any to a type checker; the parser checks the range.
+Number = Annotated[Any, Range()]
+Positive = Annotated[Any, Range(0, open_low=True)]
+NonNegative = Annotated[Any, Range(0)]
+Bound = Annotated[Any, Range(float("-inf"), float("inf"))]  # of a clamp; an infinite bound disables it
+Limit = Annotated[Any, Range(0, float("inf"))]  # the same, of what is not negative
+Cap = Annotated[Any, Range(0, float("inf"), open_low=True)]  # the same, of what is above 0
+Fraction = Annotated[Any, Range(0, 1)]
+Count = Annotated[int, Range(1, 1e9)]

@@ -72,10 +72,11 @@ def check(instance: Any) -> None:
     annotations = _annotations(type(instance))
     for field in dataclasses.fields(instance):
         if "help" in field.metadata:
-            _check(field.name, getattr(instance, field.name), annotations[field.name])
+            check_value(field.name, getattr(instance, field.name), annotations[field.name])
 
 
-def _check(name: str, value: Any, hint: Any) -> None:
+def check_value(name: str, value: Any, hint: Any) -> None:
+    """Raise ValueError unless a value has the type and the range of an annotation; ``name`` is its field."""
     if problem := hints.mismatch(value, hint):
         raise ValueError(f"{name}={messages.shown(value)}: must be {problem}.{hints.closest(value, hint)}")
 
@@ -156,7 +157,7 @@ def verify(cls: type, values: Mapping[str, Any], path: str = "config") -> None:
         if name not in known:
             raise ValueError(f"{path}.{name}: unknown field.{parse.nearest(name, known)}")
         if not isinstance(known[name], _Group):
-            _check(f"{path}.{name}", value, known[name])
+            check_value(f"{path}.{name}", value, known[name])
         elif hasattr(value, "items"):
             verify(known[name].of, value, f"{path}.{name}")
         else:

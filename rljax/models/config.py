@@ -1,6 +1,8 @@
 """Settings of the network."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from rljax.language import settings
 from rljax.language.settings import group, setting
@@ -28,3 +30,30 @@ class ModelConfig:
     )
 
     __post_init__ = settings.check
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleConfig:
+    """The fields of a module beside the policy. It may also set every field of ``ModelConfig`` but ``weights``."""
+
+    like: str = setting("policy", "Module whose network it has, but for the fields that it sets itself.", fixed=True)
+    weights: str = setting(
+        "",
+        "Folder of a public checkpoint, 'random', or '': the parameters of ``like``, if shapes are equal.",
+        fixed=True,
+    )
+
+    __post_init__ = settings.check
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A module with its names resolved."""
+
+    settings: ModuleConfig
+    changes: Mapping[str, Any]  # fields of ``Architecture`` that differ from the policy's
+
+    def architecture(self, policy: Architecture) -> Architecture:
+        """Return its architecture, given the policy's; ValueError as for any architecture."""
+        head = {"head_size": 0} if {"width", "heads"} & {*self.changes} else {}  # 0: width / heads
+        return dataclasses.replace(policy, **{**head, **self.changes})

@@ -227,12 +227,15 @@ class Checkpointer(contextlib.AbstractContextManager):
         self._last, self._unreadable = record["step"], set(failures)
         return state, record["extras"], record["step"]
 
-    def restore_params(self, like: Like, step: int | None = None) -> tuple[dict[str, Any], dict[str, Any], int]:
-        """Restore only ``TrainState.params``, without effect on later saves.
+    def restore_params(
+        self, like: Like, step: int | None = None, field: str = "params"
+    ) -> tuple[dict[str, Any], dict[str, Any], int]:
+        """Restore only ``TrainState.params``, or ``frozen``, without effect on later saves.
 
         Args:
           like: as in ``restore``, with the structure of ``params``; modules may be left out.
           step: as in ``restore``.
+          field: "params" or "frozen".
 
         Returns:
           The parameters, the extras and the step.
@@ -240,7 +243,7 @@ class Checkpointer(contextlib.AbstractContextManager):
         Raises:
           Exception: as ``restore``.
         """
-        params, record, _ = self._first(step, lambda record: self._read_tree(like, "params/", record))
+        params, record, _ = self._first(step, lambda record: self._read_tree(like, f"{field}/", record))
         return params, record["extras"], record["step"]
 
     def restore_part(self, like: types.TrainState, step: int) -> types.TrainState:

@@ -27,9 +27,9 @@ FLAGS = flags.FLAGS
 
 
 def _read(
-    source: str, step: int | None, dtype: str, allow_code: Sequence[str]
+    source: str, step: int | None, dtype: str, allow_code: Sequence[str], module: str = "policy"
 ) -> tuple[architectures.Architecture, Tree, dict[str, bytes]]:
-    """Return architecture and parameters of a public checkpoint or of a run's policy, and a run's tokenizer files."""
+    """Return architecture and parameters of a public checkpoint or of a run's module, and a run's tokenizer files."""
     if not storage.is_dir(storage.path(source) / "checkpoints"):
         config = weights.config(source)
         try:
@@ -40,8 +40,8 @@ def _read(
         return architecture, weights.load(source, architecture), {}
     from rljax.run import evaluate
 
-    program, params, _ = evaluate.load(source, step=step, allow_code=allow_code)
-    return program.policy.architecture, params, tokenizers.files(program.tokenizer)
+    program, params, _ = evaluate.load(source, step=step, allow_code=allow_code, module=module)
+    return program.model(module).architecture, params, tokenizers.files(program.tokenizer)
 
 
 def define_flags() -> None:
@@ -50,6 +50,7 @@ def define_flags() -> None:
     flags.DEFINE_string("like", "", "Folder whose tokenizer files are copied to the target; default: a run's own.")
     flags.DEFINE_string("family", "", f"Family to write: {', '.join(families.FAMILIES)}; default: the first that fits.")
     flags.DEFINE_enum("dtype", "", ["", "float32", "bfloat16"], "Type of the written tensors; default: unchanged.")
+    flags.DEFINE_string("module", "policy", "Module of a run, such as 'reward'.")
     flags.DEFINE_integer("step", None, "Checkpoint of a run; default: the newest.")
     flags.DEFINE_list("allow_code", [], "Packages outside rljax whose code a run's config may name.")
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
     """Read a source, print its architecture, and write it to --target if set."""
     f, source = FLAGS, messages.argument(argv, "a folder of a public checkpoint, or the work directory of a run")
     backends.start()
-    architecture, params, tokenizer = _read(source, f.step, f.dtype, f.allow_code)
+    architecture, params, tokenizer = _read(source, f.step, f.dtype, f.allow_code, f.module)
     count = sum(x.size for x in jax.tree.leaves(params))
     print(f"{source}: {count:,} parameters in {architecture.param_dtype}")
     for name, value in dataclasses.asdict(architecture).items():

@@ -257,7 +257,7 @@ def _supported(evaluations: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def load(
-    workdir: str, task: str = "", step: int | None = None, allow_code: Sequence[str] = ()
+    workdir: str, task: str = "", step: int | None = None, allow_code: Sequence[str] = (), module: str = "policy"
 ) -> tuple[programs.Program, types.Tree, int]:
     """Load a run's checkpoint, which also contains the config and the tokenizer.
 
@@ -269,13 +269,15 @@ def load(
       task: a task that replaces the run's; the run's tokenizer must be able to encode it. "": the run's.
       step: step of the checkpoint; None: the newest.
       allow_code: packages and modules that dotted paths of the run's config may name, such as ("experiments",).
+      module: the module whose parameters are read.
 
     Returns:
-      (program, the policy's parameters, step of the checkpoint).
+      (program, the module's parameters, step of the checkpoint).
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
-      ValueError: an unknown task, one that the tokenizer cannot encode, or code that ``allow_code`` does not allow.
+      ValueError: an unknown task, a module that the checkpoint lacks, a task that the tokenizer cannot encode, or code
+        that ``allow_code`` does not allow.
     """
     backends.start()
     with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
@@ -283,7 +285,8 @@ def load(
         if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("tokenizer"), str):
             raise ValueError(f"{workdir}: a checkpoint without config and tokenizer, so not of a run")
         config = files.from_dict(extras["config"], f"{workdir}: config")
-        config.model.weights = ""  # the checkpoint has the weights
+        for network in (config.model, *config.module.values()):
+            network.weights = ""  # the checkpoint has the weights
         if task:
             config.task = task
             for name in config.phases:
@@ -292,9 +295,16 @@ def load(
         rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
         with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
             program = programs.build(config, tokenizer, trains=False)
-        shape = program.steps[0].shape.params["policy"]
-        params, _, number = saved.restore_params({"policy": shape}, step)
-    return program, params["policy"], number
+        state = program.steps[program.number(extras["step"] - 1)].shape
+        field = "params" if module in state.params else "frozen"
+        held: dict[str, types.Tree] = getattr(state, field)
+        if module not in held:
+            known = ", ".join((*state.params, *state.frozen))
+            raise ValueError(
+                f"{workdir}: the checkpoint of step {extras['step']} has no module {module!r}, only {known}."
+            )
+        params, _, number = saved.restore_params({module: held[module]}, step, field)
+    return program, params[module], number
 
 
 def define_flags() -> None:

@@ -25,11 +25,11 @@ _FIELD = "config.checkpoint.init"
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The start of a fork: ``state`` at the end of the last skipped phase, else ``policy``, its initial parameters."""
+    """The start of a fork: ``state`` at the end of the last skipped phase, else ``initial``, the policy's params."""
 
     step: int
     state: types.TrainState | None
-    policy: types.Tree | None
+    initial: dict[str, types.Tree]
     note: str
 
 
@@ -105,12 +105,12 @@ def load(program: programs.Program) -> Start:
             f"config.checkpoint.init={text!r}: all phases had ended by step {step}, so there is nothing to run. Choose "
             "an earlier checkpoint, more steps, or other names of phases."
         )
-    state = policy = None
+    state, initial = None, {}
     try:
         if count:
             state = saved.restore_part(_carried(program, count), step)
         else:
-            policy = saved.restore_params({"policy": program.steps[0].shape.params["policy"]}, step)[0]["policy"]
+            initial = saved.restore_params({"policy": program.steps[0].shape.params["policy"]}, step)[0]
     except ValueError as error:
         raise ValueError(f"config.checkpoint.init={text!r}: this run {str(error).removeprefix('like: ')}") from None
     first = program.phases[count - 1].last if count else 0
@@ -119,7 +119,7 @@ def load(program: programs.Program) -> Start:
         note += f"; skipped phases: {', '.join(p.name for p in program.phases[:count])}"
     fields = [line.partition(":")[0].removeprefix("config.") for line in files.differences(source, program.config)]
     note += f"; fields that differ from that run: {', '.join(f for f in fields if f != 'checkpoint.init') or 'none'}"
-    return Start(first, state, policy, note)
+    return Start(first, state, initial, note)
 
 
 def _carried(program: programs.Program, count: int) -> types.TrainState:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from rljax.run import (
     host_worlds,
     identity,
     programs,
+    ranking,
     session,
     stored_rows,
 )
@@ -112,13 +114,13 @@ def _check_compiled(step: steps.Step) -> None:
 
 
 def _evaluation(
-    run: session.Session, number: int, params: types.Tree, step: int, name: str, workers: Any
+    run: session.Session, number: int, state: types.TrainState, step: int, name: str, workers: Any
 ) -> dict[str, Any]:
     """Evaluate the policy with the settings of phase ``number``; ``name`` is "" except at the end of a phase."""
     fields = run.program.phases[number].settings.evaluation
     record = evaluate.evaluate(
         run.program,
-        params,
+        state.params["policy"],
         name=name or "training",
         step=step,
         prompts=fields.final_prompts if name else fields.prompts,
@@ -126,6 +128,10 @@ def _evaluation(
         verifiers=workers,
         phase=number,
     )
+    if models := ranking.models(run.program.steps[number]):
+        prompts, samples = record["prompts"], max(2, record["samples"])
+        scored = functools.partial(ranking.scored, run.program.steps[number], state, run.program.key, prompts, samples)
+        record["ranking"] = {name: ranking.report(*scored(name)) for name in models}
     run.logger.evaluation(record)
     run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
     return record
@@ -212,7 +218,7 @@ def train(
             if run.step >= phase.last:
                 continue
             if run.step == phase.first:
-                state = step.begin(state, program.key, run.initial() if state is None else None)
+                state = step.begin(state, program.key, run.initial(number))
             assert state is not None
             state = _phase(run, number, step, state, workers[number], stopping, directory)
         assert state is not None
@@ -267,7 +273,7 @@ def _phase(
             run.flush(setup)
             name = phase.start.evaluate if last else ""
             with run.clock.spent("evaluation"):
-                record = _evaluation(run, number, state.params["policy"], current, name, workers)
+                record = _evaluation(run, number, state, current, name, workers)
             accuracy = record["pass_at_k"]["1"][0]
         if accuracy is not None or last or current % setup.settings.checkpoint.every == 0 or stop:
             run.flush(setup)

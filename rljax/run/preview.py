@@ -73,9 +73,13 @@ def _progress(program: programs.Program, directory: workdirs.WorkDirectory) -> s
 
 
 def _parameters(program: programs.Program) -> list[str]:
-    """Return the number of parameters of each module of any phase."""
-    modules: dict[str, Any] = {name: tree for step in program.steps for name, tree in step.shape.params.items()}
-    return [f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,}" for name, tree in modules.items()]
+    """Return the number of parameters of each module of any phase, and their memory on each device."""
+    states = [step.shape for step in program.steps]
+    modules: dict[str, Any] = {name: tree for s in states for name, tree in {**s.params, **s.frozen}.items()}
+    return [
+        f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,} ({messages.size(sharding.held(tree))})"
+        for name, tree in modules.items()
+    ]
 
 
 def _unit(setup: programs.Setup) -> str:

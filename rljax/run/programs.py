@@ -65,11 +65,19 @@ class Program:
     def model(self, module: str, phase: Phase | None = None) -> models.Model:
         """Return the network of a module in a phase (the last one by default).
 
-        Its output is logits for "policy", a scalar for "value" and "reward", or both if they share a trunk.
+        Its output is logits for "policy", also a scalar if the critic is a head on its trunk, and for other modules
+        what the algorithms of all phases use.
         """
         phase = self.phases[-1] if phase is None else phase
-        output = "scalar" if module != "policy" else "both" if self._shared else "logits"
+        heads = frozenset({"logits"})
+        if module == "policy":
+            heads |= {"scalar"} if self._shared else heads
+        else:
+            heads = frozenset().union(*(p.heads(module) for p in self.phases if module in p.modules))
+        output: Any = "both" if len(heads) > 1 else next(iter(heads))
         architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
+        if module != "policy":
+            architecture = phase.module[module].architecture(architecture)
         return models.build(architecture, sharding.Layout(self.mesh))
 
     @property
@@ -94,7 +102,11 @@ class Program:
     def _setup(self, number: int, cursor: int, cursors: int) -> Setup:
         phase, task = self.phases[number], self.tasks[number]
         policy = self.model("policy", phase)
-        modules = [m for m in phase.modules if m != "policy" and not (m == "value" and self._shared)]
+        before, after = (
+            {m for p in phases for m in p.modules} for phases in (self.phases[:number], self.phases[number + 1 :])
+        )
+        modules = [*phase.modules, *sorted((before & after) - {*phase.modules})]  # those in use before and after stay
+        modules = [m for m in modules if m != "policy" and not (m == "value" and self._shared)]
         return phases.Setup(
             phase=phase,
             task=task,
@@ -115,12 +127,25 @@ class Program:
             built.append(steps.make_step(setup, built[-1] if built else None))
         return tuple(built)
 
-    def initial(self) -> types.Tree | None:
-        """Return the parameters in ``config.model.weights``, sharded for the first phase; None if it is empty."""
-        folder = self.settings.model.weights
-        if not folder:
-            return None
-        return weights.load(folder, self.policy.architecture, self.steps[0].sharding.params["policy"], self.key)
+    def initial(self, number: int = 0, policy: bool = True) -> dict[str, types.Tree]:
+        """Return the parameters of the modules that start phase ``number`` from a folder, sharded for it, by module.
+
+        Args:
+          number: of the phase, from 0.
+          policy: whether to read the policy's, which starts in phase 0.
+        """
+        folders = {"policy": self.settings.model.weights} if policy and number == 0 else {}
+        known = {m for setup in self.setups[:number] for m in setup.networks}
+        for name in {*self.setups[number].networks} - known - {"policy"}:
+            folder = self.phases[number].module[name].settings.weights
+            folders[name] = "" if folder == "random" else folder
+        networks, layout = self.setups[number].networks, self.steps[number].sharding
+        shardings = {**layout.params, **layout.frozen}
+        return {
+            name: weights.load(folder, networks[name].architecture, shardings[name], self.key)
+            for name, folder in sorted(folders.items())
+            if folder
+        }
 
     def ends(self, texts: tuple[str, ...]) -> sampling.Ends:
         """Return what ends a completion or a turn: stop tokens, texts that are one special token, and other texts."""
@@ -182,14 +207,32 @@ def build(
     tasks = tuple(bound[p.settings.task] for p in resolved)
     stored = tuple(_stored(phase, task, tokenizer, trains) for phase, task in zip(resolved, tasks, strict=True))
     program = Program(config, settings, resolved, tokenizer, tasks, mesh, stored)
-    if settings.model.weights:
-        weights.check(settings.model.weights, program.policy.architecture)
+    _check_weights(program)
     for setup in program.setups:
         checks.check(setup)
         lines = work(setup)
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program
+
+
+def _check_weights(program: Program) -> None:
+    """Check the folders that modules start from: tensors, heads that nothing trains, and tokenizers."""
+    if program.settings.model.weights:
+        weights.check(program.settings.model.weights, program.policy.architecture)
+    for name in dict.fromkeys(m for setup in program.setups for m in setup.networks if m != "policy"):
+        module = program.phases[0].module[name].settings
+        if module.weights in ("", "random"):
+            continue
+        where, architecture = f"config.module.{name}", program.model(name).architecture
+        stored = weights.check(module.weights, architecture)
+        first = next(p for p in program.phases if name in p.modules)
+        if architecture.output == "scalar" and name not in first.trained and "score.weight" not in stored:
+            raise ValueError(
+                f"{where}.weights={module.weights!r}: the folder has no head (score.weight), and phase {first.name!r} "
+                "reads the module before any phase has trained it."
+            )
+        tokenizers.check_same(program.tokenizer, module.weights, where)
 
 
 def _stored(

@@ -127,9 +127,10 @@ class Session(contextlib.AbstractContextManager):
             finished = f"already finished at step {self.step} of {self.program.updates}"
             print(f"{finished}: nothing was run (--fresh starts anew)", flush=True)
 
-    def initial(self) -> types.Tree | None:
-        """Return the policy's parameters at the start of a new run; None: the first phase creates them."""
-        return self.program.initial() if self.start is None else self.start.policy
+    def initial(self, number: int) -> dict[str, types.Tree]:
+        """Return the parameters of modules that start phase ``number`` from a folder or another run, by module."""
+        forked = {} if self.start is None else self.start.initial
+        return {**self.program.initial(number, policy=self.start is None), **(forked if number == 0 else {})}
 
     def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
         """Add the metrics of a step. They are fetched in batches, so that devices do not wait for the host.

@@ -85,6 +85,12 @@ def why(row: Row) -> str:
     return "; ".join(reasons)
 
 
+def held(tree: types.Tree) -> int:
+    """Return the bytes per device of a tree of abstract arrays with shardings."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
 def sizes(state: types.TrainState) -> dict[str, int]:
     """Return the bytes per device of each field of an abstract state."""
     total: dict[str, int] = {}
@@ -109,7 +115,7 @@ def resident(program: programs.Program, policy: Any) -> tuple[int, int]:
 def page(program: programs.Program) -> str:
     """Return the report on the last phase of a program."""
     state = program.steps[-1].shape
-    arrays = rows(state, {module: program.model(module).axes for module in state.params})
+    arrays = rows(state, {module: program.model(module).axes for module in (*state.params, *state.frozen)})
     mesh = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items() if size > 1)
     width = max(len(row.name) for row in arrays)
     lines = [f"{program.settings.name}: {program.mesh.size} devices ({mesh or 'alone'})", ""]

@@ -193,6 +193,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
         rows = _selected(setup, pool, rows, key) if source.grouped else rows
     named = {"ref_logp": needs.reference, "proximal_logp": needs.proximal or needs.fixed_proximal, "value": needs.value}
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
+    rows = rows.replace(scores={module: _scores(rows, asked) for module, asked in setup.phase.read.items()})
     if setup.precedent:
         rows = rows.replace(extra={**rows.extra, inputs.PRECEDENT: rows.mask})
     rows, state = interpreter.transform(algorithm, rows, state, key)

@@ -14,6 +14,7 @@ from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
+from rljax.models.config import Module
 from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
 
 _CANDIDATES = 8  # stream of the root key
@@ -77,15 +78,38 @@ class Phase(Generic[S]):
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
     task: environments.Task  # before it is bound to a tokenizer
+    module: Mapping[str, Module] = dataclasses.field(default_factory=dict)  # those of the config beside the policy
     warnings: tuple[str, ...] = ()  # what the user set without effect
     notes: tuple[str, ...] = ()  # what the recipe has by default without effect
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that the algorithm trains or reads: "policy" and, where needed, "value" and "reward"."""
-        needs = interpreter.needs(self.algorithm)
-        trained = {o.module for o in self.algorithm.objectives}
-        return ("policy", *(m for m in ("value", "reward") if m in trained or getattr(needs, m)))
+        """The modules that the algorithm trains or reads, "policy" first, then "value" where it is one of them."""
+        others = {*self.trained, *self.read, *("value",) * interpreter.needs(self.algorithm).value} - {"policy"}
+        return ("policy", *sorted(others, key=lambda name: (name != "value", name)))
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """The modules that an objective trains."""
+        return frozenset(o.module for o in self.algorithm.objectives)
+
+    @property
+    def read(self) -> dict[str, types.Needs]:
+        """What the pieces read in ``Rollout.scores``, by module."""
+        wanted: dict[str, types.Needs] = {}
+        for module, field in sorted(interpreter.needs(self.algorithm).scores):
+            asked = types.Needs() if field == "logp" else dataclasses.replace(types.Needs(), **{field: True})
+            wanted[module] = wanted.get(module, types.Needs()) | asked
+        return wanted
+
+    def heads(self, module: str) -> frozenset[str]:
+        """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
+        named = [field for name, field in interpreter.needs(self.algorithm).scores if name == module]
+        scalar = [field in ("value", "reward") for field in named]
+        for o in self.algorithm.objectives:
+            needs = interpreter.objective_needs(o)
+            scalar += [needs.value or needs.reward] if o.module == module else []
+        return frozenset("scalar" if one else "logits" for one in scalar) or frozenset({"scalar"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,6 +267,16 @@ class Setup(Generic[S]):
         whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
+    def params(self, state: types.TrainState, module: str) -> types.Tree:
+        """Return the parameters of a module that the phase trains or reads."""
+        name = self.owner(module)
+        return state.params[name] if name in state.params else state.frozen[name]
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """The modules in ``TrainState.params``: the policy, and those that the phase trains."""
+        return frozenset({"policy", *map(self.owner, self.phase.trained)})
+
     def owner(self, module: str) -> str:
         """Return the module whose parameters contain ``module``: a critic may be a head on the policy's trunk."""
         return module if module in self.networks else "policy"
@@ -272,7 +306,7 @@ def score(
 
     Args:
       setup: the phase on devices.
-      module: "policy", "value" or "reward".
+      module: its name.
       params: the module's parameters.
       rows: B rows of T completion tokens.
       needs: what to compute beyond log-probs.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,21 +18,30 @@ _INIT = 4  # stream of the root key
 
 
 def _params(
-    setup: phases.Setup, previous: types.TrainState | None, key: types.Key, policy: types.Tree
+    setup: phases.Setup, previous: types.TrainState | None, key: types.Key, initial: Mapping[str, types.Tree]
 ) -> dict[str, types.Tree]:
-    """Return every module's parameters: those of the previous phase, else those of ``policy``, else new ones.
+    """Return every module's parameters: those of the previous phase, else those of ``initial``, else new ones.
 
-    A new critic or reward model starts from the policy's trunk and a newly initialized head.
+    A new module starts from the parameters of the module that it is like, where shapes are equal, with a newly
+    initialized head.
     """
-    trained = {} if previous is None else previous.params
-    policy = trained.get("policy", setup.networks["policy"].init(key) if policy is None else policy)
-    params: dict[str, types.Tree] = {"policy": policy}
+    known = {**initial, **({} if previous is None else {**previous.frozen, **previous.params})}
+    params = {"policy": known.get("policy", None)}
+    if params["policy"] is None:
+        params["policy"] = setup.networks["policy"].init(key)
     for module, model in setup.networks.items():
-        if module in trained:
-            params[module] = trained[module]
-        elif module != "policy":
-            fresh = model.init(jax.random.fold_in(key, len(params)))
-            params[module] = {k: jax.tree.map(jnp.copy, policy[k]) if k in policy else v for k, v in fresh.items()}
+        if module == "policy":
+            continue
+        if module in known:
+            params[module] = known[module]
+            continue
+        fresh = model.init(jax.random.fold_in(key, len(params)))
+        start = setup.phase.module[module].settings
+        like = {} if start.weights == "random" else {**known, **params}.get(start.like, {})
+        alike = {k: v for k, v in like.items() if k in fresh and _alike(v, fresh[k])}
+        if {*alike} == {k for k in fresh if k in like}:  # every part that both have, or none
+            fresh |= {k: jax.tree.map(jnp.copy, v) for k, v in alike.items()}
+        params[module] = fresh
     return params
 
 
@@ -87,7 +97,7 @@ def begin(
     carried: Carried,
     previous: types.TrainState | None,
     key: types.Key,
-    policy: types.Tree = None,
+    initial: Mapping[str, types.Tree] | None = None,
 ) -> types.TrainState:
     """Return the state at the start of a phase.
 
@@ -98,13 +108,14 @@ def begin(
       carried: what it carries over in addition to parameters, counters and cursors.
       previous: the state at the end of the previous phase; None in the first phase.
       key: the run's root key.
-      policy: the policy's initial parameters; None: those of ``previous``, or new ones.
+      initial: initial parameters by module; of others, those of ``previous``, or new ones.
 
     Returns:
       The state.
     """
     needs = interpreter.needs(setup.algorithm)
-    params = _params(setup, previous, jax.random.fold_in(key, _INIT), policy)
+    params = _params(setup, previous, jax.random.fold_in(key, _INIT), initial or {})
+    frozen = {module: params.pop(module) for module in [*params] if module not in setup.trained}
     reference = previous.reference if previous is not None and carried.reference else None
     if not needs.reference and not needs.divergence:
         reference = None
@@ -134,6 +145,7 @@ def begin(
         skipped=zero,
         skipped_total=zero if previous is None else previous.skipped_total,
         snapshot=snapshot,
+        frozen=frozen,
     )
     source = setup.algorithm.source
     if source.init is types.Source.init:  # it keeps nothing, so that no example is traced
@@ -154,7 +166,10 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     mesh = setup.mesh
     whole: Any = sharding.replicated(mesh)
 
-    params = {m: sharding.param_sharding(mesh, setup.networks[m].axes, tree) for m, tree in state.params.items()}
+    def placed(modules: Mapping[str, types.Tree]) -> dict[str, types.Tree]:
+        return {m: sharding.param_sharding(mesh, setup.networks[m].axes, tree) for m, tree in modules.items()}
+
+    params = placed(state.params)
     trained, shapes = ({m: adapters.trained(x) for m, x in tree.items()} for tree in (params, state.params))
     opt_state = tuple(
         optimizers.shardings(tx, shapes[o.module], trained[o.module], whole)
@@ -178,4 +193,5 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
         skipped=whole,
         skipped_total=whole,
         snapshot=None if state.snapshot is None else trained["policy"],
+        frozen=placed(state.frozen),
     )

@@ -31,7 +31,7 @@ class Step:
     """The compiled functions of a phase. ``fused`` and ``update`` donate their state argument."""
 
     setup: phases.Setup
-    begin: Callable[..., types.TrainState]  # (previous phase's state or None, key, policy's parameters or None)
+    begin: Callable[..., types.TrainState]  # (previous phase's state or None, key, parameters by module or None)
     next_prompts: Callable[[types.TrainState, types.Key], rows_lib.Drawn]
     rollout: Callable[[types.TrainState, types.Key], types.Rollout]
     sample: Callable[..., types.Rollout]
@@ -111,6 +111,12 @@ class Step:
             return sharding.constrain(rows, setup.mesh)
 
         return begin, end
+
+    @functools.cached_property
+    def score(self) -> Callable[..., types.Scores]:
+        """Compiled ``(module, params, rows, needs) -> Scores`` of rows of one turn."""
+        setup = self.setup
+        return jax.jit(lambda module, *given: phases.score(setup, module, *given), static_argnums=(0, 3))
 
     @functools.cached_property
     def verify(self) -> Callable[..., types.Verdict]:
@@ -220,7 +226,7 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     traced = device or not demonstrated  # a host task's demonstrations are read on the host
     return Step(
         setup=setup,
-        begin=jax.jit(start, donate_argnames="policy", out_shardings=layout),
+        begin=jax.jit(start, donate_argnames="initial", out_shardings=layout),
         next_prompts=drive.next_prompts,
         rollout=jax.jit(drive.rollout) if device else drive.rollout,
         sample=jax.jit(drive.sample) if traced else drive.sample,

@@ -35,7 +35,7 @@ def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, 
 
 
 def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
-    """Compute the fields that the algorithm reads and the sampler does not write: log-probs of policies, values."""
+    """Compute the fields that the algorithm reads and the sampler does not write: log-probs, values, scores."""
     needs = interpreter.needs(setup.algorithm)
     repeats = max(_repeats(setup, o) for o in setup.algorithm.objectives)
 
@@ -49,8 +49,13 @@ def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollo
             fields["proximal_logp"] = phases.score(setup, "policy", state.params["policy"], rows, types.Needs()).logp
         if needs.value:
             fields["value"] = phases.score(
-                setup, "value", state.params[setup.owner("value")], rows, types.Needs(value=True)
+                setup, "value", setup.params(state, "value"), rows, types.Needs(value=True)
             ).value
+        if setup.phase.read:
+            fields["scores"] = {
+                module: phases.score(setup, module, setup.params(state, module), rows, asked, kept=False)
+                for module, asked in setup.phase.read.items()
+            }
         if setup.precedent:
             earlier = adapters.joined(state.snapshot, state.params["policy"])
             plain = phases.score(setup, "policy", earlier, rows, types.Needs(), kept=False)

@@ -105,8 +105,13 @@ def once(rollout: types.Rollout, weight: Array | None = None) -> Array:
     return weight if rollout.episode is None else ops.segment_first(ids(rollout), weight)
 
 
-def to_reference(rollout: types.Rollout, piece: str) -> Array:
+def to_reference(rollout: types.Rollout, piece: str, other: Array | None = None) -> Array:
     """Return log pi - log ref at sampling, unfiltered, ``[B, T]``.
+
+    Args:
+      rollout: the rows.
+      piece: its name, for the error.
+      other: log-probs ``[B, T]`` of another policy, in place of the reference's.
 
     Raises:
       ValueError: a log-prob is absent, or rows are trained under another prompt than they were sampled under: log pi is
@@ -118,7 +123,7 @@ def to_reference(rollout: types.Rollout, piece: str) -> Array:
             "sampling are not comparable with those of the reference, which are under the prompt of training. Leave it "
             "out, as a recipe does if its coefficient is 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
         )
-    reference = ops.given(rollout.ref_logp, f"{piece}: the rollout has no ref_logp")
+    reference = ops.given(rollout.ref_logp if other is None else other, f"{piece}: the rollout has no ref_logp")
     return ops.given(rollout.raw_logp, f"{piece}: the rollout has no raw_logp") - reference
 
 

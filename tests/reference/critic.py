@@ -44,6 +44,17 @@ def ppo_critic(d):
     return value_loss(d, above_value(d, parts.gae(charged(d, 0.05), 1.0, 0.95)))
 
 
+def critic_warmup(d, lam=1.0, expectile=0.5):
+    """The expectile's loss, 2 |tau - [R < V]| (V - R)^2 / 2, of the lambda-returns. 2110.06169, eq. 5."""
+    target = above_value(d, parts.gae(d, 1.0, lam))
+
+    def term(i, t):
+        v, r = d["live_value"][i, t], target[i, t]
+        return (expectile if r >= value(v) else 1 - expectile) * (v - r) ** 2.0
+
+    return parts.token_mean(d, term)
+
+
 def orz(d):
     return whitened(d, below_returns(d))
 

@@ -62,6 +62,9 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["parts"]["rate"] = r.random(B) + 0.5
     d["extra"]["head"] = 1.0 - d["mask"]
     d["extra"]["previous_logp"] = np.minimum(d["logp"] + r.normal(size=(B, T)) * 0.2, -0.01)
+    d["scored"] = r.normal(size=B)  # of a reward model that is not trained
+    d["prm"] = np.minimum(d["ref"] + r.normal(size=(B, T)) * 0.3, -0.01)  # of a language model that scores tokens
+    d["learned"] = d["scored"] + r.normal(size=B) * 0.3  # differentiated by the reward model's objective
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
@@ -143,8 +146,10 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         index=i(d.get("index", d["group"])),
         parts={k: f(v) for k, v in d["parts"].items()},
         extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
+        scores={"reward": types.Scores(reward=f(d["scored"])), "prm": types.Scores(logp=f(d["prm"]))},
     )
-    return rollout, types.Scores(logp=f(d["logp"]), entropy=f(d["entropy"]), value=f(d["live_value"]))
+    logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))
+    return rollout, types.Scores(logp=logp, entropy=entropy, value=value, reward=reward)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:

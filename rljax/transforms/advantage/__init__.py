@@ -27,6 +27,7 @@ from rljax.transforms.advantage.credit import (
     mix,
     partition_target,
     prefix_tree,
+    process_leave_one_out,
     step_value_difference,
     truncated_gae,
     turn_gae,

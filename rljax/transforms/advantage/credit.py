@@ -231,6 +231,29 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
     return dataclasses.replace(transforms.chain(first, second), apply=apply)
 
 
+@define.advantage(needs=types.Needs(siblings=True))
+def process_leave_one_out(r, gamma: types.Fraction = 1.0):
+    """Add two leave-one-out advantages: of the row's reward, and of its tokens' rewards p.
+
+    A_t = sum over s >= t of gamma^{s - t} (p_s - mean over j != i of mean_s p^j_s) + r_i - mean over j != i of r_j, j
+    the group's other rows. Source: PRIME (arXiv 2502.01456, eq. 6). Without token rewards it is ``leave_one_out``.
+
+    Args:
+      gamma: discount of a token.
+    """
+    paid = jnp.zeros_like(r.mask) if r.token_reward is None else jnp.where(r.mask > 0, r.token_reward, 0.0)
+    counts = ops.valid_rows(r)
+
+    def others(x):
+        x = jnp.where(counts > 0, x, 0.0)
+        number = ops.segment_total(counts, r.group) - counts
+        mean = (ops.segment_total(x, r.group) - x) / jnp.maximum(number, 1.0)
+        return jnp.where(number > 0, mean, x)
+
+    process = trajectories.reward_to_go(r, gamma, (paid - others(ops.row_mean(paid, r.mask)[:, 0])[:, None]) * r.mask)
+    return process + (ops.reward(r) - others(ops.reward(r)))[:, None]
+
+
 @define.constructor("advantage")
 def convex(first: Piece, second: Piece, share: types.Fraction):
     """Apply ``mix`` with weights that sum to 1: (1 - share) A_first + share A_second. RL Tango (arXiv 2505.15034).

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.advantage import normalise
 
 
@@ -96,10 +96,24 @@ def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegati
     return normalise.current(r) - coefficient * trajectories.reward_to_go(r, paid=cost)
 
 
-@define.advantage(needs=types.Needs(reference=True))
-def distillation(r):
-    """Use the reference as the teacher: A_t = log ref - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780)."""
-    return -trajectories.to_reference(r, "distillation")
+def _teachers(a) -> types.Needs:
+    return modules.needs(*a["teachers"], field="logp") if a["teachers"] else types.Needs(reference=True)
+
+
+@define.advantage(needs=_teachers)
+def distillation(r, teachers: tuple[str, ...] = ()):
+    """Let a teacher say what to write: A_t = log teacher - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780).
+
+    The teacher's probability is the mean over ``teachers``, modules of the config; without one it is the reference's.
+
+    Args:
+      teachers: names of ``config.module``; none: the reference.
+    """
+    if not teachers:
+        return -trajectories.to_reference(r, "distillation")
+    logp = jnp.stack([modules.score(r, name, "logp") for name in teachers])
+    mean = jax.nn.logsumexp(logp, axis=0) - jnp.log(len(teachers))
+    return -trajectories.to_reference(r, "distillation", mean)
 
 
 @define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))

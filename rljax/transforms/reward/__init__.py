@@ -1,11 +1,12 @@
 """Reward shaping: on the whole batch, before advantages, no gradient.
 
 ``shaping`` has rewards of the outcome (scale, parts, gates, votes, likelihoods, KL), ``length`` rewards of length and
-repetition, ``steps`` rewards of tokens and turns within a row. Statistics skip rows with ``valid`` 0; rows without
-trained tokens count, with length 0. Pieces run in the order in which they are written: a row is right if its reward so
-far is positive.
+repetition, ``steps`` rewards of tokens and turns within a row, ``learned`` rewards of a reward model. Statistics skip
+rows with ``valid`` 0; rows without trained tokens count, with length 0. Pieces run in the order in which they are
+written: a row is right if its reward so far is positive.
 """
 
+from rljax.transforms.reward.learned import implicit_steps, learned
 from rljax.transforms.reward.length import (
     brevity_if_solved,
     budget_triangle,

@@ -31,7 +31,7 @@ def _take(rollout: types.Rollout, rows: Array, used: Array | None = None) -> typ
 
 def _store(rollout: types.Rollout, size: int) -> types.Tree:
     """Return an empty memory for ``size`` rows like those of a batch, with their advantages."""
-    rows = rollout.replace(parts={}, **dict.fromkeys(_LATER))
+    rows = rollout.replace(parts={}, scores={}, **dict.fromkeys(_LATER))
 
     def empty(x: Array) -> Array:
         return jnp.zeros((size, *x.shape[1:]), x.dtype)
@@ -45,7 +45,7 @@ def _joined(rollout: types.Rollout, pool: types.Tree, name: str) -> types.Rollou
         if present is not None:
             raise ValueError(f"source.{name}: stored rows keep no {field}; expected a recipe and a task without them")
     stored = groups.stale(pool["rows"]).replace(advantage=pool["advantage"])
-    fresh = rollout.replace(parts={}, **dict.fromkeys(_LATER[1:]))
+    fresh = rollout.replace(parts={}, scores={}, **dict.fromkeys(_LATER[1:]))
     extra = {k: x for k, x in fresh.extra.items() if k in stored.extra}
     return jax.tree.map(lambda new, old: jnp.concatenate([new, old]), fresh.replace(extra=extra), stored)
 

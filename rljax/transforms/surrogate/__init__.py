@@ -1,6 +1,7 @@
 """Surrogates: write the policy term, whose gradient is the update. Advantages are constants.
 
-``token`` has losses of single tokens, ``row`` losses of whole rows, ``pair`` losses of two rows of one prompt. A row's
+``token`` has losses of single tokens, ``row`` losses of whole rows, ``pair`` losses of two rows of one prompt,
+``scored`` losses of a reward model. A row's
 loss is written on each of its tokens, so that ``reduce.mean_over_rows`` counts it once. The terms of two surrogates in
 one chain add up. At ratio 1 all but the regressions and likelihoods have REINFORCE's gradient.
 """
@@ -22,6 +23,7 @@ from rljax.transforms.surrogate.row import (
     scaled_mirror_descent,
     trajectory_balance,
 )
+from rljax.transforms.surrogate.scored import bradley_terry, implicit_outcome, ordinal, reward_error
 from rljax.transforms.surrogate.token import (
     banded_importance,
     centred_clip,

@@ -214,11 +214,12 @@ def likelihood(loss, r, s):
 
 @define.surrogate(needs=types.Needs(value=True), term="value")
 @idle.until("steps", clip=idle.ABOVE_0)
-def value_error(loss, r, s, clip: types.Positive | None = 0.2):
+def value_error(loss, r, s, clip: types.Positive | None = 0.2, expectile: types.Fraction = 0.5):
     """Regress the critic: max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2.
 
     Source: the PPO implementation of value clipping (arXiv 2005.12729, section 3); ``clip`` None is plain squared
-    error. ``returns`` and V_old are constants.
+    error. ``returns`` and V_old are constants. ``expectile`` = tau weighs errors with R >= V by 2 tau and the others by
+    2 (1 - tau), so that V is the tau-expectile of the returns; 0.5 is their mean (IQL, arXiv 2110.06169, eq. 5).
     """
     if s.value is None or r.returns is None or r.value is None:
         raise errors.Absent("it needs scores.value, rollout.value and rollout.returns, as the critic of ppo() has them")
@@ -226,4 +227,4 @@ def value_error(loss, r, s, clip: types.Positive | None = 0.2):
     if clip is not None:
         near = r.value + jnp.clip(s.value - r.value, -clip, clip)
         error = jnp.maximum(error, (near - r.returns) ** 2)
-    return 0.5 * error
+    return jnp.where(r.returns >= s.value, expectile, 1.0 - expectile) * error

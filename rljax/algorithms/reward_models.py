@@ -1,0 +1,59 @@
+"""Recipes that train a reward model: alone, on rows of the policy or of files, or beside the policy."""
+
+from rljax import types
+from rljax.algorithms.base import compose, recipe
+from rljax.transforms import advantage, ratio, reduce, reward, surrogate
+from rljax.types import Fraction, NonNegative, Positive
+
+
+def _model(module: str, *loss: types.LossTransform) -> types.Algorithm:
+    return types.Algorithm(objectives=(types.Objective(module=module, loss=loss, reduce=reduce.mean_over_rows()),))
+
+
+@recipe
+def bradley_terry(
+    margin: NonNegative = 0.0, ties: Positive | None = None, center: NonNegative = 0.0, module: str = "reward"
+):
+    """Train a reward model on pairs of a group: -log sigmoid(R_better - R_worse).
+
+    Reward modelling as in InstructGPT (arXiv 2203.02155, eq. 1): all pairs of unequal rewards among the samples of a
+    prompt, or the pairs of ``stored``. A later phase reads it by ``config.phase.NAME.seam.reward="learned()"``. Differs
+    from ``dpo`` by what is trained: a scalar, not the policy.
+    """
+    return _model(module, surrogate.bradley_terry(margin, ties, center))
+
+
+@recipe
+def reward_regression(module: str = "reward"):
+    """Train a reward model by squared error: (R - r)^2 / 2. Differs from ``bradley_terry`` by the scale of R."""
+    return _model(module, surrogate.reward_error())
+
+
+@recipe
+def reward_classifier(
+    levels: tuple[float, ...] = (0.5,), cuts: tuple[float, ...] | None = None, module: str = "reward"
+):
+    """Train a reward model to say which of ordered levels the reward exceeds; with one level, whether a row is right.
+
+    Verifiers of solutions (Cobbe et al., arXiv 2110.14168) by logistic regression at the end of the row, where the
+    paper has a score at every token; several levels are McCullagh's cumulative logits.
+    """
+    return _model(module, surrogate.ordinal(levels, cuts))
+
+
+@recipe
+def prime(beta: Positive = 0.05, gamma: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
+    """Pay tokens by an implicit process reward model that learns from the outcomes of the same rows.
+
+    PRIME (arXiv 2502.01456): the module ``prm``, which starts as the policy, is trained by cross-entropy on beta
+    sum log(prm / ref), and beta log(prm / ref) of each token is its process reward, which has a leave-one-out baseline.
+    The paper scores the rows after the update of the module, this recipe before it.
+    """
+    model = types.Objective(module="prm", loss=(surrogate.implicit_outcome(beta),), reduce=reduce.mean_over_rows())
+    return compose(
+        reward=[reward.implicit_steps("prm", beta)],
+        advantage=[advantage.process_leave_one_out(gamma)],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[model],
+    )

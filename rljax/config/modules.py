@@ -1,0 +1,90 @@
+"""Modules beside the policy: their settings resolved to changes of the policy's network."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.config import schema
+from rljax.language import messages, parse, settings
+from rljax.models.checkpoints import families, weights
+from rljax.models.config import Module, ModuleConfig
+from rljax.training.phases import Phase
+
+_FIELDS = tuple(f.name for f in dataclasses.fields(ModuleConfig))
+_ALWAYS = ("value", "reward")  # names that a config has without being told
+_RUN = ("vocabulary", "output")  # fields of an architecture that the tokenizer and the pieces decide
+
+
+def complete(config: schema.ConfigDict) -> None:
+    """Write the shape of each module that starts from a folder into the config, in place.
+
+    Raises:
+      ValueError: a folder has no config.json, or its model family is unknown.
+    """
+    for name, module in config.module.items():
+        folder = module.get("weights", "")
+        if folder in ("", "random"):
+            continue
+        try:
+            read = families.read(weights.config(folder))
+        except ValueError as error:
+            raise ValueError(f"config.module.{name}.weights={folder!r}: {error}") from None
+        module.update({field: value for field, value in read.items() if field not in _RUN})
+
+
+def resolve(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]]) -> dict[str, Module]:
+    """Return the modules of a config by name, without the policy; one that a phase trains needs no settings.
+
+    Raises:
+      ValueError: an unknown field or name, a cycle of names, or an invalid value; a module that no phase uses, or that
+        phases read and neither the config nor a phase provides.
+    """
+    built: dict[str, Module] = {}
+    for name in config.module:
+        _resolve(config, name, built, ())
+    trained = {name for phase in phases for name in phase.trained} - {"policy"}
+    built |= {name: Module(ModuleConfig(), {}) for name in sorted(trained - {*built})}
+    _check(phases, built)
+    return built
+
+
+def _resolve(
+    config: schema.ConfigDict, name: str, built: dict[str, Module], path: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """Resolve a module and those it is like; return its changes of the policy's network."""
+    where = f"config.module.{name}"
+    if name == "policy" and not path:
+        raise ValueError(f"{where}: the policy's network is config.model.")
+    if name in path:
+        raise ValueError(f"config.module.{path[0]}.like: a cycle, {' -> '.join((*path, name))}.")
+    if name in built:
+        return built[name].changes
+    given = {k: v for k, v in schema.checked_module(config.module[name], where).items() if v is not None}
+    fields = settings.build(ModuleConfig, {k: given.pop(k) for k in _FIELDS if k in given}, where)
+    if fields.like != "policy" and fields.like not in config.module:
+        nearest = parse.nearest(fields.like, ("policy", *config.module))
+        raise ValueError(f"{where}.like={messages.shown(fields.like)}: no such module.{nearest}")
+    inherited = {} if fields.like == "policy" else _resolve(config, fields.like, built, (*path, name))
+    changes = {**inherited, **given}
+    built[name] = Module(fields, changes)
+    return changes
+
+
+def _check(phases: Sequence[Phase[schema.Config]], modules: Mapping[str, Module]) -> None:
+    """Check that modules are used, that those in use are known, and their networks."""
+    for phase in phases:
+        for name in phase.modules[1:]:
+            if name not in modules:
+                raise ValueError(
+                    f"config.algorithm (phase {phase.name!r}): {phase.algorithm.spec} uses the module {name!r}, which "
+                    f"no phase trains, and the config has no config.module.{name} = rljax.module(...)."
+                    f"{parse.nearest(name, modules)}"
+                )
+    used = {name for phase in phases for name in phase.modules}
+    for name, module in modules.items():
+        if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in modules.values())):
+            raise ValueError(f"config.module.{name}: no phase trains or reads this module. Remove it.")
+        try:
+            module.architecture(phases[0].settings.model.architecture)
+        except ValueError as error:
+            raise ValueError(f"config.module.{name}: {error}") from None

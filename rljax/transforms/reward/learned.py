@@ -1,0 +1,72 @@
+"""Rewards of learned models: scores of rows, and of tokens, by modules of the config."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import define, modules, ops, trajectories
+
+
+@define.reward(needs=lambda a: modules.needs(a["module"], field="logp") | types.Needs(reference=True))
+def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
+    """Pay each token beta (log pi_module - log ref), the reward that an outcome model implies for it.
+
+    Source: implicit process rewards (arXiv 2412.01981); PRIME (arXiv 2502.01456). The row's reward stays, and the
+    metrics of rewards count it alone. ``surrogate.implicit_outcome`` trains the module.
+
+    Args:
+      module: name of ``config.module``, a language model.
+      beta: scale of the log-ratio.
+    """
+    reference = ops.given(r.ref_logp, "reward.implicit_steps: the rollout has no ref_logp")
+    step = beta * (modules.score(r, module, "logp") - reference) * r.mask
+    paid = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
+    return r.replace(token_reward=paid + step, extra={"paid": paid, **r.extra})
+
+
+def _needs(a) -> types.Needs:
+    names = a["module"]
+    if not names or len({*names}) != len(names):
+        raise ValueError(f"learned: module={names} must be at least one name, each once")
+    return modules.needs(*names, field="reward")
+
+
+@define.reward(needs=_needs)
+def learned(
+    r,
+    module: tuple[str, ...] = ("reward",),
+    scale: types.Number = 1.0,
+    bias: types.Number = 0.0,
+    low: types.Bound = float("-inf"),
+    high: types.Bound = float("inf"),
+    combine: Literal["mean", "worst", "uncertainty"] = "mean",
+    coefficient: types.NonNegative = 1.0,
+    verified: types.Number = 0.0,
+):
+    """Pay the score of a reward model in place of the verifier's reward: verified r + scale (R + bias).
+
+    R of several modules is their mean, their minimum ("worst"), or their mean minus coefficient times their variance
+    ("uncertainty"), as in the conservative ensembles of Coste et al. (arXiv 2310.02743). A row of which a score is not
+    finite, or outside of [low, high], is invalid: it counts nowhere. A source that selects or draws by rewards runs
+    before the reward pieces, on the verifier's.
+
+    Args:
+      module: names of ``config.module``.
+      scale: factor of R.
+      bias: added to R before the factor.
+      low: the least score that the models may give.
+      high: the largest.
+      combine: how several scores become one.
+      coefficient: of the variance.
+      verified: factor of the verifier's reward.
+    """
+    scores = jnp.stack([modules.score(r, name, "reward") for name in module])
+    inside = jnp.all(jnp.isfinite(scores) & (scores >= low) & (scores <= high), axis=0)
+    scores = jnp.where(inside, scores, 0.0)
+    reward = jnp.min(scores, axis=0) if combine == "worst" else jnp.mean(scores, axis=0)
+    if combine == "uncertainty":
+        reward = reward - coefficient * jnp.var(scores, axis=0)
+    paid = verified * trajectories.uncharged(r) + scale * (reward + bias)
+    r = trajectories.replaced(r, jnp.where(inside, paid, 0.0))
+    return r.replace(valid=jnp.where(inside, ops.valid_rows(r), 0.0))

@@ -1,0 +1,235 @@
+"""Modules beside the policy: their settings, their parameters in the state, reward models trained and read."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax import types
+from rljax.config import files, resolve
+from rljax.data import tokenizers
+from rljax.models.checkpoints import weights
+from rljax.run import loop, programs, ranking
+from rljax.transforms import reward
+from tests import tiny
+
+ONE = jax.devices()[:1]
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def with_modules(algorithm="grpo(kl=0.0)", seam="learned()", **modules):
+    """Return a config of a reward phase and a main phase that reads it."""
+    c = tiny.config(algorithm)
+    c.phases = ("reward", "main")
+    c.phase.reward = rljax.phase(algorithm="bradley_terry()", steps=2, warmup=1)
+    c.phase.main.seam.reward = seam
+    for name, module in modules.items():
+        c.module[name] = module
+    return c
+
+
+BAD = [
+    ({"judge": rljax.module()}, "config.module.judge: no phase trains or reads this module"),
+    (
+        {"reward": rljax.module(like="polcy")},
+        r"config.module.reward.like='polcy': no such module. Did you mean 'policy'",
+    ),
+    (
+        {"reward": rljax.module(like="judge"), "judge": rljax.module(like="reward")},
+        "config.module.judge.like: a cycle, judge -> reward -> judge",
+    ),
+    ({"policy": rljax.module()}, "config.module.policy: the policy's network is config.model"),
+    ({"reward": rljax.module(heads=3)}, "config.module.reward: width=32 must be divisible by heads=3"),
+    ({"reward": rljax.module(weights="nowhere")}, "config.module.reward.weights='nowhere': .*no config.json"),
+]
+
+
+@pytest.mark.parametrize(("modules", "message"), BAD, ids=[next(iter(m)) + str(i) for i, (m, _) in enumerate(BAD)])
+def test_settings_that_cannot_be(modules, message):
+    with pytest.raises(ValueError, match=message):
+        resolve.phases(resolve.complete(with_modules(**modules)))
+
+
+def test_a_module_that_the_config_lacks_is_named():
+    with pytest.raises(
+        ValueError, match=r"uses the module 'judge', which no phase trains, and the config has no config.module.judge"
+    ):
+        resolve.phases(with_modules(seam="learned(module=('judge',))"))
+    with pytest.raises(ValueError, match=r"module.widht: unknown field.*width"):
+        rljax.module(widht=3)
+    with pytest.raises(
+        ValueError, match=r"learned: module=\('reward', 'reward'\) must be at least one name, each once"
+    ):
+        resolve.phases(with_modules(seam="learned(module=('reward', 'reward'))"))
+
+
+def test_a_config_with_modules_is_stored_and_read_again():
+    c = with_modules(reward=rljax.module(layers=2, weights="random"))
+    again = files.from_dict(json.loads(files.dumps(c)))
+    assert files.differences(c, again) == []
+    files.override(again, "module.reward.layers", 3)
+    assert again.module.reward.layers == 3
+    with pytest.raises(ValueError, match=r"config.module.reward.layrs: unknown field"):
+        files.override(again, "module.reward.layrs", 3)
+
+
+def test_a_module_has_the_network_that_it_is_like():
+    c = with_modules(
+        "ppo(kl=0.0)", reward=rljax.module(like="value", layers=2), value=rljax.module(width=16, heads=4, kv_heads=2)
+    )
+    program = programs.build(c, devices=ONE)
+    shapes = {name: program.model(name).architecture for name in ("policy", "value", "reward")}
+    assert [(a.layers, a.width, a.heads, a.head_size, a.output) for a in shapes.values()] == [
+        (1, 32, 2, 16, "logits"),
+        (1, 16, 4, 4, "scalar"),
+        (2, 16, 4, 4, "scalar"),
+    ]
+    assert {a.vocabulary for a in shapes.values()} == {program.tokenizer.vocabulary}
+    assert [sorted(step.shape.params) for step in program.steps] == [["policy", "reward"], ["policy", "value"]]
+    assert [sorted(step.shape.frozen) for step in program.steps] == [[], ["reward"]]
+
+
+# --- the pieces -------------------------------------------------------------------------------------
+
+
+def rows(scores, given=(1.0, 0.0, 1.0)):
+    given = jnp.asarray(given)
+    held = {name: types.Scores(reward=jnp.asarray(x, jnp.float32)) for name, x in scores.items()}
+    return types.Rollout(jnp.ones((3, 2)), given, jnp.zeros(3, int), scores=held)
+
+
+def paid(piece, r):
+    out = piece.apply(r, piece.init(), jax.random.key(0))[0]
+    return np.asarray(out.reward), np.asarray(out.valid)
+
+
+def test_scores_of_several_models_are_combined():
+    a, b = np.array([0.5, -1.0, 2.0]), np.array([1.5, 1.0, 1.0])
+    r = rows({"a": a, "b": b})
+    both = ("a", "b")
+    np.testing.assert_allclose(paid(reward.learned(both), r)[0], (a + b) / 2)
+    np.testing.assert_allclose(paid(reward.learned(both, combine="worst"), r)[0], np.minimum(a, b))
+    want = (a + b) / 2 - 0.3 * np.var([a, b], axis=0)
+    np.testing.assert_allclose(
+        paid(reward.learned(both, combine="uncertainty", coefficient=0.3), r)[0], want, rtol=1e-6
+    )
+    mixed = paid(reward.learned(("a",), scale=2.0, bias=1.0, verified=10.0), r)[0]
+    np.testing.assert_allclose(mixed, [10 + 3, 0, 10 + 6])
+
+
+def test_rows_with_a_score_outside_of_the_declared_range_are_invalid():
+    reward_, valid = paid(reward.learned(("a",), low=0.0, high=1.0), rows({"a": [0.0, 1.5, np.nan]}))
+    np.testing.assert_array_equal(valid, [1, 0, 0])
+    np.testing.assert_array_equal(reward_, [0, 0, 0])
+
+
+def test_the_report_of_a_ranking_counts_pairs_one_by_one():
+    r = np.random.default_rng(0)
+    given, learned = r.integers(0, 2, (40, 5)).astype(float), r.normal(size=(40, 5))
+    learned += given
+    shares, sure, right = [], [], []
+    for p in range(40):
+        pairs = [(i, j) for i, j in itertools.permutations(range(5), 2) if given[p, i] > given[p, j]]
+        if pairs:
+            shares.append(np.mean([learned[p, i] > learned[p, j] for i, j in pairs]))
+        for i, j in pairs:
+            gap = learned[p, i] - learned[p, j]
+            sure.append(1 / (1 + np.exp(-abs(gap))))
+            right.append(gap > 0)
+    sure, right = np.array(sure), np.array(right)
+    error = 0.0
+    for low in np.arange(10) / 20 + 0.5:
+        inside = (sure >= low) & (sure < low + 0.05)
+        error += abs(right[inside].sum() - sure[inside].sum()) / len(sure)
+    out = ranking.report(given, learned)
+    assert out["pairs"] == len(sure)
+    np.testing.assert_allclose(out["accuracy"][0], np.mean(shares))
+    np.testing.assert_allclose(out["calibration_error"], error)
+    assert ranking.report(np.ones((3, 2)), learned[:3, :2])["pairs"] == 0
+
+
+# --- in a run ---------------------------------------------------------------------------------------
+
+
+def leaves(tree):
+    return [np.asarray(x) for x in jax.tree.leaves(tree)]
+
+
+def equal(one, two):
+    return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(two), strict=True))
+
+
+@pytest.mark.full
+def test_a_reward_model_is_trained_then_frozen_and_pays(tmp_path):
+    """Rows of both phases; the model moves in its phase alone, the policy in the other alone; resume is bit for bit."""
+    c = with_modules(reward=rljax.module(width=16), seam="learned(verified=1.0)")
+    c.checkpoint.max_to_keep = 9
+    whole = loop.train(c, tmp_path / "whole", progress=False, devices=ONE)
+    program = whole.program
+    first, second = program.steps
+    start = first.begin(None, program.key)
+    # rewards that differ within groups, whatever the policy can do
+    state, metrics = first.update(
+        jax.tree.map(jnp.copy, start), with_rewards(first.rollout(start, program.key)), program.key
+    )
+    assert equal(state.params["policy"], start.params["policy"])
+    assert not equal(state.params["reward"], start.params["reward"]) and metrics["reward/loss"] > 0
+    held = second.begin(state, program.key)
+    assert {*held.params} == {"policy"} and {*held.frozen} == {"reward"}
+    assert {x.shape for x in leaves(held.opt_state)} == {(), *(x.shape for x in leaves(held.params))}
+    kept = jax.device_get(held.frozen)
+    after, metrics = second.fused(held, program.key)
+    assert equal(after.frozen, kept) and not equal(after.params["policy"], state.params["policy"])
+    c.phase.main.steps = 1
+    loop.train(c, tmp_path / "cut", progress=False, devices=ONE, allow_config_change=True)
+    c.phase.main.steps = 2
+    resumed = loop.train(c, tmp_path / "cut", progress=False, devices=ONE, allow_config_change=True)
+    assert equal(resumed.state, whole.state)
+
+
+def with_rewards(rollout):
+    return rollout.replace(reward=(jnp.arange(rollout.reward.shape[0]) % 3 == 0) * 1.0)
+
+
+@pytest.mark.full
+def test_a_learned_reward_is_the_score_of_the_row(tmp_path):
+    """The step's reward is that of the network applied to the row's own tokens, and starts from a folder."""
+    c = with_modules(reward=rljax.module(width=16))
+    program = programs.build(c, devices=ONE)
+    network = program.model("reward")
+    params = network.init(jax.random.key(3))
+    params["scalar"] = jax.random.normal(jax.random.key(4), params["scalar"].shape)
+    weights.save(str(tmp_path / "model"), network.architecture, params)
+    c.module.reward = rljax.module(weights=str(tmp_path / "model"))
+    c.phases = ("main",)
+    program = programs.build(c, devices=ONE)
+    step = program.steps[0]
+    state = step.begin(None, program.key, program.initial(0))
+    assert equal(state.frozen["reward"], params)
+    rollout = step.rollout(state, program.key)
+    got = step.score("reward", state.frozen["reward"], rollout, types.Needs(reward=True)).reward
+    for i in range(4):
+        prompt = np.asarray(rollout.context.token[i])[np.asarray(rollout.context.mask[i]) > 0]
+        token = np.concatenate([prompt, np.asarray(rollout.action.token[i])[: int(rollout.mask[i].sum())]])
+        hidden = network.apply(params, jnp.asarray(token)[None], jnp.ones((1, token.size)))
+        np.testing.assert_allclose(network.scalar(params, hidden)[0, -1], got[i], rtol=1e-4, atol=1e-5)
+    _, metrics = step.update(state, rollout, program.key)
+    np.testing.assert_allclose(metrics["reward"], np.mean(got), rtol=1e-4, atol=1e-6)
+    headless = dict(params)
+    del headless["scalar"]
+    bare = dataclasses.replace(network.architecture, output="logits")
+    weights.save(str(tmp_path / "bare"), bare, headless)
+    c.module.reward = rljax.module(weights=str(tmp_path / "bare"))
+    with pytest.raises(ValueError, match=r"the folder has no head \(score.weight\), and phase 'main' reads"):
+        programs.build(c, devices=ONE)
+    (tmp_path / "model" / "tokenizer.model").write_bytes(tokenizers.make("bytes", ()).serialized)
+    c.module.reward = rljax.module(weights=str(tmp_path / "model"))
+    with pytest.raises(ValueError, match=r"its tokenizer differs from that of the run: id \d+ is"):
+        programs.build(c, devices=ONE)
