@@ -43,7 +43,9 @@ def scored(x, token, divergences=()):
     full, other = jax.nn.log_softmax(x), jax.nn.log_softmax(logits(1))
     divergence = {name: ops.divergence(name, full, other) for name in divergences}
     logp = jnp.take_along_axis(full, token[..., None], -1)[..., 0]
-    return types.Scores(logp=logp, entropy=-jnp.sum(jnp.exp(full) * full, -1), divergence=divergence, value=x[..., 0])
+    return types.Scores(
+        logp=logp, entropy=-jnp.sum(jnp.exp(full) * full, -1), divergence=divergence, value=x[..., 0], reward=x[:, 0, 0]
+    )
 
 
 def gradient(piece, policy):
@@ -125,7 +127,10 @@ def test_arguments_declared_idle_have_no_effect_on_policy_and_the_others_have_on
     annotations = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
     fixed = {"correction"} if short == "kl" else set()
     for argument in [a for a in inspect.signature(function).parameters if a not in fixed]:
-        if argument in ("only", "reduce", "name", "predicate", "key", "weights") or short in batch.ARGUMENTS:
+        if (
+            argument in ("only", "reduce", "name", "predicate", "key", "weights", "levels", "cuts")
+            or short in batch.ARGUMENTS
+        ):
             continue
         others = OTHERS.get((short, argument), {})
         pieces = {v: built(name, **{argument: v}, **others) for v in values(annotations[argument])}

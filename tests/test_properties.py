@@ -70,7 +70,7 @@ def chains():
         o = built.objectives[0]
         of = {seam: [p for p in o.loss if p.seam == seam] for seam in ("ratio", "surrogate", "weight")}
         weights = [p for p in of["weight"] if called(p) in IDENTITIES]
-        if len(of["surrogate"]) == 1 and called(of["surrogate"][0]) not in RATIO_FREE:
+        if o.module == "policy" and len(of["surrogate"]) == 1 and called(of["surrogate"][0]) not in RATIO_FREE:
             loss = (*of["ratio"], *of["surrogate"], *weights)
             if "reference" not in loss[0].spec:
                 results[" ".join(p.spec for p in (*loss, o.reduce))] = types.Objective(loss=loss, reduce=o.reduce)

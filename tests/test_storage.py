@@ -595,7 +595,7 @@ def test_a_run_in_a_store_can_be_forked_but_not_renamed(runs):
     same(after.state.params["policy"], params)
     before = start("more")  # no phase in common
     assert before.state is None and before.step == 0
-    same(before.policy, params)
+    same(before.initial["policy"], params)
     with pytest.raises(ValueError, match=r"all phases had ended by step 6, so there is nothing to run"):
         start("main")
     with pytest.raises(ValueError, match=r"params/policy/embedding: saved \(\(17, 32\), .*expected \(\(17, 64\)"):

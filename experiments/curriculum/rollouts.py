@@ -3,7 +3,8 @@
 python -m experiments.curriculum.rollouts
 
 All arms of a seed start from the same policy, trained on faulty demonstrations. A rollout is a completion that was
-sampled, also one that a filter drops. ``SOURCES`` is the only thing to extend.
+sampled, also one that a filter drops. ``SOURCES`` is the only thing to extend. The curves of each seed are stored when
+it ends, in ``rollouts.json``; seeds that are there are not run again, and the table and the figure have all of them.
 """
 
 import argparse
@@ -41,7 +42,7 @@ TARGET = 0.9
 class Size:
     """How much the study runs."""
 
-    seeds: int = 10
+    seeds: tuple[int, ...] = tuple(range(10))
     task: str = "arithmetic(digits=(1, 2), slip=0.4, noise=0.15)"
     clone: int = 300  # steps on demonstrations
     rollouts: int = 25_600  # of each arm, at most
@@ -54,7 +55,7 @@ class Size:
 
 
 QUICK = Size(
-    seeds=2,
+    seeds=(0, 1),
     task="arithmetic(digits=(1, 2), working=False)",
     clone=1,
     rollouts=32,
@@ -140,24 +141,39 @@ def train(step: steps.Step, start: types.TrainState, seed: int, size: Size) -> C
         spent += each
 
 
-def run(size: Size, sources: Mapping[str, str]) -> dict[str, list[Curve]]:
-    """Return the curve of each source and seed."""
+def run(size: Size, sources: Mapping[str, str], file: pathlib.Path) -> dict[str, list[Curve]]:
+    """Return the curve of each source and seed, those of earlier runs included; store them after each seed.
+
+    Raises:
+      ValueError: the file has curves of another size.
+    """
+    settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "seeds"}
+    record = json.loads(file.read_text()) if file.exists() else {"size": settings, "seeds": {}}
+    if record["size"] != settings:
+        raise ValueError(f"{file}: has curves of the size {record['size']}. Set --out to another folder.")
+    done: dict[str, dict[str, dict]] = record["seeds"]
     backends.start()
     c = config(size, sources)
     compiled = dict(zip(c.phases, programs.build(c, devices=jax.devices()[:1]).steps, strict=True))
-    curves: dict[str, list[Curve]] = {name: [] for name in sources}
-    for seed in range(size.seeds):
+    for seed in size.seeds:
+        if all(name in done.get(str(seed), {}) for name in sources):
+            continue
         clone = compiled["clone"]
         start = clone.begin(None, root(seed), None)
         for _ in range(size.clone):
             assert clone.fused is not None
             start, _ = clone.fused(start, root(seed))
+        curves = done.setdefault(str(seed), {})
         for name in sources:
             curve = train(compiled[name], start, seed, size)
-            curves[name].append(curve)
+            curves[name] = dataclasses.asdict(curve)
             first, last = curve.domains[0], curve.domains[-1]
             print(f"seed {seed}, {name}: {curve.needed:.0f} rollouts; by domain {first} to {last}", flush=True)
-    return curves
+        draft = file.with_suffix(".partial")
+        draft.write_text(json.dumps(record))
+        draft.rename(file)
+    whole = [curves for _, curves in sorted(done.items(), key=lambda item: int(item[0])) if {*sources} <= {*curves}]
+    return {name: [Curve(**curves[name]) for curves in whole] for name in sources}
 
 
 def table(curves: Mapping[str, Sequence[Curve]], size: Size) -> str:
@@ -196,11 +212,9 @@ def draw(curves: Mapping[str, Sequence[Curve]], path: pathlib.Path) -> None:
 
 def main(size: Size, out: pathlib.Path, sources: Mapping[str, str] = SOURCES) -> None:
     """Run the study, print its table, and write its figure and its curves."""
-    curves = run(size, sources)
+    curves = run(size, sources, out / "rollouts.json")
     print(table(curves, size))
     draw(curves, out / "rollouts.png")
-    record = {name: [dataclasses.asdict(c) for c in arm] for name, arm in curves.items()}
-    (out / "rollouts.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":
@@ -208,6 +222,7 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="run every part, too short to learn")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder of the figure")
     parser.add_argument("--only", nargs="*", default=list(SOURCES), choices=list(SOURCES), help="some of the sources")
-    parser.add_argument("--seeds", type=int, default=Size.seeds)
+    parser.add_argument("--seeds", default="0:10", help="from the first to before the last")
     given = parser.parse_args()
-    main(QUICK if given.quick else Size(seeds=given.seeds), given.out, {name: SOURCES[name] for name in given.only})
+    numbers = tuple(range(*map(int, given.seeds.split(":"))))
+    main(QUICK if given.quick else Size(seeds=numbers), given.out, {name: SOURCES[name] for name in given.only})

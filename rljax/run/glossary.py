@@ -43,6 +43,8 @@ age [updates] versions between the one that wrote a token and the trainer's
     growing: rows wait too long; use a ratio to the sampler or weight.fresh()
 carried [fraction] rows that are unfinished and carried to the next step
     near 1: the segment is much shorter than the completions
+classified [fraction] rows that the reward model puts on the right side of each level, mean
+    near 0.5: nothing is learned
 clipped [fraction] tokens whose gradient the clip or the mask of the surrogate removes
     above 0.3: the updates are large; 0 always: the clip has no effect
 covariance_kl [nats] mean |logp - proximal| of all tokens, charged to those of highest covariance
@@ -93,6 +95,8 @@ own/* [its own] a metric of a piece outside this package: see the docstring of t
     see there
 preferred [fraction] pairs whose better row the policy prefers more than the reference does
     below 0.5: preferences are not learned
+ranked [fraction] pairs of a group that the reward model ranks as the verifier does, averaged over all rows
+    at most the share of rows whose group has a pair; below half of that: nothing is learned
 proximal_kl [nats] k3 of the ratio: KL between the ratio's anchor and the policy
     above 0.1: the policy moves far within one rollout
 ratio [ratio] importance ratio of the tokens, mean

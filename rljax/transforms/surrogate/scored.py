@@ -48,15 +48,15 @@ def bradley_terry(
       center: coefficient of the squared sum of a pair.
     """
     learned, reward = _learned(s), trajectories.total(r)
-    counts = ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1)
-    pair = (r.group[:, None] == r.group[None, :]) * counts[:, None] * counts[None, :]
-    pair = pair * (1.0 - jnp.eye(reward.size, dtype=pair.dtype))
+    counts = jnp.where(jnp.any(r.mask > 0, axis=1), ops.valid_rows(r), 0.0)
+    apart = (r.group[:, None] == r.group[None, :]) & ~jnp.eye(reward.size, dtype=bool)
+    pair = jnp.where(apart, counts[:, None] * counts[None, :], 0.0)
     gap, d = reward[:, None] - reward[None, :], learned[:, None] - learned[None, :]
     threshold = 0.0 if ties is None else ties
     value = jnp.where(gap > 0, -jax.nn.log_sigmoid(d - margin * gap - threshold), 0.0)
     value += jnp.where(gap < 0, -jax.nn.log_sigmoid(-d + margin * gap - threshold), 0.0)
     if ties is None:
-        pair = pair * (gap != 0)
+        pair = jnp.where(gap != 0, pair, 0.0)
     else:
         # 1 - sigmoid(d - t) - sigmoid(-d - t) = (exp(2 t) - 1) sigmoid(d - t) sigmoid(-d - t)
         tie = -jnp.log(jnp.expm1(2 * ties)) - jax.nn.log_sigmoid(d - ties) - jax.nn.log_sigmoid(-d - ties)
@@ -64,7 +64,7 @@ def bradley_terry(
     value += center * (learned[:, None] + learned[None, :]) ** 2
     of_row = jnp.sum(jnp.where(pair > 0, value, 0.0), axis=1)
     pairs, rows = (ops.segment_total(x, r.group) for x in (jnp.sum(pair, axis=1), counts))
-    right = jnp.sum(pair * (gap * d > 0), axis=1)
+    right = jnp.sum(jnp.where(gap * d > 0, pair, 0.0), axis=1)
     share = jnp.where(pairs > 0, rows / jnp.where(pairs > 0, pairs, 1.0), 0.0)
     return _on_tokens(of_row * share, r), {"ranked": _on_tokens(right * share, r)}
 
@@ -87,7 +87,9 @@ def implicit_outcome(loss, r, s, beta: types.Positive = 0.05):
     """
     learned = beta * ops.row_sum(row.to_reference(r, s), r.mask)[:, 0]
     sign = jnp.where(trajectories.correct(r), 1.0, -1.0)
-    return _on_tokens(-jax.nn.log_sigmoid(sign * learned), r), {"classified": _on_tokens((sign * learned > 0) * 1.0, r)}
+    return _on_tokens(-jax.nn.log_sigmoid(sign * learned), r), {
+        "classified": _on_tokens(jnp.where(sign * learned > 0, 1.0, 0.0), r)
+    }
 
 
 def _levels(a) -> types.Needs:
