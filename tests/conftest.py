@@ -12,6 +12,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 from rljax import data
 
 # subprocesses of tests read these too
+# Threads that wait in a collective hold a thread of XLA's pool. A program with several collectives that do not depend on
+# each other blocks all of a pool of eight, and XLA aborts the process after 40 s.
+os.environ.setdefault("NPROC", "64")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data.cache_folder() / "xla-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
