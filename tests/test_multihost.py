@@ -238,31 +238,30 @@ def test_process_0_writes_and_prints_and_both_judge(folder, whole):
 
 
 @pytest.mark.full
-def test_a_run_stopped_and_killed_ends_bit_for_bit_as_an_uninterrupted_one(folder, whole):
+def test_a_run_killed_and_stopped_goes_on_bit_for_bit_as_an_uninterrupted_one(folder, whole):
     workdir = folder / "cut"
     with run(folder, "cut") as group:
-        group.send_at(2, signal.SIGTERM, 1, workdir)  # to the process that writes no logs
-        assert group.wait() == [loop.RESUMABLE] * 2, group.output()
-    assert "To resume, run the same command again" in group.output()[0]
-    stopped = checkpoints.Checkpointer(workdir / "checkpoints").latest_step()
-    assert stopped == (workdir / "metrics.jsonl").read_bytes().count(b"\n") < STEPS
-
-    with run(folder, "cut") as group:
-        group.send_at(stopped + 2, signal.SIGKILL, 1, workdir)
+        group.send_at(6, signal.SIGKILL, 1, workdir)
         began = time.monotonic()
         code, killed = group.wait()
         assert killed == -signal.SIGKILL and time.monotonic() - began < HEARTBEAT + 5
         assert code in (loop.RESUMABLE, -signal.SIGABRT), group.output()  # jax's heartbeat may detect it first
-    words = ("another process of this run is gone", "another task died")[code != loop.RESUMABLE]
-    assert words in group.output()[0]
-    assert code != loop.RESUMABLE or "Run the same command again on every host" in group.output()[0]
+        words = ("another process of this run is gone", "another task died")[code != loop.RESUMABLE]
+        assert words in group.output()[0]
+        assert code != loop.RESUMABLE or "Run the same command again on every host" in group.output()[0]
 
     with run(folder, "cut") as group:
-        assert group.wait() == [0, 0], group.output()
+        group.send_at(10, signal.SIGTERM, 1, workdir)  # to the process that writes no logs
+        assert group.wait() == [loop.RESUMABLE] * 2, group.output()
+    assert "To resume, run the same command again" in group.output()[0]
+    stopped = checkpoints.Checkpointer(workdir / "checkpoints").latest_step()
+    assert 10 <= stopped < STEPS
     for name in ("metrics", "verdicts", "rollouts"):
-        assert (workdir / f"{name}.jsonl").read_bytes() == (whole[0] / f"{name}.jsonl").read_bytes(), name
-    stored = saved(whole[0], STEPS)
-    for name, value in saved(workdir, STEPS).items():
+        lines = (workdir / f"{name}.jsonl").read_bytes().splitlines()
+        expected = (whole[0] / f"{name}.jsonl").read_bytes().splitlines()
+        assert json.loads(lines[-1])["step"] == stopped and lines == expected[: len(lines)], name
+    stored = saved(whole[0], 10)
+    for name, value in saved(workdir, 10).items():
         np.testing.assert_array_equal(value, stored[name], err_msg=name)
 
 

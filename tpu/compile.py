@@ -22,6 +22,7 @@ from absl import app, flags, logging
 from rljax.aot import page, programs, report, topology
 from rljax.config import files, schema
 from rljax.language import messages, parse
+from rljax.run import sharding
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", "", "Config file, or the name of a shipped config; an argument may follow after a colon.")
@@ -73,6 +74,7 @@ def _run() -> None:
         f"{config.name} on {target.name}, {len(target.devices)} devices ({mesh or 'no mesh axes'}): "
         f"{setup.prompts} prompts of {setup.task.prompt_length} tokens x {setup.samples} completions of "
         f"{setup.task.completion_length}, {setup.learner.microbatches} micro-batches\n"
+        f"parameters and their memory on a chip: {', '.join(sharding.modules(step.shape))}\n"
     )
     records = []
     for name in f.programs or programs.names(step):

@@ -53,7 +53,7 @@ def lines(
         f"config          {config.name}, seed {program.settings.seed}",
         f"work directory  {workdir}: {_progress(program, directory)}",
         f"devices         {program.mesh.size} assumed ({mesh or 'alone'})",
-        f"parameters      {', '.join(_parameters(program))}",
+        f"parameters      {', '.join(sharding.modules(*(step.shape for step in program.steps)))}",
         f"vocabulary      {program.tokenizer.vocabulary:,} tokens",
     ]
     for phase, step in zip(program.phases, program.steps, strict=True):
@@ -70,16 +70,6 @@ def _progress(program: programs.Program, directory: workdirs.WorkDirectory) -> s
     if step >= program.updates:
         return f"finished at step {step} of {program.updates}; nothing would be run"
     return f"resumes after step {step} of {program.updates}"
-
-
-def _parameters(program: programs.Program) -> list[str]:
-    """Return the number of parameters of each module of any phase, and their memory on each device."""
-    states = [step.shape for step in program.steps]
-    modules: dict[str, Any] = {name: tree for s in states for name, tree in {**s.params, **s.frozen}.items()}
-    return [
-        f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,} ({messages.size(sharding.held(tree))})"
-        for name, tree in modules.items()
-    ]
 
 
 def _unit(setup: programs.Setup) -> str:

@@ -100,6 +100,15 @@ def sizes(state: types.TrainState) -> dict[str, int]:
     return total
 
 
+def modules(*states: types.TrainState) -> list[str]:
+    """Return the parameters of each module of some abstract states, and their memory on each device."""
+    trees = {name: tree for state in states for name, tree in {**state.params, **state.frozen}.items()}
+    return [
+        f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,} ({messages.size(held(tree))})"
+        for name, tree in trees.items()
+    ]
+
+
 def resident(program: programs.Program, policy: Any) -> tuple[int, int]:
     """Return the bytes per device of the weights of a "resident" rollout, and how many of them are gathered."""
     layout, wide = sharding.Layout(program.mesh, "resident"), jnp.dtype(program.policy.architecture.dtype).itemsize
