@@ -160,7 +160,7 @@ def run(name, steps=2):
     built = program(name)
     (step,) = built.steps
     start = policy(METHODS[name][2].get("task", tiny.config().task))
-    state = step.begin(None, built.key, jax.tree.map(jnp.asarray, start))
+    state = step.begin(None, built.key, {"policy": jax.tree.map(jnp.asarray, start)})
     assert step.fused is not None
     for _ in range(steps):
         state, metrics = step.fused(state, built.key)

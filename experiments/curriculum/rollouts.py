@@ -197,16 +197,20 @@ def _text(x: intervals.Estimate, form: str, of=float) -> str:
 
 
 def draw(curves: Mapping[str, Sequence[Curve]], path: pathlib.Path) -> None:
-    """Draw held-out accuracy against rollouts: a line for each seed, in the color of its source."""
-    canvas = figure.Figure(figsize=(6, 3.6), layout="constrained")
-    ax = canvas.subplots()
+    """Draw mean accuracy, a curve that has ended counting with its last value, and the seeds at the target."""
+    canvas = figure.Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = canvas.subplots(1, 2)
     for color, (name, arm) in zip(plots.COLORS, curves.items(), strict=False):
-        for number, curve in enumerate(arm):
-            label = name if number == 0 else None
-            ax.plot(curve.rollouts, [100 * a for a in curve.accuracy], color=color, linewidth=1.0, label=label)
-    ax.axhline(100 * TARGET, color=plots.GREY, linewidth=0.8, linestyle=":")
-    plots.decorate(ax, "held-out accuracy on sums of mixed difficulty", "rollouts", "%")
-    ax.legend(frameon=False, fontsize=9)
+        rollouts = max((c.rollouts for c in arm), key=len)
+        accuracy = [c.accuracy + [c.accuracy[-1]] * (len(rollouts) - len(c.accuracy)) for c in arm]
+        left.plot(rollouts, 100 * np.mean(accuracy, axis=0), color=color, linewidth=1.8, label=name)
+        needed = sorted(c.needed for c in arm if math.isfinite(c.needed))
+        x = [0.0, *needed, rollouts[-1]]
+        right.step(x, [*range(len(needed) + 1), len(needed)], where="post", color=color, linewidth=1.8)
+    left.axhline(100 * TARGET, color=plots.GREY, linewidth=0.8, linestyle=":")
+    plots.decorate(left, "sums of mixed difficulty: held-out accuracy", "rollouts", "%")
+    plots.decorate(right, "seeds at the target", "rollouts", f"of {len(arm)}")
+    left.legend(frameon=False, fontsize=9)
     canvas.savefig(path, dpi=100)
 
 
