@@ -128,7 +128,7 @@ def test_arguments_declared_idle_have_no_effect_on_policy_and_the_others_have_on
     fixed = {"correction"} if short == "kl" else set()
     for argument in [a for a in inspect.signature(function).parameters if a not in fixed]:
         if (
-            argument in ("only", "reduce", "name", "predicate", "key", "weights", "levels", "cuts")
+            argument in ("only", "reduce", "name", "predicate", "key", "weights", "levels", "cuts", "teachers")
             or short in batch.ARGUMENTS
         ):
             continue

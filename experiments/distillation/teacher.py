@@ -2,7 +2,7 @@
 
 python -m experiments.distillation.teacher
 
-The teacher is the base after GRPO; the student is the base again, and is taught on its own samples: by the log-prob of
+The teacher is the end of GRPO; the student is the base again, and is taught on its own samples: by the log-prob of
 the sampled token, or by whole distributions. The curves of each seed are stored in ``teacher.json`` when it ends; seeds
 that are there are not run again, and the table and the figure have all of them.
 """
@@ -42,12 +42,13 @@ class Size(seeds.Size):
 
     prompts: int = 512  # of a measurement
     every: int = 10  # steps between two measurements
+    teacher: int = 240  # steps of GRPO
     batch: int = 32  # prompts of a step
     samples: int = 8
 
 
 FULL = Size(seeds=5, clone=300, steps=120, width=64)
-QUICK = Size(seeds=2, clone=1, steps=2, layers=1, width=16, prompts=4, every=1, batch=4, samples=2)
+QUICK = Size(seeds=2, clone=1, steps=2, layers=1, width=16, prompts=4, every=1, teacher=2, batch=4, samples=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +107,9 @@ def measure(step: steps.Step, prompts: int) -> Measure:
 
 
 def train(
-    step: steps.Step, start: types.TrainState, seed: int, size: Size, measure: Measure, teacher: types.Tree
+    step: steps.Step, state: types.TrainState, seed: int, count: int, every: int, measure: Measure, teacher: types.Tree
 ) -> tuple[types.TrainState, Arm]:
-    """Train one arm from ``start``; return its state and curves."""
+    """Train one arm from ``state`` for ``count`` steps; return its state and curves."""
     kl: list[float] = []
 
     def accuracy(state: types.TrainState) -> float:
@@ -116,7 +117,7 @@ def train(
         kl.append(apart)
         return right
 
-    state, curve = seeds.train(step, start, seed, size.steps, accuracy, size.every)
+    state, curve = seeds.train(step, state, seed, count, accuracy, every)
     return state, Arm(list(curve), [(number, x) for (number, _), x in zip(curve, kl, strict=True)])
 
 
@@ -125,11 +126,11 @@ def one(built: Mapping[str, steps.Step], measure: Measure, seed: int, size: Size
     base, _ = seeds.train(built["clone"], seeds.begin(built["clone"], None, seed), seed, size.clone)
     start = seeds.begin(built["GRPO"], base, seed)
     before = jax.tree.map(jnp.copy, base.params["policy"])
-    trained, grpo = train(built["GRPO"], start, seed, size, measure, before)
+    trained, grpo = train(built["GRPO"], start, seed, size.teacher, size.every, measure, before)
     teacher, arms = trained.params["policy"], {"GRPO": grpo}
     for name in [*ARMS][1:]:
         taught = seeds.begin(built[name], base, seed).replace(frozen={"teacher": jax.tree.map(jnp.copy, teacher)})
-        _, arms[name] = train(built[name], taught, seed, size, measure, teacher)
+        _, arms[name] = train(built[name], taught, seed, size.steps, size.every, measure, teacher)
     for name, arm in arms.items():
         print(f"seed {seed}, {name}: {arm.accuracy}, KL {[round(x, 4) for _, x in arm.kl]}", flush=True)
     return arms
@@ -169,7 +170,7 @@ def table(arms: Mapping[str, Sequence[Arm]], size: Size) -> str:
     within = {n: [a.needed(t - WITHIN) for a, t in zip(arm, teachers, strict=True)] for n, arm in arms.items()}
     for name, arm in arms.items():
         last = [a.accuracy[-1][1] for a in arm]
-        needed = [min(x, float(size.steps)) for x in within[name]]
+        needed = [min(x, arm[0].accuracy[-1][0]) for x in within[name]]
         gap = "" if name == "GRPO" else seeds.gap(teachers, last)
         share = [math.log(max(x, 1.0) / max(y, 1.0)) for x, y in zip(needed, within["GRPO"], strict=True)]
         bound = "" if all(map(math.isfinite, within[name])) else ">= "

@@ -75,8 +75,7 @@ def score(
       ValueError: context or action is absent, a shape does not match ``rollout.mask``, temperature or chunk
         is out of range, a divergence is unknown, or one is needed without its reference or teacher.
     """
-    others = {} if reference is None else {modules.REFERENCE: (model, reference)}
-    others |= teachers or {}
+    others = {**({} if reference is None else {modules.REFERENCE: (model, reference)}), **(teachers or {})}
     context, action = _checked(rollout, needs, temperature, chunk, others)
     if samples and rollout.mask.shape[0] % samples:
         raise ValueError(f"samples={samples} must divide the {rollout.mask.shape[0]} rows of rollout.mask")
