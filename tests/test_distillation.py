@@ -19,7 +19,6 @@ from tests import tiny
 from tests.enumeration import K2, K3, LOGITS, REF_LOGITS, SEQUENCE, STATE, VISITS, P, log_softmax
 
 ONE = jax.devices()[:1]
-NAMES = ("reverse_kl", "forward_kl", "js", "js_0.2", "js_0.9")
 BETAS = {"js": 0.5, "js_0.2": 0.2, "js_0.9": 0.9}
 
 
@@ -50,7 +49,8 @@ def test_the_generalized_divergence_goes_to_both_kls():
 
 
 def test_names_of_divergences_hold_their_modules():
-    assert modules.parts(modules.divergence("js_0.2", "a", "b")) == ("js_0.2", ("a", "b"))
+    assert modules.parts(modules.divergence("js_0.2", "a", "b")) == ("js_0.2", ("a", "b"), False)
+    assert modules.parts(modules.divergence("js", sampling=True)) == ("js", ("reference",), True)
     needs = types.Needs(divergence=frozenset({"js", modules.divergence("reverse_kl", "a")}))
     assert modules.compared(needs) == {"reference", "a"} and modules.reads_reference(needs)
     assert not modules.reads_reference(types.Needs(divergence=frozenset({"js/a"})))
@@ -60,7 +60,7 @@ def test_names_of_divergences_hold_their_modules():
 
 STUDENT = models.Architecture(vocabulary=29, layers=1, width=16, heads=2, kv_heads=1, hidden=24)
 TEACHERS = {"a": dataclasses.replace(STUDENT, layers=2, width=24, head_size=12), "b": STUDENT}
-NEEDS = types.Needs(divergence=frozenset({*(f"{name}/a" for name in NAMES), "reverse_kl/a/b", "forward_kl"}))
+NEEDS = types.Needs(divergence=frozenset({"reverse_kl/a@sampling", "js_0.2/a", "reverse_kl/a/b", "forward_kl"}))
 ENDS = np.array([5, 2, 4, 1])
 
 
@@ -82,58 +82,63 @@ def rollout():
     rng = np.random.default_rng(1)
     mask = (np.arange(5) < ENDS[:, None]).astype(np.float32)
     prompt = np.repeat(rng.integers(0, 29, (2, 3)), 2, axis=0).astype(np.int32)
-    token = rng.integers(0, 29, (4, 5)).astype(np.int32)
-    context = types.Context(prompt, np.ones((4, 3), np.float32))
+    token, hinted = (rng.integers(0, 29, (4, n)).astype(np.int32) for n in (5, 4))
+    seen = np.array([[1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1]], np.float32)  # left-padded
+    context = types.Context(hinted, seen, train_token=prompt, train_mask=np.ones((4, 3), np.float32))
     return types.Rollout(mask, np.zeros(4), np.arange(4) // 2, context=context, action=types.Action(token))
 
 
-@functools.partial(jax.jit, static_argnames="layout")
-def slopes(params, teachers, layout):
+@functools.partial(jax.jit, static_argnames="packed")
+def slopes(params, teachers, packed=False):
     """Return the gradient of a weighted sum of all divergences in student and teachers, and the divergences."""
     (model, _), (_, reference), others = networks()
-    options = {"shared": {"samples": 2}, "packed": {"samples": 2}}.get(layout, {})
-    if layout == "packed":
+    options = {}
+    if packed:
         lane, offset = packing.first_fit(jnp.asarray(ENDS).reshape(2, 2), 5)
-        options["places"] = packing.Places(lane.reshape(-1), offset.reshape(-1), 2, 2, 5)
+        options = {"samples": 2, "places": packing.Places(lane.reshape(-1), offset.reshape(-1), 2, 2, 5)}
 
     def loss(params, teachers):
         named = {name: (others[name][0], tree) for name, tree in teachers.items()}
         scores = scoring.score(
             model, params, rollout(), NEEDS, temperature=0.7, chunk=8, reference=reference, teachers=named, **options
         )
-        return sum((1 + i) * jnp.sum(x) for i, x in enumerate(scores.divergence.values())), scores.divergence
+        terms = sorted(scores.divergence.items())
+        return sum((1 + i) * jnp.sum(x) for i, (_, x) in enumerate(terms)), scores.divergence
 
     return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, teachers)
 
 
-def whole(model, params):
+def whole(model, params, sampling=False):
     """Return the tempered distribution before each completion token, [B, T, V], by one plain forward pass."""
     r = rollout()
-    token = jnp.concatenate([r.context.token, r.action.token], axis=1)
-    hidden = model.apply(params, token, jnp.ones(token.shape))
-    return jax.nn.log_softmax(model.logits(params, hidden)[:, 2:-1] / 0.7, axis=-1)
+    prompt, seen = (r.context.token, r.context.mask) if sampling else r.context.training
+    token = jnp.concatenate([prompt, r.action.token], axis=1)
+    hidden = model.apply(params, token, jnp.concatenate([seen, jnp.ones((4, 5))], axis=1))
+    return jax.nn.log_softmax(model.logits(params, hidden)[:, -6:-1] / 0.7, axis=-1)
 
 
+@pytest.mark.full
 def test_a_divergence_from_a_module_is_that_of_whole_distributions():
     (model, params), reference, others = networks()
     given = {name: tree for name, (_, tree) in others.items()}
-    (gradient, to_teachers), got = slopes(params, given, "whole")
-    p, ref, a, b = (np.exp(np.asarray(whole(*m), np.float64)) for m in ((model, params), reference, *others.values()))
+    (gradient, to_teachers), got = slopes(params, given)
+    distributions = (whole(*m) for m in ((model, params), reference, *others.values()))
+    p, ref, a, b = (np.exp(np.asarray(x, np.float64)) for x in distributions)
+    hinted = np.exp(np.asarray(whole(*others["a"], sampling=True), np.float64))
     mask = rollout().mask
-    for name in NAMES:
-        np.testing.assert_allclose(got[f"{name}/a"], exact(name, p, a) * mask, rtol=1e-4, atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(got["reverse_kl/a/b"], exact("reverse_kl", p, (a + b) / 2) * mask, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(got["forward_kl"], exact("forward_kl", p, ref) * mask, rtol=1e-4, atol=1e-5)
+    apart = {"reverse_kl/a@sampling": hinted, "js_0.2/a": a, "reverse_kl/a/b": (a + b) / 2, "forward_kl": ref}
+    for name, q in apart.items():
+        want = exact(name.partition("/")[0], p, q) * mask
+        np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=name)
     assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(to_teachers))
 
     def loss(params):
         live = whole(model, params)
-        apart = {"a": jnp.log(a), "a/b": jnp.log((a + b) / 2), "": jnp.log(ref)}
-        full = [(name, apart[rest]) for name, _, rest in (n.partition("/") for n in sorted(NEEDS.divergence))]
-        return sum(
-            (1 + i) * jnp.sum(ops.divergence(n, live, jnp.asarray(q, jnp.float32)) * mask)
-            for i, (n, q) in enumerate(full)
-        )
+        total = 0.0
+        for i, name in enumerate(sorted(NEEDS.divergence)):
+            q = jnp.asarray(np.log(apart[name]), jnp.float32)
+            total += (1 + i) * jnp.sum(ops.divergence(name.partition("/")[0], live, q) * mask)
+        return total
 
     for (path, want), x in zip(
         jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params)), jax.tree.leaves(gradient), strict=True
@@ -142,12 +147,11 @@ def test_a_divergence_from_a_module_is_that_of_whole_distributions():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("layout", ["shared", "packed"])
-def test_the_layout_of_rows_does_not_change_a_divergence_from_a_module(layout):
+def test_packing_does_not_change_a_divergence_from_a_module():
     (_, params), _, others = networks()
     given = {name: tree for name, (_, tree) in others.items()}
-    (gradient, _), got = slopes(params, given, layout)
-    (expected, _), want = slopes(params, given, "whole")
+    (gradient, _), got = slopes(params, given, packed=True)
+    (expected, _), want = slopes(params, given)
     for name, x in want.items():
         np.testing.assert_allclose(got[name], x, rtol=1e-4, atol=1e-5, err_msg=name)
     for x, y in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
@@ -249,6 +253,18 @@ def test_a_step_moves_the_policy_towards_its_teacher():
         values.append(float(metrics["distillation"]))
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.frozen["teacher"]), kept)
     assert 0 < values[-1] < 0.9 * values[0], values
+
+
+@pytest.mark.full
+def test_the_policy_at_the_start_of_the_step_teaches_under_the_prompt_with_the_hint():
+    """Context distillation traces: rows sampled with a hint, trained without it."""
+    piece = "+ distillation(('policy',), 'forward_kl', only='off_policy', prompt='sampling')"
+    (step,) = programs.build(tiny.config("guide_grpo()", mesh__data=1, seam__penalty=piece), devices=ONE).steps
+    key = jax.random.key(0)
+    rows = jax.eval_shape(step.rollout, step.shape, key)
+    assert rows.context.train_token.shape[1] < rows.context.token.shape[1]
+    _, metrics = jax.eval_shape(step.update, step.shape, rows, key)
+    assert metrics["distillation"].shape == () and step.shape.frozen == {} and step.shape.reference is None
 
 
 def test_the_recipe_reads_what_it_says():

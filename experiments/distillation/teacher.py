@@ -47,7 +47,7 @@ class Size(seeds.Size):
     samples: int = 8
 
 
-FULL = Size(seeds=5, clone=300, steps=120, width=64)
+FULL = Size(seeds=5, clone=300, steps=160, width=64)
 QUICK = Size(seeds=2, clone=1, steps=2, layers=1, width=16, prompts=4, every=1, teacher=2, batch=4, samples=2)
 
 
@@ -71,7 +71,7 @@ class Arm:
 def build(size: Size) -> dict[str, steps.Step]:
     """Return the steps: "clone", and one of each arm."""
     names = {name: f"arm{number}" for number, name in enumerate(ARMS)}
-    c = seeds.config(size, TASK, {names[n]: algorithm for n, algorithm in ARMS.items()}, learning_rate=5e-4)
+    c = seeds.config(size, TASK, {names[n]: algorithm for n, algorithm in ARMS.items()}, learning_rate=1e-3)
     c.batch.update({"prompts": size.batch, "samples": size.samples})
     c.phase.clone.batch.prompts = 4 * size.batch
     c.log.update({"rollout_rows": 0})

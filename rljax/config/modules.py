@@ -56,8 +56,8 @@ def _resolve(
     where = f"config.module.{name}"
     if name == "policy" and not path:
         raise ValueError(f"{where}: the policy's network is config.model.")
-    if name == modules.REFERENCE or "/" in name:
-        raise ValueError(f"{where}: a module has another name than {modules.REFERENCE!r}, without '/'.")
+    if name == modules.REFERENCE or {*"/@"} & {*name}:
+        raise ValueError(f"{where}: a module has another name than {modules.REFERENCE!r}, without '/' and '@'.")
     if name in path:
         raise ValueError(f"config.module.{path[0]}.like: a cycle, {' -> '.join((*path, name))}.")
     if name in built:

@@ -96,7 +96,7 @@ def score(
     # float32: the gradients of groups of columns are added in the type of what the groups share
     live = {name: precision.wide(w) for name, w in params.items() if name != "layers"}
     others = {n: (others[n][0], jax.lax.stop_gradient(others[n][1])) for n in sorted(modules.compared(needs))}
-    columns["others"] = {name: rows.read(*other)[1] for name, other in others.items()}
+    columns["others"] = _compared(rows, context, action, rollout.mask, others, needs)
 
     whole = bool(needs.divergence) or not vocabulary  # all logits of a position at once
 
@@ -245,6 +245,28 @@ def _scalars(
     return types.Scores(value=value, reward=reward)
 
 
+def _compared(
+    rows: _Rows,
+    context: types.Context,
+    action: types.Action,
+    mask: Array,
+    others: Mapping[str, tuple[models.Model, Tree]],
+    needs: types.Needs,
+) -> dict[str, Array]:
+    """Return the hidden states of reference and teachers before each position, [X, W, D], by name and prompt.
+
+    The prompts that rows of one group were sampled under may differ, so these are read whole.
+    """
+    plain = types.Context(token=context.token, mask=context.mask)
+    sampled = _whole(plain, action, mask)
+    asked = {(module, sampling) for _, named, sampling in map(modules.parts, needs.divergence) for module in named}
+    hidden = {}
+    for module, sampling in sorted(asked):
+        read = rows.put(sampled.read(*others[module])[1]) if sampling else rows.read(*others[module])[1]
+        hidden[module + modules.SAMPLING * sampling] = read
+    return hidden
+
+
 def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layouts.Layout) -> dict[str, Array]:
     """Apply ``body`` to the n groups of completion columns, [n, B, c, ...], and join its [n, B, c] results.
 
@@ -321,9 +343,12 @@ def _from_logits(
             result["square_prob"] = jnp.sum(jnp.exp(2 * logp), axis=-1)
         if needs.divergence:
             # Sorted: the order of a set differs between processes, which would then compile different programs.
-            hidden = columns["others"]
-            apart = {n: jax.nn.log_softmax(tempered(*other, hidden[n]), axis=-1) for n, other in others.items()}
+            apart = {
+                n: jax.nn.log_softmax(tempered(*others[n.removesuffix(modules.SAMPLING)], hidden), axis=-1)
+                for n, hidden in columns["others"].items()
+            }
             for full in sorted(needs.divergence):
-                name, named = modules.parts(full)
-                result[full] = ops.divergence(name, logp, modules.mixture([apart[n] for n in named]))
+                name, named, sampling = modules.parts(full)
+                mixture = modules.mixture([apart[n + modules.SAMPLING * sampling] for n in named])
+                result[full] = ops.divergence(name, logp, mixture)
     return {name: jnp.where(columns["real"], x, 0.0) for name, x in result.items()}

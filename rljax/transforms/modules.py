@@ -13,6 +13,7 @@ from rljax import types
 from rljax.language import errors
 
 REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
+SAMPLING = "@sampling"  # ends the name of a divergence whose teachers read the prompt that rows were sampled under
 _SEPARATOR = "/"
 
 
@@ -46,15 +47,18 @@ def mixture(logp: Sequence[types.Array]) -> types.Array:
     return logp[0] if len(logp) == 1 else jax.nn.logsumexp(jnp.stack(logp), axis=0) - jnp.log(len(logp))
 
 
-def divergence(name: str, *modules: str) -> str:
-    """Return the name, in ``Needs.divergence``, of a divergence from the mixture of modules; none: the reference."""
-    return _SEPARATOR.join((name, *modules))
+def divergence(name: str, *modules: str, sampling: bool = False) -> str:
+    """Return the name, in ``Needs.divergence``, of a divergence from the mixture of modules; none: the reference.
+
+    With ``sampling`` they read the prompt that rows were sampled under, not that of training.
+    """
+    return _SEPARATOR.join((name, *modules)) + SAMPLING * sampling
 
 
-def parts(divergence: str) -> tuple[str, tuple[str, ...]]:
-    """Return the divergence, a name of ``ops.divergence``, and the modules that a name of ``Needs.divergence`` has."""
-    name, *modules = divergence.split(_SEPARATOR)
-    return name, tuple(modules) or (REFERENCE,)
+def parts(divergence: str) -> tuple[str, tuple[str, ...], bool]:
+    """Return (a name of ``ops.divergence``, modules, whether of the sampling prompt) of a name in ``Needs``."""
+    name, *modules = divergence.removesuffix(SAMPLING).split(_SEPARATOR)
+    return name, tuple(modules) or (REFERENCE,), divergence.endswith(SAMPLING)
 
 
 def compared(needs: types.Needs) -> frozenset[str]:
