@@ -271,3 +271,21 @@ def test_the_recipe_reads_what_it_says():
     (o,) = algorithms.TABLE["gkd"](teachers=("a", "b"), beta=0.1).objectives
     assert interpreter.objective_needs(o).divergence == {"js_0.1/a/b"}
     assert interpreter.needs(algorithms.TABLE["gkd"]()).divergence == {"js"}
+
+
+# --- the previous round as the reference ------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_rounds_of_preference_have_the_previous_round_as_reference():
+    """Iterative DPO, and with demonstrations in the groups SPIN where they win: one phase for each round."""
+    c = tiny.config("dpo()", mesh__data=1, seam__source="guided(1)")
+    c.phases = ("round1", "round2")
+    c.phase.round1 = c.phase.round2 = rljax.phase(steps=1)
+    first, second = programs.build(c, devices=ONE).steps
+    key = jax.random.key(0)
+    start = first.begin(None, key)
+    jax.tree.map(np.testing.assert_array_equal, start.reference, start.params["policy"])
+    moved = start.replace(params=jax.tree.map(lambda x: x + 1.0, start.params))
+    kept = jax.device_get(moved.params["policy"])
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(second.begin(moved, key).reference), kept)

@@ -41,7 +41,7 @@ class Size(seeds.Size):
     """How much the study runs."""
 
     prompts: int = 512  # of a measurement
-    every: int = 10  # steps between two measurements
+    every: int = 20  # steps between two measurements
     teacher: int = 240  # steps of GRPO
     batch: int = 32  # prompts of a step
     samples: int = 8
@@ -71,7 +71,7 @@ class Arm:
 def build(size: Size) -> dict[str, steps.Step]:
     """Return the steps: "clone", and one of each arm."""
     names = {name: f"arm{number}" for number, name in enumerate(ARMS)}
-    c = seeds.config(size, TASK, {names[n]: algorithm for n, algorithm in ARMS.items()}, learning_rate=1e-3)
+    c = seeds.config(size, TASK, {names[n]: algorithm for n, algorithm in ARMS.items()}, learning_rate=5e-4)
     c.batch.update({"prompts": size.batch, "samples": size.samples})
     c.phase.clone.batch.prompts = 4 * size.batch
     c.log.update({"rollout_rows": 0})
