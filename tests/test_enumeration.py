@@ -138,6 +138,7 @@ EXPECTED = {
     "t1": J - 1e-3 * K2,
     "score": J - 0.01 * K2,
     "on_policy_distillation": -K2,  # A_t = log ref - log pi
+    "gkd": 0 * J,  # its gradient is not in the log-probs of the sampled tokens: test_distillation
     # likelihoods: a constant advantage has no expected gradient; weighed by pi, half that of sum pi^2 at each state
     "sft": 0 * J,
     "dft": VISITS * PI * (PI - (PI**2).sum(axis=1, keepdims=True)),

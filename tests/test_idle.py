@@ -18,7 +18,7 @@ from rljax.algorithms import interpreter
 from rljax.config import effects, files, resolve
 from rljax.language import hints
 from rljax.run import glossary
-from rljax.transforms import ops, ratio, reduce, surrogate
+from rljax.transforms import modules, ops, ratio, reduce, surrogate
 from tests import batch
 
 KEY = jax.random.key(0)
@@ -41,7 +41,7 @@ def logits(seed):
 def scored(x, token, divergences=()):
     """Return the scores of a policy given by its logits, with divergences from the one of seed 1."""
     full, other = jax.nn.log_softmax(x), jax.nn.log_softmax(logits(1))
-    divergence = {name: ops.divergence(name, full, other) for name in divergences}
+    divergence = {name: ops.divergence(modules.parts(name)[0], full, other) for name in divergences}
     logp = jnp.take_along_axis(full, token[..., None], -1)[..., 0]
     return types.Scores(
         logp=logp, entropy=-jnp.sum(jnp.exp(full) * full, -1), divergence=divergence, value=x[..., 0], reward=x[:, 0, 0]
@@ -129,6 +129,7 @@ def test_arguments_declared_idle_have_no_effect_on_policy_and_the_others_have_on
     for argument in [a for a in inspect.signature(function).parameters if a not in fixed]:
         if (
             argument in ("only", "reduce", "name", "predicate", "key", "weights", "levels", "cuts")
+            or argument in ("teachers", "prompt")
             or short in batch.ARGUMENTS
         ):
             continue

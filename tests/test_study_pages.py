@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.distillation import teacher
 from experiments.hints import hints
 from experiments.offline import compare
 
@@ -42,3 +43,17 @@ def test_a_pair_has_a_right_and_a_wrong_answer_and_none_is_made_up():
     ]
     with pytest.raises(compare.NoPairsError, match="none of 1 prompts has a right and a wrong answer"):
         compare.paired(["1+2="], texts[1:], reward[1:])
+
+
+def test_the_page_of_the_distillation_study_counts_steps_between_measurements():
+    def arm(accuracy, kl):
+        return teacher.Arm([(0, 0.2), (10, 0.4), (20, accuracy)], [(0, 0.5), (10, kl), (20, 2 * kl)])
+
+    arms = {"GRPO": [arm(0.63, 0.0)] * 2, "sampled token": [arm(0.5, 0.04)] * 2, "exact": [arm(0.8, 0.01)] * 2}
+    page = teacher.table(arms, teacher.Size(seeds=2, clone=1, steps=20))
+    rows = cells(page.partition("\n\n")[0])
+    # within 3 points of 63 %: 0.4 + 0.023 s = 0.6, s = 8.7; 0.4 + 0.04 s = 0.6, s = 5
+    assert rows["GRPO"] == ["63.0", "", "19", ""] and rows["base"][:2] == ["20.0", "-43.0"]
+    assert rows["exact"] == ["80.0", "17.0", "15", f"{15 / (10 + 0.2 / 0.023):.2f}"]
+    assert rows["sampled token"][2].startswith(">= 20")
+    assert cells(page.partition("\n\n")[2])["exact"] == ["0.5000", "0.0100", "0.0200"]

@@ -40,7 +40,7 @@ NAMED = {
     "part NAME": "a number that the task's verifier reports for each row, `parts[NAME]`",
     "extra NAME": "an array that a source supplies, `extra[NAME]`",
     "MODULE NAME": "what a module that is not trained gives for the rows, `scores[MODULE].NAME`",
-    "exact NAME": "an exact divergence from the reference, summed over the vocabulary",
+    "exact NAME": "an exact divergence summed over the vocabulary, from the reference or as NAME/MODULE from a module",
     "whole groups": "no group is split between micro-batches",
 }
 PAGE = """# The table

@@ -1,11 +1,11 @@
-"""Recipes with demonstrations, hints, probes, rescued rows or a target answer."""
+"""Recipes with demonstrations, a teacher, hints, probes, rescued rows or a target answer."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, chain, penalty, ratio, reduce, reward, source, surrogate, weight, where
 from rljax.transforms.source import chain as sources
-from rljax.types import Count, Fraction, NonNegative, Positive
+from rljax.types import Count, Fraction, NonNegative, Positive, Range
 
 
 @recipe
@@ -24,6 +24,27 @@ def dft():
         source=source.demonstrations(),
         loss=[surrogate.likelihood(), weight.probability()],
         reduce=reduce.mean_over_tokens(),
+    )
+
+
+@recipe
+def gkd(
+    teachers: tuple[str, ...] = (),
+    divergence: Literal["reverse_kl", "forward_kl", "js"] = "js",
+    beta: Annotated[float, Range(1e-6, 1 - 1e-6)] = 0.5,
+    demonstrations: Annotated[int, Range(0, 1e9)] = 0,
+):
+    """Distil whole distributions: an exact divergence from the teacher at every token, averaged over each row.
+
+    Generalized knowledge distillation (arXiv 2306.13649, algorithm 1), ``penalty.distillation``. Of the samples of a
+    prompt the last ``demonstrations`` are the task's: its share of the policy's samples is lambda = 1 - demonstrations
+    / samples, of the batch and not by chance. With reverse_kl the expected gradient at given states is that of
+    ``on_policy_distillation``, without the variance of the sampled token; the means differ.
+    """
+    return compose(
+        source=source.guided(demonstrations) if demonstrations else source.task(),
+        loss=[penalty.distillation(teachers, divergence, 1.0, beta)],
+        reduce=reduce.mean_over_rows(),
     )
 
 

@@ -183,7 +183,8 @@ def dpo(beta: Positive = 0.1, smoothing: Fraction = 0.0):
     """Prefer the best row of a group to its worst: -log sigmoid(beta h), h the difference of log-ratios.
 
     DPO (arXiv 2305.18290), online: h = sum_w log(pi / ref) - sum_l log(pi / ref). On fresh samples of the policy it is
-    iterative DPO, on stored pairs the offline method.
+    iterative DPO, on stored pairs the offline method. Several phases of it are its rounds: the reference of each is the
+    policy at its start. With ``source.guided`` right demonstrations beat wrong samples of the previous round.
     """
     return compose(
         prepare=[prepare.best_and_worst()],

@@ -13,6 +13,7 @@ from rljax.algorithms import interpreter
 from rljax.config import schema
 from rljax.language import settings
 from rljax.training.phases import Phase
+from rljax.transforms import modules
 
 _ACT = "Set config.learner.epochs or config.learner.minibatches above 1, or remove it."
 _ONE_STEP = "each rollout has one gradient step"
@@ -186,7 +187,7 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
 def _of_phase(phase: Phase[schema.Config]) -> list[str]:
     where, start, needs = f"config.phase.{phase.name}", phase.start, interpreter.needs(phase.algorithm)
     lines = []
-    if start.reference == "keep" and not (needs.reference or needs.divergence):
+    if start.reference == "keep" and not modules.reads_reference(needs):
         lines.append(f"{where}.reference='keep' has no effect: {phase.algorithm.spec} reads no reference.")
     elif start.reference == "keep" and phase.first == 0:
         lines.append(f"{where}.reference='keep' has no effect: it is the first phase.")

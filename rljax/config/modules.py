@@ -9,6 +9,7 @@ from rljax.language import messages, parse, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import Module, ModuleConfig
 from rljax.training.phases import Phase
+from rljax.transforms import modules
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(ModuleConfig))
 _ALWAYS = ("value", "reward")  # names that a config has without being told
@@ -55,6 +56,8 @@ def _resolve(
     where = f"config.module.{name}"
     if name == "policy" and not path:
         raise ValueError(f"{where}: the policy's network is config.model.")
+    if name == modules.REFERENCE or {*"/@"} & {*name}:
+        raise ValueError(f"{where}: a module has another name than {modules.REFERENCE!r}, without '/' and '@'.")
     if name in path:
         raise ValueError(f"config.module.{path[0]}.like: a cycle, {' -> '.join((*path, name))}.")
     if name in built:
@@ -70,19 +73,19 @@ def _resolve(
     return changes
 
 
-def _check(phases: Sequence[Phase[schema.Config]], modules: Mapping[str, Module]) -> None:
+def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module]) -> None:
     """Check that modules are used, that those in use are known, and their networks."""
     for phase in phases:
         for name in phase.modules[1:]:
-            if name not in modules:
+            if name not in resolved:
                 raise ValueError(
                     f"config.algorithm (phase {phase.name!r}): {phase.algorithm.spec} uses the module {name!r}, which "
                     f"no phase trains, and the config has no config.module.{name} = rljax.module(...)."
-                    f"{parse.nearest(name, modules)}"
+                    f"{parse.nearest(name, resolved)}"
                 )
     used = {name for phase in phases for name in phase.modules}
-    for name, module in modules.items():
-        if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in modules.values())):
+    for name, module in resolved.items():
+        if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in resolved.values())):
             raise ValueError(f"config.module.{name}: no phase trains or reads this module. Remove it.")
         try:
             module.architecture(phases[0].settings.model.architecture)

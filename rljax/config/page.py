@@ -72,6 +72,15 @@ config.phase.reward = rljax.phase(algorithm="bradley_terry()", steps=150)
 config.phase.main.seam.reward = "learned()"
 ```
 
+A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distributions, by
+`on_policy_distillation(...)`, from its log-probs of the sampled tokens, or beside rewards by the penalty
+`distillation(...)`. Several teachers are averaged:
+
+```python
+config.module.teacher = rljax.module(weights="FOLDER")
+config.algorithm = "gkd(('teacher',), 'reverse_kl')"
+```
+
 ## Fields
 
 *run* marks a field that applies to the whole run; a phase cannot set it.

@@ -7,6 +7,7 @@ recomputed in the backward pass, so that no array of size [B, T, V] exists. Only
 """
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 
 from rljax import models, types
 from rljax.models import attention, head, layouts, packing, precision, shapes, transformer
-from rljax.transforms import ops
+from rljax.transforms import modules, ops
 from rljax.types import Array, Tree
 
 
@@ -30,6 +31,7 @@ def score(
     keep_logits: bool = False,
     kept: bool = False,
     reference: Tree | None = None,
+    teachers: Mapping[str, tuple[models.Model, Tree]] | None = None,
     samples: int = 0,
     places: packing.Places | None = None,
 ) -> types.Scores:
@@ -60,6 +62,8 @@ def score(
       kept: renormalize logp over the support that the sampler stored; raw_logp is the unfiltered one.
         Without a stored support the rows were drawn unfiltered: logp is plain and raw_logp None.
       reference: parameters of the reference policy, for divergences; never differentiated.
+      teachers: model and parameters of the modules that divergences name (``modules.divergence``), of the same
+        vocabulary; never differentiated.
       samples: the number of adjacent rows that share a prompt, which is then read once; 0 reads every row
         whole. Rewards of rows are always computed from whole rows.
       places: the place of each completion among the packed rows of its prompt; requires ``samples``.
@@ -69,9 +73,10 @@ def score(
 
     Raises:
       ValueError: context or action is absent, a shape does not match ``rollout.mask``, temperature or chunk
-        is out of range, a divergence is unknown, or one is needed without a reference.
+        is out of range, a divergence is unknown, or one is needed without its reference or teacher.
     """
-    context, action = _checked(rollout, needs, temperature, chunk, reference)
+    others = {**({} if reference is None else {modules.REFERENCE: (model, reference)}), **(teachers or {})}
+    context, action = _checked(rollout, needs, temperature, chunk, others)
     if samples and rollout.mask.shape[0] % samples:
         raise ValueError(f"samples={samples} must divide the {rollout.mask.shape[0]} rows of rollout.mask")
     if samples and not needs.reward:
@@ -89,16 +94,15 @@ def score(
     if kept and action.kept is not None:
         columns["kept"] = rows.put(action.kept)
     # float32: the gradients of groups of columns are added in the type of what the groups share
-    heads: dict[str, Any] = {"model": {name: precision.wide(w) for name, w in params.items() if name != "layers"}}
-    if needs.divergence:
-        heads["reference"] = jax.lax.stop_gradient(reference)
-        columns["reference"] = rows.read(model, heads["reference"])[1]
+    live = {name: precision.wide(w) for name, w in params.items() if name != "layers"}
+    others = {n: (others[n][0], jax.lax.stop_gradient(others[n][1])) for n in sorted(modules.compared(needs))}
+    columns["others"] = _compared(rows, context, action, rollout.mask, others, needs)
 
     whole = bool(needs.divergence) or not vocabulary  # all logits of a position at once
 
     def body(groups: dict[str, Array]) -> dict[str, Array]:
         if whole:
-            one = jax.checkpoint(lambda columns: _from_logits(model, heads, columns, needs, temperature))
+            one = jax.checkpoint(lambda columns: _from_logits((model, live), others, columns, needs, temperature))
             return jax.lax.map(one, groups)
         request = head.Request(
             model.architecture.dtype,
@@ -195,7 +199,7 @@ def unpack_bits(words: Array, vocabulary: int) -> Array:
 
 
 def _checked(
-    rollout: types.Rollout, needs: types.Needs, temperature: Array | float, chunk: int, reference: Tree | None
+    rollout: types.Rollout, needs: types.Needs, temperature: Array | float, chunk: int, others: Collection[str]
 ) -> tuple[types.Context, types.Action]:
     if rollout.context is None or rollout.action is None:
         missing = "context" if rollout.context is None else "action"
@@ -207,13 +211,11 @@ def _checked(
         raise ValueError(f"temperature={temperature} must be at least 0 (0: greedy, scored at 1) and finite")
     if chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1 position")
-    unknown = sorted(name for name in needs.divergence if not ops.is_divergence(name))
+    unknown = sorted(name for name in needs.divergence if not ops.is_divergence(modules.parts(name)[0]))
     if unknown:
         raise ValueError(f"needs.divergence={unknown}: choose from {', '.join(ops.DIVERGENCES)}")
-    if needs.divergence and reference is None:
-        raise ValueError(
-            f"needs.divergence={sorted(needs.divergence)} needs reference parameters, but reference is None"
-        )
+    if absent := sorted(modules.compared(needs) - {*others}):
+        raise ValueError(f"needs.divergence={sorted(needs.divergence)} needs parameters of {', '.join(absent)}")
     return rollout.context, rollout.action
 
 
@@ -241,6 +243,28 @@ def _scalars(
         end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
         reward = model.scalar(params, end[:, 0])
     return types.Scores(value=value, reward=reward)
+
+
+def _compared(
+    rows: _Rows,
+    context: types.Context,
+    action: types.Action,
+    mask: Array,
+    others: Mapping[str, tuple[models.Model, Tree]],
+    needs: types.Needs,
+) -> dict[str, Array]:
+    """Return the hidden states of reference and teachers before each position, [X, W, D], by name and prompt.
+
+    The prompts that rows of one group were sampled under may differ, so these are read whole.
+    """
+    plain = types.Context(token=context.token, mask=context.mask)
+    sampled = _whole(plain, action, mask)
+    asked = {(module, sampling) for _, named, sampling in map(modules.parts, needs.divergence) for module in named}
+    hidden = {}
+    for module, sampling in sorted(asked):
+        read = rows.put(sampled.read(*others[module])[1]) if sampling else rows.read(*others[module])[1]
+        hidden[module + modules.SAMPLING * sampling] = read
+    return hidden
 
 
 def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layouts.Layout) -> dict[str, Array]:
@@ -283,22 +307,22 @@ def _in_parts(
 
 
 def _from_logits(
-    model: models.Model,
-    heads: dict[str, Tree],
-    columns: dict[str, Array],
+    live: tuple[models.Model, Tree],
+    others: dict[str, tuple[models.Model, Tree]],
+    columns: dict[str, Any],
     needs: types.Needs,
     temperature: Array | float,
 ) -> dict[str, Array]:
     """Compute all that is needed from whole logits for one group of columns; each [B, c]."""
 
-    def tempered(head: str, hidden: Array) -> Array:
-        z = model.logits(heads[head], hidden)
+    def tempered(model: models.Model, params: Tree, hidden: Array) -> Array:
+        z = model.logits(params, hidden)
         z = model.layout(z, ("rows", None, "vocabulary"))
         if isinstance(temperature, int | float):
             return z if temperature in (0, 1) else z / temperature
         return z / jnp.where(temperature > 0, temperature, 1.0)
 
-    z = tempered("model", columns["hidden"])
+    z = tempered(*live, columns["hidden"])
     normaliser = jax.nn.logsumexp(z, axis=-1)
     # A comparison, not a gather: it is local if the vocabulary is sharded, and its gradient has no scatter.
     chosen = jax.lax.broadcasted_iota(jnp.int32, z.shape, 2) == columns["token"][:, :, None]
@@ -318,7 +342,13 @@ def _from_logits(
         if needs.square_prob:
             result["square_prob"] = jnp.sum(jnp.exp(2 * logp), axis=-1)
         if needs.divergence:
-            ref_logp = jax.nn.log_softmax(tempered("reference", columns["reference"]), axis=-1)
             # Sorted: the order of a set differs between processes, which would then compile different programs.
-            result |= {name: ops.divergence(name, logp, ref_logp) for name in sorted(needs.divergence)}
+            apart = {
+                n: jax.nn.log_softmax(tempered(*others[n.removesuffix(modules.SAMPLING)], hidden), axis=-1)
+                for n, hidden in columns["others"].items()
+            }
+            for full in sorted(needs.divergence):
+                name, named, sampling = modules.parts(full)
+                mixture = modules.mixture([apart[n + modules.SAMPLING * sampling] for n in named])
+                result[full] = ops.divergence(name, logp, mixture)
     return {name: jnp.where(columns["real"], x, 0.0) for name, x in result.items()}

@@ -49,6 +49,8 @@ clipped [fraction] tokens whose gradient the clip or the mask of the surrogate r
     above 0.3: the updates are large; 0 always: the clip has no effect
 covariance_kl [nats] mean |logp - proximal| of all tokens, charged to those of highest covariance
     growing over the steps: updates are too large
+distillation [nats] exact divergence of the policy from its teacher at the states of the rows
+    not falling: the learning rate is too low, or the teacher's rows are unlike the policy's
 entropy [nats] entropy of the sampling distribution, mean over tokens
     near 0: samples of a prompt are equal; near log(vocabulary): the policy is random
 experts/fullest [ratio] load of the fullest expert over the mean load

@@ -13,7 +13,7 @@ from rljax.environments.worlds import supplies
 from rljax.language import errors
 from rljax.training import passes, phases, play, rollouts, row_metrics, stored, world_checks
 from rljax.training import rows as rows_lib
-from rljax.transforms import shapes
+from rljax.transforms import modules, shapes
 from rljax.transforms.source import groups
 
 Shape = jax.ShapeDtypeStruct
@@ -213,7 +213,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
         _, terms = interpreter.loss(o, part, _scores(part, requested), inner, key)
         metrics |= terms if o.module == "policy" else {f"{o.module}/{name}": x for name, x in terms.items()}
     params = {"weights": rows.mask}  # a stand-in: pieces after the update treat all parameters alike
-    reference = params if needs.reference or needs.divergence else None
+    reference = params if modules.reads_reference(needs) else None
     _, state = interpreter.after(algorithm, reference, params, metrics, state, key)
     interpreter.observe(algorithm, state, metrics)
     with errors.inside(f"source {source.spec}"):

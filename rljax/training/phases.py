@@ -16,6 +16,7 @@ from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
 from rljax.models.config import Module
 from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
+from rljax.transforms import modules
 
 _CANDIDATES = 8  # stream of the root key
 
@@ -85,7 +86,9 @@ class Phase(Generic[S]):
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that the algorithm trains or reads, "policy" first, then "value" where it is one of them."""
-        others = {*self.trained, *self.read, *("value",) * interpreter.needs(self.algorithm).value} - {"policy"}
+        others = {*self.trained, *self.read, *self.teachers}
+        others |= {*("value",) * interpreter.needs(self.algorithm).value}
+        others -= {"policy"}
         return ("policy", *sorted(others, key=lambda name: (name != "value", name)))
 
     @property
@@ -102,10 +105,15 @@ class Phase(Generic[S]):
             wanted[module] = wanted.get(module, types.Needs()) | asked
         return wanted
 
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The modules that the policy has an exact divergence from."""
+        return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))
+
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
         named = [field for name, field in interpreter.needs(self.algorithm).scores if name == module]
-        scalar = [field in ("value", "reward") for field in named]
+        scalar = [field in ("value", "reward") for field in named] + [False] * (module in self.teachers)
         for o in self.algorithm.objectives:
             needs = interpreter.objective_needs(o)
             scalar += [needs.value or needs.reward] if o.module == module else []
@@ -300,6 +308,7 @@ def score(
     *,
     kept: bool | None = None,
     reference: types.Tree | None = None,
+    teachers: Mapping[str, types.Tree] | None = None,
     places: packing.Places | None = None,
 ) -> types.Scores:
     """Score rows with a module, at the temperature of the phase.
@@ -312,6 +321,7 @@ def score(
       needs: what to compute beyond log-probs.
       kept: whether log-probs are normalized over the sampler's kept set; None: if ``sampler.rescore`` is "kept".
       reference: parameters of the reference policy, for exact divergences.
+      teachers: parameters of modules by name, for exact divergences from them.
       places: lanes and offsets of packed completions; None: each completion is a row.
 
     Returns:
@@ -326,6 +336,7 @@ def score(
         temperature=setup.temperature,
         kept=setup.settings.sampler.rescore == "kept" if kept is None else kept,
         reference=reference,
+        teachers={name: (setup.networks[setup.owner(name)], tree) for name, tree in (teachers or {}).items()},
         vocabulary=learner.vocabulary,
         keep_logits=learner.keep_logits,
         samples=setup.shared(rows.mask.shape[0]),

@@ -13,6 +13,7 @@ from rljax.algorithms import interpreter
 from rljax.language import errors
 from rljax.models import adapters
 from rljax.training import optimizers, phases, rollouts, sharding
+from rljax.transforms import modules
 
 _INIT = 4  # stream of the root key
 
@@ -117,7 +118,7 @@ def begin(
     params = _params(setup, previous, jax.random.fold_in(key, _INIT), initial or {})
     frozen = {module: params.pop(module) for module in [*params] if module not in setup.trained}
     reference = previous.reference if previous is not None and carried.reference else None
-    if not needs.reference and not needs.divergence:
+    if not modules.reads_reference(needs):
         reference = None
     elif reference is None:
         reference = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))

@@ -15,6 +15,7 @@ from rljax.algorithms import inputs, interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
 from rljax.training import optimizers, phases, row_metrics, sharding
+from rljax.transforms import modules
 
 _PIECES = 3  # stream of the root key
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
@@ -85,11 +86,15 @@ def _minibatch_gradient(
     gradient is with respect to ``part``, in float32.
     """
     needs = interpreter.objective_needs(o)
-    reference = adapters.joined(state.reference, state.params["policy"]) if needs.divergence else None
+    compared, reference = modules.compared(needs), None
+    if modules.REFERENCE in compared:
+        reference = adapters.joined(state.reference, state.params["policy"])
+    teachers = {name: setup.params(state, name) for name in sorted(compared - {modules.REFERENCE})}
 
     def score(part: types.Tree, rows: types.Rollout, places: packing.Places | None = None) -> types.Scores:
         params = adapters.joined(part, state.params[o.module])
-        return phases.score(setup, o.module, params, rows, needs, reference=reference, places=places)
+        others: dict[str, Any] = {"reference": reference, "teachers": teachers}
+        return phases.score(setup, o.module, params, rows, needs, **others, places=places)
 
     live = _map_rows(lambda rows: score(part, rows), rollout, setup) if needs.live else None
     rollout, inner = interpreter.prepare_minibatch(o, rollout, live, inner, key)

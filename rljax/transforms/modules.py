@@ -1,7 +1,20 @@
-"""Scores of modules beside the policy, as pieces read them: ``Rollout.scores``, computed once for each rollout."""
+"""Scores of modules beside the policy, as pieces read them, and names of exact divergences from such modules.
+
+``Rollout.scores`` is computed once for each rollout. A divergence sums over the vocabulary with the gradient of the
+policy, so the module's distribution is computed beside the policy's, a group of positions at a time.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
 
 from rljax import types
 from rljax.language import errors
+
+REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
+SAMPLING = "@sampling"  # ends the name of a divergence whose teachers read the prompt that rows were sampled under
+_SEPARATOR = "/"
 
 
 def needs(*modules: str, field: str) -> types.Needs:
@@ -27,3 +40,32 @@ def score(r: types.Rollout, module: str, field: str) -> types.Array:
     if x is None:
         raise errors.Absent(f"the rollout has no scores[{module!r}].{field}")
     return x
+
+
+def mixture(logp: Sequence[types.Array]) -> types.Array:
+    """Return the log of the mean probability of some distributions, in their shape."""
+    return logp[0] if len(logp) == 1 else jax.nn.logsumexp(jnp.stack(logp), axis=0) - jnp.log(len(logp))
+
+
+def divergence(name: str, *modules: str, sampling: bool = False) -> str:
+    """Return the name, in ``Needs.divergence``, of a divergence from the mixture of modules; none: the reference.
+
+    With ``sampling`` they read the prompt that rows were sampled under, not that of training.
+    """
+    return _SEPARATOR.join((name, *modules)) + SAMPLING * sampling
+
+
+def parts(divergence: str) -> tuple[str, tuple[str, ...], bool]:
+    """Return (a name of ``ops.divergence``, modules, whether of the sampling prompt) of a name in ``Needs``."""
+    name, *modules = divergence.removesuffix(SAMPLING).split(_SEPARATOR)
+    return name, tuple(modules) or (REFERENCE,), divergence.endswith(SAMPLING)
+
+
+def compared(needs: types.Needs) -> frozenset[str]:
+    """Return what the exact divergences are from: names of modules, and ``REFERENCE``."""
+    return frozenset(module for name in needs.divergence for module in parts(name)[1])
+
+
+def reads_reference(needs: types.Needs) -> bool:
+    """Return whether the parameters of the reference are read: for its log-probs, or for an exact divergence."""
+    return needs.reference or REFERENCE in compared(needs)

@@ -356,12 +356,12 @@ def bernoulli_kl(p: Array, q: Array) -> Array:
 def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
     """Return an exact divergence over the last dimension of two arrays of log-probabilities.
 
-    With p the policy and q the reference: reverse_kl = KL(p || q); forward_kl = KL(q || p); js = (KL(p || m) +
-    KL(q || m)) / 2, m = (p + q) / 2; hellinger = 1 - sum sqrt(p q); total_variation = sum |p - q| / 2; alpha_a =
-    (1 - sum p^a q^(1 - a)) / (a (1 - a)), which is KL(p || q) at a = 1 and KL(q || p) at a = 0 (Amari).
+    With p the policy and q the reference: reverse_kl = KL(p || q); forward_kl = KL(q || p); js_b = b KL(q || m) +
+    (1 - b) KL(p || m), m = b q + (1 - b) p, js at b = 1/2; hellinger = 1 - sum sqrt(p q); total_variation = sum
+    |p - q| / 2; alpha_a = (1 - sum p^a q^(1 - a)) / (a (1 - a)), which is KL(p || q) at a = 1 and KL(q || p) at a = 0.
 
     Args:
-      name: one of ``DIVERGENCES``, or "alpha_" and a number.
+      name: one of ``DIVERGENCES``, or "alpha_" or "js_" and a number, for js in (0, 1).
       logp: ``[..., V]``, of the policy.
       ref_logp: ``[..., V]``, of the reference.
 
@@ -379,9 +379,9 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
         return kl(logp, ref_logp)
     if name == "forward_kl":
         return kl(ref_logp, logp)
-    if name == "js":
-        middle = jnp.logaddexp(logp, ref_logp) - math.log(2)
-        return 0.5 * (kl(logp, middle) + kl(ref_logp, middle))
+    if name.startswith("js"):
+        middle = jnp.logaddexp(ref_logp + math.log(b := float(name[3:] or 0.5)), logp + math.log1p(-b))
+        return b * kl(ref_logp, middle) + (1.0 - b) * kl(logp, middle)
     if name == "hellinger":
         return 1.0 - jnp.sum(jnp.exp(0.5 * (logp + ref_logp)), axis=-1)
     if name == "total_variation":
@@ -396,4 +396,4 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
 
 def is_divergence(name: str) -> bool:
     """Return whether ``divergence`` accepts the name."""
-    return name in DIVERGENCES or re.fullmatch(r"alpha_-?[0-9.]+(e-?[0-9]+)?", name) is not None
+    return name in DIVERGENCES or re.fullmatch(r"(alpha_-?|js_)[0-9.]+(e-?[0-9]+)?", name) is not None

@@ -6,13 +6,13 @@ may be a number, a schedule or an adaptive controller; the reference may be froz
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, idle, ops
+from rljax.transforms import define, idle, modules, ops
 from rljax.transforms import weight as weights
 
 Reduction = types.PrepareTransform | None
@@ -125,6 +125,48 @@ def exact_kl(
     """
     name = _exact({"divergence": divergence, "alpha": alpha})
     value = ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
+    return value
+
+
+def _taught(a: Mapping[str, Any]) -> str:
+    name = f"js_{a['beta']:g}" if a["divergence"] == "js" and a["beta"] != 0.5 else a["divergence"]
+    return modules.divergence(name, *a["teachers"], sampling=a["prompt"] == "sampling")
+
+
+@define.penalty(name="distillation", needs=lambda a: types.Needs(divergence=frozenset({_taught(a)})))
+@idle.until(lambda a: None if a["teachers"] else ("steps", "reference"), coefficient=None)
+@idle.until(lambda a: None if a["divergence"] == "js" else ("divergence='js'",), beta=None)
+def distillation(
+    loss,
+    r,
+    s,
+    teachers: tuple[str, ...] = (),
+    divergence: Literal["reverse_kl", "forward_kl", "js"] = "reverse_kl",
+    coefficient: types.NonNegative = 1.0,
+    beta: Annotated[float, types.Range(1e-6, 1 - 1e-6)] = 0.5,
+    prompt: Literal["training", "sampling"] = "training",
+    reduce: Reduction = None,
+    only: types.Predicate | None = None,
+):
+    """Pull the policy to a teacher, token by token: an exact divergence over the vocabulary, differentiated.
+
+    With p the policy and q the teacher, at one temperature: reverse_kl = KL(p || q), forward_kl = KL(q || p), js = beta
+    KL(q || m) + (1 - beta) KL(p || m), m = beta q + (1 - beta) p. Small beta weighs as forward KL, beta near 1 as
+    reverse KL. q is the mean of the teachers' distributions. Source: GKD (arXiv 2306.13649, eq. 1 and 2). The expected
+    gradient of ``advantage.distillation`` is that of reverse_kl; here it has no variance given the states. A teacher
+    that reads the sampling prompt, of a source that trains under another, is context distillation (arXiv 2209.15189).
+
+    Args:
+      teachers: names of ``config.module``; none: the reference.
+      divergence: the divergence.
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      beta: weight of the teacher in the mixture; read only for js.
+      prompt: what the teacher reads: the prompt that rows are trained under, or that they were sampled under.
+      reduce: reduction of this term; None: the common one.
+      only: the predicate of the rows or tokens that are charged; None: all.
+    """
+    name = _taught({"teachers": teachers, "divergence": divergence, "beta": beta, "prompt": prompt})
+    value = ops.given(s.divergence.get(name), f"penalty.distillation: the scores have no divergence {name!r}")
     return value
 
 

@@ -49,6 +49,11 @@ def dft(d):
     return parts.token_mean(d, lambda i, t: -np.exp(value(d["logp"][i, t])) * d["logp"][i, t])
 
 
+def gkd(d):
+    """The mean over rows of each row's mean divergence. 2306.13649."""
+    return parts.row_mean(d, lambda i, t: float(d["js"][i, t]))
+
+
 def luffy(d, gamma=0.1, entropy=1e-3, length=6):
     """Own -A rho, expert -A pi / (pi + gamma), A = r - mean over the union; minus c H. 2504.14945."""
     a = parts.centred(d)

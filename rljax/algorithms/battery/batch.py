@@ -65,6 +65,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["scored"] = r.normal(size=B)  # of a reward model that is not trained
     d["prm"] = np.minimum(d["ref"] + r.normal(size=(B, T)) * 0.3, -0.01)  # of a language model that scores tokens
     d["learned"] = d["scored"] + r.normal(size=B) * 0.3  # differentiated by the reward model's objective
+    d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
@@ -149,7 +150,8 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         scores={"reward": types.Scores(reward=f(d["scored"])), "prm": types.Scores(logp=f(d["prm"]))},
     )
     logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))
-    return rollout, types.Scores(logp=logp, entropy=entropy, value=value, reward=reward)
+    divergence = {"js": f(d["js"])}
+    return rollout, types.Scores(logp=logp, entropy=entropy, divergence=divergence, value=value, reward=reward)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:
