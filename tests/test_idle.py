@@ -44,7 +44,12 @@ def scored(x, token, divergences=()):
     divergence = {name: ops.divergence(name, full, other) for name in divergences}
     logp = jnp.take_along_axis(full, token[..., None], -1)[..., 0]
     return types.Scores(
-        logp=logp, entropy=-jnp.sum(jnp.exp(full) * full, -1), divergence=divergence, value=x[..., 0], reward=x[:, 0, 0]
+        logp=logp,
+        entropy=-jnp.sum(jnp.exp(full) * full, -1),
+        divergence=divergence,
+        value=x[..., 0],
+        value_logits=x,
+        reward=x[:, 0, 0],
     )
 
 
