@@ -12,6 +12,7 @@ import pytest
 
 from rljax import environments, types
 from rljax.config import resolve
+from rljax.models.checkpoints import weights
 from rljax.run import programs
 from rljax.training import row_metrics
 from rljax.transforms import define, ops, surrogate
@@ -83,6 +84,7 @@ def test_phases_with_different_bins_are_refused():
         resolve.phases(c)
 
 
+@pytest.mark.full
 def test_the_head_of_the_critic_follows_its_objective():
     """A critic over bins has a logit for each and starts at the middle of its range, also on the policy's trunk."""
     for call, shared, bins in [
@@ -95,6 +97,17 @@ def test_the_head_of_the_critic_follows_its_objective():
         params = network.init(jax.random.key(0))
         assert params["scalar"].shape == ((bins, 32) if bins else (32,))
         np.testing.assert_allclose(network.scalar(params, jnp.ones((2, 32))), [0.5 if bins else 0.0] * 2, atol=1e-6)
+
+
+def test_a_critic_over_bins_is_written_and_read_again(tmp_path):
+    network = programs.build(tiny.config("ppo(kl=0.0, value_range=(-0.5, 1.5))"), devices=ONE).model("value")
+    params = network.init(jax.random.key(0))
+    params["scalar"] = jax.random.normal(jax.random.key(1), params["scalar"].shape)
+    weights.save(str(tmp_path / "critic"), network.architecture, params)
+    again = weights.load(str(tmp_path / "critic"), network.architecture)
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+    with pytest.raises(ValueError, match=r"score.weight"):
+        weights.check(str(tmp_path / "critic"), dataclasses.replace(network.architecture, bins=None))
 
 
 # --- metrics ----------------------------------------------------------------------------------------
