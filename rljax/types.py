@@ -129,6 +129,7 @@ class Scores(flax.struct.PyTreeNode):
     log_normaliser: Array | None = None  # [B, T] logsumexp of the logits
     divergence: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] exact, against the reference
     value: Array | None = None  # [B, T]
+    value_logits: Array | None = None  # [B, T, bins] of a value that is a distribution
     reward: Array | None = None  # [B] of a learned reward model
 
 
@@ -207,6 +208,7 @@ class Needs:
     parts: frozenset[str] = frozenset()  # names of Rollout.parts
     extra: frozenset[str] = frozenset()  # names of Rollout.extra that no piece of the algorithm writes
     value: bool = False  # of the module "value" in a rollout, of the objective's module in a loss
+    value_logits: frozenset[tuple[float, float, int]] = frozenset()  # first and last center, number of bins
     reward: bool = False  # Scores.reward of the objective's module
     scores: frozenset[tuple[str, str]] = frozenset()  # (module, field of Scores) that a piece reads in Rollout.scores
     token_reward: bool = False  # Rollout.token_reward, paid by the source

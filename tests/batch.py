@@ -61,6 +61,7 @@ ARGUMENTS = {
     "scaffold": "100",
     "self_judged": "('0', '1')",
     "templates": "('',)",
+    "value_histogram": "(-0.5, 1.5), 3",
     "value_tracker": "16",
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
-from rljax.bench import algebra, ceilings, gap, host, parts, peers, shapes, sleepers, worlds
+from rljax.bench import algebra, ceilings, critic, gap, host, parts, peers, shapes, sleepers, worlds
 from rljax.config import schema
 from tests import tiny
 
@@ -36,6 +36,13 @@ def test_the_algebra_bench_reports_both_chains():
     assert [c["pieces"] for c in record["chains"]] == [6, 5]
     assert all(c["best_ms"] > 0 for c in record["chains"]) and record["ratio"] > 0
     assert algebra.table(record).count("pieces") == 2
+
+
+@pytest.mark.full
+def test_the_bench_of_critics_reports_the_three_forms():
+    record = critic.critic(tiny.config(), 1, jax.devices()[:1])
+    assert [f["form"] for f in record["forms"]] == list(critic.FORMS) and record["forms"][0]["ratio"] == 1
+    assert all(f["best_ms"] > 0 for f in record["forms"]) and critic.table(record).count("\n") == 3
 
 
 @pytest.mark.full

@@ -44,7 +44,12 @@ def scored(x, token, divergences=()):
     divergence = {name: ops.divergence(modules.parts(name)[0], full, other) for name in divergences}
     logp = jnp.take_along_axis(full, token[..., None], -1)[..., 0]
     return types.Scores(
-        logp=logp, entropy=-jnp.sum(jnp.exp(full) * full, -1), divergence=divergence, value=x[..., 0], reward=x[:, 0, 0]
+        logp=logp,
+        entropy=-jnp.sum(jnp.exp(full) * full, -1),
+        divergence=divergence,
+        value=x[..., 0],
+        value_logits=x,
+        reward=x[:, 0, 0],
     )
 
 
@@ -232,10 +237,10 @@ def test_a_phase_that_is_not_run_is_named():
     assert "config.phase.extra has no effect" in resolve.phases(config)[0].warnings[0]
 
 
-@pytest.mark.parametrize("name", ["quickstart", "countdown"])
+@pytest.mark.parametrize("name", ["quickstart", "countdown", "ppo"])
 @pytest.mark.parametrize("variant", ["", "quick"])
 def test_shipped_configs_set_nothing_without_effect(name, variant):
-    assert [p.warnings for p in resolve.phases(files.load(files.find(name), variant))] == [(), ()]
+    assert [p.warnings for p in resolve.phases(files.load(files.find(name), variant))] in ([(), ()], [(), (), ()])
 
 
 def test_every_cause_that_a_piece_declares_has_words():

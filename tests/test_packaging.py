@@ -117,7 +117,7 @@ def test_a_shipped_config_says_its_command_and_has_a_quick_variant(name, tmp_pat
         rljax.get_config(name, "quik")
 
 
-@pytest.mark.parametrize("name", sorted({"quickstart", "countdown"} & set(SHIPPED)))
+@pytest.mark.parametrize("name", sorted({"quickstart", "countdown", "ppo"} & set(SHIPPED)))
 def test_a_config_that_makes_its_own_data_resolves(name):
     for argument in ("", "quick"):
         assert resolve.phases(rljax.get_config(name, argument))[-1].last > 0

@@ -1,11 +1,15 @@
 """The pages of studies from given values, and what is refused before a study runs."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
 from experiments.distillation import teacher
 from experiments.hints import hints
 from experiments.offline import compare
+from experiments.ppo import pass_at_1
 
 
 def cells(text):
@@ -32,6 +36,21 @@ def test_the_page_of_the_offline_study_compares_the_arms_of_each_seed():
     assert rows["base"][0].startswith("25.0") and rows["base"][1] == "" and rows["base"][2].startswith("-20.0")
     assert rows["grpo"][1].startswith("20.0") and rows["grpo"][2] == ""
     assert rows["dpo"][1].startswith("10.0") and rows["dpo"][2].startswith("-10.0")
+
+
+def test_the_page_of_ppo_pairs_the_arms_by_seed_and_keeps_the_seeds_that_are_done(tmp_path):
+    ends = [(0.90, 0.92), (0.80, 0.78), (0.85, 0.88)]
+    seeds = [{"GRPO": [[0, 0.4], [8, grpo]], "PPO": [[0, 0.4], [8, ppo]]} for grpo, ppo in ends]
+    size = dataclasses.replace(pass_at_1.QUICK, seeds=(0, 1, 2))
+    stored = {"size": {k: v for k, v in dataclasses.asdict(size).items() if k != "seeds"}}
+    file = tmp_path / "pass_at_1.json"
+    file.write_text(json.dumps(stored | {"seeds": {str(n): seed for n, seed in enumerate(seeds)}}))
+    rows = cells(pass_at_1.table(pass_at_1.run(size, file)))  # nothing is left to run
+    assert rows["base"] == ["40.0", ""] and rows["GRPO"][0].startswith("85.0")
+    # differences 2, -2, 3: mean 1, deviation 2.646; t_{0.975, 2} = 4.303; half width 4.303 * 2.646 / sqrt(3) = 6.57
+    assert rows["PPO"][1] == "1.0 [-5.6, 7.6]"
+    with pytest.raises(ValueError, match="has curves of the size"):
+        pass_at_1.run(dataclasses.replace(size, rows=16), file)
 
 
 def test_a_pair_has_a_right_and_a_wrong_answer_and_none_is_made_up():

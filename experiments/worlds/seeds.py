@@ -120,7 +120,7 @@ def _text(x: intervals.Estimate) -> str:
     return f"{mean:.1f}" if np.isnan(low) else f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path) -> None:
+def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path, x_label: str = "step of RL") -> None:
     """Draw the curves of arms, in percent: a thin line for each seed, a thick one for their mean."""
     canvas = figure.Figure(figsize=(6, 3.6), layout="constrained")
     ax = canvas.subplots()
@@ -129,7 +129,7 @@ def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path) 
         values = np.array([[100 * v for _, v in curve] for curve in seeds])
         ax.plot(x, values.T, color=color, linewidth=0.8, alpha=0.4)
         ax.plot(x, values.mean(axis=0), color=color, linewidth=2.2, label=name)
-    plots.decorate(ax, title, "step of RL", "%")
+    plots.decorate(ax, title, x_label, "%")
     if len(curves) > 4:  # too many to stand among the curves
         canvas.legend(frameon=False, fontsize=9, loc="outside right upper")
     else:

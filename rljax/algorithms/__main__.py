@@ -22,6 +22,7 @@ READS = {
     "square_prob": "the sum of squared probabilities at every token",
     "log_normaliser": "the logsumexp of the logits at every token",
     "value": "the values of a critic",
+    "value_logits": "the distribution of a critic over bins of returns",
     "reward": "the scores of the reward model that is trained",
     "token_reward": "rewards paid at tokens",
     "reference": "log-probs of the reference policy",

@@ -7,12 +7,18 @@ from rljax.types import Count, Fraction, NonNegative, Positive
 
 
 def _critic(
-    clip: float | None, epochs: int | None = None, optimizer: str | None = None, prepare=(), expectile: float = 0.5
+    clip: float | None,
+    epochs: int | None = None,
+    optimizer: str | None = None,
+    prepare=(),
+    expectile: float = 0.5,
+    over: tuple[float, float] | None = None,
 ) -> types.Objective:
+    error = surrogate.value_error(clip, expectile) if over is None else surrogate.value_histogram(over)
     return types.Objective(
         module="value",
         prepare=tuple(prepare),
-        loss=(surrogate.value_error(clip, expectile),),
+        loss=(error,),
         reduce=reduce.mean_over_tokens(),
         epochs=epochs,
         optimizer=optimizer,
@@ -31,29 +37,39 @@ def ppo(
     estimator: types.Estimator = "k1",
     critic_epochs: Count | None = None,
     critic_optimizer: str | None = None,
+    value_range: tuple[float, float] | None = None,
 ):
     """PPO with a critic: k1 in the reward, GAE, whitening, clipped surrogate; the critic is a second objective.
 
     arXiv 1707.06347 with the settings of RLHF practice (arXiv 2203.02155). Differs from ``ppo_clip`` by the critic.
+    With ``value_range`` the critic classifies returns in that range (``value_histogram``); ``value_clip`` is unused.
     """
     return compose(
         reward=when(kl, reward.kl(estimator, kl)),
         advantage=[advantage.gae(gamma, lam), advantage.whiten()],
         loss=[ratio.token(), surrogate.clip(low, high, dual)],
         reduce=reduce.mean_over_tokens(),
-        others=[_critic(value_clip, critic_epochs, critic_optimizer)],
+        others=[_critic(value_clip, critic_epochs, critic_optimizer, over=value_range)],
     )
 
 
 @recipe
-def critic_warmup(lam: Fraction = 1.0, gamma: Fraction = 1.0, clip: Positive | None = None, expectile: Fraction = 0.5):
+def critic_warmup(
+    lam: Fraction = 1.0,
+    gamma: Fraction = 1.0,
+    clip: Positive | None = None,
+    expectile: Fraction = 0.5,
+    value_range: tuple[float, float] | None = None,
+):
     """Train the critic alone on the policy's samples, and leave the policy as it is.
 
     The first phase of VC-PPO and VAPO (arXiv 2503.01491, 2504.05118): the critic fits the returns of a policy that does
-    not move before it is used. ``expectile`` above 0.5 makes it optimistic (IQL, arXiv 2110.06169).
+    not move before it is used. ``expectile`` above 0.5 makes it optimistic (IQL, arXiv 2110.06169). With
+    ``value_range`` it classifies returns in that range (``value_histogram``); ``clip`` and ``expectile`` are unused.
     """
     return types.Algorithm(
-        objectives=(_critic(clip, expectile=expectile),), transforms=(advantage.gae(gamma, 1.0, value_lam=lam),)
+        objectives=(_critic(clip, expectile=expectile, over=value_range),),
+        transforms=(advantage.gae(gamma, 1.0, value_lam=lam),),
     )
 
 

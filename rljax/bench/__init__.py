@@ -5,6 +5,7 @@
 ``ceilings``  The machine's matrix-product rate and memory bandwidth: ``matmul``, ``bandwidth``.
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``.
 ``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
+``critic``    What a critic adds to an update: ``critic``, ``FORMS``.
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
 ``host``      A step with a slow host verifier: ``host``; ``sleepers`` has the rewards.
 ``tasks``     Verifications per second of the device tasks: ``tasks``, ``NAMES``.

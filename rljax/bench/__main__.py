@@ -2,8 +2,8 @@
 
 ``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
 alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
-verifiers of device tasks, ``verifier`` steps with a slow host verifier, and ``worlds`` conversations in the compiled
-program beside the same on the host.
+verifiers of device tasks, ``verifier`` steps with a slow host verifier, ``worlds`` conversations in the compiled
+program beside the same on the host, and ``critic`` what a critic adds to an update.
 """
 
 import json
@@ -16,12 +16,12 @@ import jax
 from absl import flags
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, gap, host, parts, peers, shapes, tasks, worlds
+from rljax.bench import algebra, ceilings, choices, critic, gap, host, parts, peers, shapes, tasks, worlds
 from rljax.config import files, schema
 from rljax.host import backends
 
 FLAGS = flags.FLAGS
-_NAMES = ("algebra", "choices", "gap", "tasks", "verifier", "worlds")
+_NAMES = ("algebra", "choices", "critic", "gap", "tasks", "verifier", "worlds")
 
 
 def define_flags() -> None:
@@ -29,9 +29,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "config",
         "",
-        "Config, with an argument after a colon. Default: quickstart for algebra, else the schema's.",
+        "Config, with an argument after a colon. Default: quickstart for algebra and critic, else the schema's.",
     )
-    flags.DEFINE_integer("rounds", 20, "algebra: updates of each chain. Step: rounds with the peers.", lower_bound=1)
+    flags.DEFINE_integer("rounds", 20, "algebra, critic: updates of each. Step: rounds with the peers.", lower_bound=1)
     flags.DEFINE_multi_string("algorithms", [], "algebra: two algorithms to compare; give the flag twice.")
     flags.DEFINE_enum("shape", "tiny", list(shapes.SHAPES), "Model shape.")
     flags.DEFINE_enum(
@@ -59,12 +59,17 @@ def _config() -> schema.ConfigDict:
     shapes.set_model(config, f.shape)
     config.batch.prompts, config.batch.samples = f.prompts, f.samples
     for edit in f.set:
-        field, _, value = edit.partition("=")
-        try:
-            files.override(config, field, json.loads(value))
-        except json.JSONDecodeError:
-            files.override(config, field, value)
+        _override(config, edit)
     return config
+
+
+def _override(config: schema.ConfigDict, edit: str) -> None:
+    """Set a field of the config, such as "learner.lanes=2", in place."""
+    field, _, value = edit.partition("=")
+    try:
+        files.override(config, field, json.loads(value))
+    except json.JSONDecodeError:
+        files.override(config, field, value)
 
 
 def _step() -> dict[str, Any]:
@@ -146,7 +151,12 @@ def main(argv: Sequence[str]) -> None:
         record, table = tasks.tasks(f.steps), tasks.table
     elif argv[1:]:
         config = files.load(*(f.config or "quickstart").split(":", 1))
-        record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
+        for edit in f.set:
+            _override(config, edit)
+        if argv[1:] == ["critic"]:
+            record, table = critic.critic(config, f.rounds), critic.table
+        else:
+            record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
     else:
         peers.check(f.peer, f.peer_python)
         record, table = _step(), _table

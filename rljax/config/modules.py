@@ -13,7 +13,7 @@ from rljax.transforms import modules
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(ModuleConfig))
 _ALWAYS = ("value", "reward")  # names that a config has without being told
-_RUN = ("vocabulary", "output")  # fields of an architecture that the tokenizer and the pieces decide
+_RUN = ("vocabulary", "output", "bins")  # fields of an architecture that the tokenizer and the pieces decide
 
 
 def complete(config: schema.ConfigDict) -> None:
@@ -73,6 +73,22 @@ def _resolve(
     return changes
 
 
+def bins(phases: Sequence[Phase[schema.Config]], module: str) -> tuple[float, float, int] | None:
+    """Return the bins of a module's values: first center, last center, number; None: its values are plain numbers.
+
+    Raises:
+      ValueError: two phases train it with different bins.
+    """
+    named = {kind: phase.name for phase in phases for kind in sorted(phase.bins(module))}
+    if len(named) > 1:
+        (one, first), (two, second) = sorted(named.items())[:2]
+        raise ValueError(
+            f"the values of {module!r} are over {one[2]} bins in {one[:2]} in phase {first!r} and over {two[2]} in "
+            f"{two[:2]} in phase {second!r}: they are one head. Give all phases the same bins."
+        )
+    return next(iter(named), None)
+
+
 def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module]) -> None:
     """Check that modules are used, that those in use are known, and their networks."""
     for phase in phases:
@@ -84,6 +100,8 @@ def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module
                     f"{parse.nearest(name, resolved)}"
                 )
     used = {name for phase in phases for name in phase.modules}
+    for name in sorted(used):
+        bins(phases, name)
     for name, module in resolved.items():
         if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in resolved.values())):
             raise ValueError(f"config.module.{name}: no phase trains or reads this module. Remove it.")

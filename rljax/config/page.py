@@ -24,6 +24,7 @@ changed. Its header states the command, the hardware, the time and the score.
 | config | what it is |
 | --- | --- |
 | [quickstart.py](quickstart.py) | two-digit addition, from random weights, in minutes on a CPU |
+| [ppo.py](ppo.py) | the quickstart with PPO: a critic trained alone, then beside the policy |
 | [countdown.py](countdown.py) | reach a target number with an arithmetic expression |
 | [calculator.py](calculator.py) | arithmetic of several steps that the policy learns to do by calling a tool |
 | [gsm8k.py](gsm8k.py) | GSM8K from random weights; answers verified by worker processes |
@@ -80,6 +81,14 @@ A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distr
 config.module.teacher = rljax.module(weights="FOLDER")
 config.algorithm = "gkd(('teacher',), 'reverse_kl')"
 ```
+
+A critic is trained by recipes that read values, such as `ppo()`, and alone by a phase of `critic_warmup()`, which
+leaves the policy as it is. It starts from the policy's parameters, or from those of the module that
+`config.module.value.like` names, such as a reward model. Its objective may have other epochs and another optimizer than
+the policy's: `ppo(critic_epochs=2, critic_optimizer='adamw(learning_rate=1e-3)')`. With `value_range=(-0.25, 1.25)` its
+value is the mean of a distribution over bins in that range (`value_histogram`), and its head has one logit for each
+bin; all phases that train it need the same range. `value/explained_variance` and `value/bias_early`, `_middle` and
+`_late` say how well it predicts. [ppo.py](ppo.py) trains one alone first.
 
 ## Fields
 

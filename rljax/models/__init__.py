@@ -178,6 +178,10 @@ class Model:
         """Return one float32 number for each ``hidden`` ``[..., D]``; ValueError if output is "logits"."""
         return transformer.scalar(self.architecture, params, hidden)
 
+    def bin_logits(self, params: Tree, hidden: Array) -> Array:
+        """Return float32 logits ``[..., bins]`` of the distribution whose mean ``scalar`` is; for ``bins`` only."""
+        return transformer.bin_logits(self.architecture, params, hidden)
+
 
 def build(architecture: Architecture, layout: layouts.Layout = layouts.UNCONSTRAINED) -> Model:
     """Return the model of an architecture, whose activations ``layout`` shards.

@@ -52,7 +52,8 @@ class Architecture:
     ``remat`` chooses what the backward pass recomputes in each layer: "none" saves every activation, "full" saves the
     layer's input only, "dots" also the results of its weight matmuls. ``scan`` runs the layers in one loop, so that
     compile time does not grow with their number; without it they are unrolled. ``output`` is the unembedding
-    ("logits"), one number per position ("scalar": a critic or a reward model), or "both" on one trunk.
+    ("logits"), one number per position ("scalar": a critic or a reward model), or "both" on one trunk. ``bins`` (first
+    center, last center, number) makes that number the expectation of a distribution over bins.
     """
 
     vocabulary: Size = setting(0, "Ids of the vocabulary; 0: the tokenizer's.", fixed=True)
@@ -114,6 +115,7 @@ class Architecture:
         "plain", "Implementation of attention outside decoding; 'cudnn' on GPU, 'splash' on TPU."
     )
     output: Output = "logits"
+    bins: tuple[float, float, int] | None = None
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -305,7 +307,8 @@ class _Decoder(nn.Module):
         normal = nn.initializers.normal(a.width**-0.5)
         _parameter(self, "embedding", normal, ("vocabulary", "width"), (a.vocabulary, a.width))
         if a.output != "logits":
-            _parameter(self, "scalar", nn.initializers.zeros, ("width",), (a.width,))
+            names, shape = (("width",), (a.width,)) if a.bins is None else ((None, "width"), (a.bins[2], a.width))
+            _parameter(self, "scalar", nn.initializers.zeros, names, shape)
         if a.output != "scalar" and not a.tied:
             _parameter(self, "unembedding", normal, ("width", "vocabulary"), (a.width, a.vocabulary))
         stack = nn.scan(

@@ -64,7 +64,7 @@ def movers(places: Places, real: Array) -> tuple[Callable[[Array], Array], Calla
       real: ``[B, T]`` bool, the positions to move; see ``written``.
 
     Returns:
-      ``put``: ``[B, T, ...]`` to ``[P * g, W, ...]``, and ``take``: ``[P * g, W]`` to ``[B, T]``. Both fill with 0.
+      ``put``: ``[B, T, ...]`` to ``[P * g, W, ...]``, and ``take``, its inverse. Both fill with 0.
     """
     rows, length = real.shape
     packed = rows // places.samples * places.lanes
@@ -83,6 +83,8 @@ def movers(places: Places, real: Array) -> tuple[Callable[[Array], Array], Calla
         return moved.reshape(packed, places.width, *x.shape[2:])
 
     def take(x: Array) -> Array:
-        return jnp.where(placed, jnp.take(x.reshape(-1), target, mode="clip"), 0)
+        inner = x.shape[2:]
+        moved = jnp.take(x.reshape(-1, *inner), target, axis=0, mode="clip")
+        return jnp.where(placed.reshape(*placed.shape, *(1 for _ in inner)), moved, 0)
 
     return put, take

@@ -131,7 +131,7 @@ class _Rows(NamedTuple):
     token: Array  # [X, W]
     real: Array  # [X, W] bool
     put: Any  # [B, T, ...] -> [X, W, ...]
-    take: Any  # [X, W] -> [B, T]
+    take: Any  # [X, W, ...] -> [B, T, ...]
     last: Array | None  # [B] index of the last real position in all hidden states; None: rows are not whole
 
 
@@ -234,15 +234,17 @@ def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.
 def _scalars(
     model: models.Model, params: Tree, hidden: Array, previous: Array, rows: _Rows, needs: types.Needs
 ) -> types.Scores:
-    """Return the value at every completion position [B, T] and the reward at each row's last real position [B]."""
-    value = reward = None
+    """Return value (and logits of its bins) of every completion position, and reward at each row's last real one."""
+    value = logits = reward = None
     if needs.value:
         value = rows.take(jnp.where(rows.real, model.scalar(params, previous), 0.0))
+    if needs.value_logits:
+        logits = rows.take(jnp.where(rows.real[:, :, None], model.bin_logits(params, previous), 0.0))
     if needs.reward:
         assert rows.last is not None
         end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
         reward = model.scalar(params, end[:, 0])
-    return types.Scores(value=value, reward=reward)
+    return types.Scores(value=value, value_logits=logits, reward=reward)
 
 
 def _compared(

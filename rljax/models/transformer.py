@@ -237,7 +237,9 @@ def unembedding(architecture: Architecture, params: Tree) -> Array:
 
 
 def scalar(architecture: Architecture, params: Tree, hidden: Array) -> Array:
-    """Return the scalar output of each hidden state; the head starts at 0.
+    """Return the scalar output of each hidden state: w . h, or with ``bins`` the expectation under softmax(W h).
+
+    The head starts at 0, so that the first output is 0, or the middle of the bins.
 
     Args:
       architecture: of the parameters.
@@ -252,6 +254,15 @@ def scalar(architecture: Architecture, params: Tree, hidden: Array) -> Array:
     """
     if architecture.output == "logits":
         raise ValueError(f"a scalar needs output='scalar' or 'both'; this model has output={architecture.output!r}")
+    if architecture.bins is not None:
+        return jax.nn.softmax(bin_logits(architecture, params, hidden)) @ jnp.linspace(*architecture.bins)
     dtype = architecture.dtype
     operands = hidden.astype(dtype), params["scalar"].astype(dtype)
     return jnp.einsum("...d,d->...", *operands, preferred_element_type=jnp.float32)
+
+
+def bin_logits(architecture: Architecture, params: Tree, hidden: Array) -> Array:
+    """Return the float32 logits [..., bins] of the distribution whose expectation is the scalar output."""
+    dtype = architecture.dtype
+    operands = hidden.astype(dtype), params["scalar"].astype(dtype)
+    return jnp.einsum("...d,nd->...n", *operands, preferred_element_type=jnp.float32)

@@ -41,6 +41,12 @@ advantage_abs [reward] mean |advantage| of the tokens
     0: the policy term has no gradient
 age [updates] versions between the one that wrote a token and the trainer's
     growing: rows wait too long; use a ratio to the sampler or weight.fresh()
+bias_early [reward] critic's value minus its target before the update, mean over the first third of each row's tokens
+    far from 0: the critic lags; train it alone first, or with more epochs
+bias_late [reward] the same over the last third
+    see bias_early
+bias_middle [reward] the same over the middle third
+    see bias_early
 carried [fraction] rows that are unfinished and carried to the next step
     near 1: the segment is much shorter than the completions
 classified [fraction] rows that the reward model puts on the right side of each level, mean
@@ -59,6 +65,8 @@ experts/loss [ratio] balance loss of the router, 1 if uniform
     far above 1: few experts are used
 experts/unused [fraction] experts that no token chose
     above 0: capacity that is paid for and not used
+explained_variance [fraction] 1 - Var(R - V) / Var(R) over tokens, R the critic's target, V its value before the update
+    0 or less: the critic predicts no better than a constant
 f_divergence [nats] f-divergence to the reference
     growing without limit: raise its coefficient
 flat_groups [fraction] groups in which all samples have equal rewards
@@ -93,6 +101,8 @@ outcome/unparseable [fraction] rows in which the verifier found no answer
     near 1: the format is not learned, or rows are truncated
 outcome/wrong [fraction] rows with an answer that is not correct
     see accuracy
+outside [fraction] tokens whose return is outside the range of the critic's bins, and counts as its end
+    above 0: widen the range
 own/* [its own] a metric of a piece outside this package: see the docstring of the piece
     see there
 preferred [fraction] pairs whose better row the policy prefers more than the reference does

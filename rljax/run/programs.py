@@ -14,7 +14,7 @@ import jax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import interpreter
-from rljax.config import resolve, schema
+from rljax.config import modules, resolve, schema
 from rljax.data import stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.host import backends
@@ -78,6 +78,7 @@ class Program:
         architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
+        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, module))
         return models.build(architecture, sharding.Layout(self.mesh))
 
     @property
@@ -105,12 +106,12 @@ class Program:
         before, after = (
             {m for p in phases for m in p.modules} for phases in (self.phases[:number], self.phases[number + 1 :])
         )
-        modules = [*phase.modules, *sorted((before & after) - {*phase.modules})]  # those in use before and after stay
-        modules = [m for m in modules if m != "policy" and not (m == "value" and self._shared)]
+        names = [*phase.modules, *sorted((before & after) - {*phase.modules})]  # those in use before and after stay
+        names = [m for m in names if m != "policy" and not (m == "value" and self._shared)]
         return phases.Setup(
             phase=phase,
             task=task,
-            networks={"policy": policy, **{m: self.model(m, phase) for m in modules}},
+            networks={"policy": policy, **{m: self.model(m, phase) for m in names}},
             decoder=models.build(policy.architecture, sharding.Layout(self.mesh, phase.settings.sampler.layout)),
             ends=self.ends(tuple(dict.fromkeys((*phase.settings.sampler.stop, *getattr(task, "turn_end", ()))))),
             mesh=self.mesh,

@@ -137,6 +137,8 @@ def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
     names = ("entropy", "square_prob", "log_normaliser", "value")
     fields: dict[str, Any] = {name: rows.mask for name in names if getattr(needs, name)}
     fields |= {"reward": rows.reward} if needs.reward else {}
+    for *_, bins in needs.value_logits:
+        fields["value_logits"] = jnp.zeros((*rows.mask.shape, bins))
     return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
 
 

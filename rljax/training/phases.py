@@ -119,6 +119,11 @@ class Phase(Generic[S]):
             scalar += [needs.value or needs.reward] if o.module == module else []
         return frozenset("scalar" if one else "logits" for one in scalar) or frozenset({"scalar"})
 
+    def bins(self, module: str) -> frozenset[tuple[float, float, int]]:
+        """Return the bins of the values that the algorithm trains a module for; empty: plain numbers."""
+        own = [interpreter.objective_needs(o) for o in self.algorithm.objectives if o.module == module]
+        return frozenset().union(*(needs.value_logits for needs in own))
+
 
 @dataclasses.dataclass(frozen=True)
 class Setup(Generic[S]):

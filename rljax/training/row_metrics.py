@@ -72,6 +72,33 @@ def metrics(
         metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), counted)
     if rollout.advantage is not None:
         metrics["advantage_abs"] = ops.masked_mean(jnp.abs(rollout.advantage), rollout.mask)
+    if rollout.value is not None and rollout.returns is not None:
+        metrics |= of_critic(rollout.value, rollout.returns, ops.trained_tokens(rollout))
+    return metrics
+
+
+def of_critic(value: types.Array, returns: types.Array, mask: types.Array) -> dict[str, types.Array]:
+    """Return how well values predict the critic's targets, before the critic is trained on them.
+
+    explained_variance = 1 - Var(R - V) / Var(R), 0 where the targets are equal; bias = mean of V - R over the tokens in
+    each third of their row, by their number among the row's tokens that count.
+
+    Args:
+      value: V, ``[B, T]``.
+      returns: R, ``[B, T]``.
+      mask: ``[B, T]``, 1 on tokens that count.
+
+    Returns:
+      Scalars by name.
+    """
+    error = value - returns
+    variance = ops.masked_std(returns, mask) ** 2
+    share = 1.0 - ops.masked_std(error, mask) ** 2 / jnp.where(variance > 0, variance, 1.0)
+    metrics = {"value/explained_variance": jnp.where(variance > 0, share, 0.0)}
+    number, length = jnp.cumsum(mask, axis=1) - 1.0, jnp.sum(mask, axis=1, keepdims=True)
+    for third, name in enumerate(("early", "middle", "late")):
+        here = mask * (jnp.floor(3.0 * number / jnp.maximum(length, 1.0)) == third)
+        metrics[f"value/bias_{name}"] = ops.masked_mean(error, here)
     return metrics
 
 

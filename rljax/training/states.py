@@ -39,6 +39,8 @@ def _params(
         fresh = model.init(jax.random.fold_in(key, len(params)))
         start = setup.phase.module[module].settings
         like = {} if start.weights == "random" else {**known, **params}.get(start.like, {})
+        if "scalar" in like and "scalar" in fresh and not _alike(like["scalar"], fresh["scalar"]):
+            like = {k: v for k, v in like.items() if k != "scalar"}  # a head over bins, or over others
         alike = {k: v for k, v in like.items() if k in fresh and _alike(v, fresh[k])}
         if {*alike} == {k for k in fresh if k in like}:  # every part that both have, or none
             fresh |= {k: jax.tree.map(jnp.copy, v) for k, v in alike.items()}

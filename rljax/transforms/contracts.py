@@ -15,7 +15,8 @@ from rljax import types
 from rljax.language import errors
 from rljax.transforms import shapes
 
-_REQUESTED = ("entropy", "square_prob", "log_normaliser", "divergence", "value", "reward")  # fields of both records
+# fields of both records
+_REQUESTED = ("entropy", "square_prob", "log_normaliser", "divergence", "value", "value_logits", "reward")
 _DECLARED = {"ref_logp": "reference", "value": "value"}  # fields of a rollout, by the need that fills them
 _PLURAL = ("turn", "agent", "episode", "domain")  # fields of a rollout whose need has an s
 
@@ -42,7 +43,7 @@ jax.tree_util.register_pytree_node(
 
 
 def _undeclared(name: str, need: str, why: str = "") -> ValueError:
-    value = "frozenset({...})" if need == "divergence" else "True"
+    value = "frozenset({...})" if need in ("divergence", "value_logits") else "True"
     return ValueError(
         f"it reads scores.{name} and does not declare it. Write needs=types.Needs({need}={value}) in the piece's "
         f"decorator of rljax.transforms.define, or in the transform it returns{why}."

@@ -99,6 +99,8 @@ def check_scores(scores: types.Scores, rollout: types.Rollout) -> None:
     for name, x in arrays.items():
         if x is not None:
             array(f"scores.{name}", x, (_ROW if name == "reward" else _TOKEN,), rollout.mask, float)
+    if scores.value_logits is not None:
+        array("scores.value_logits", scores.value_logits, (("B", "T", ...),), rollout.mask, float)
 
 
 def check_loss(loss: types.Loss, mask: types.Array) -> None:

@@ -44,6 +44,8 @@ class Program:
         """Add the scores that the algorithm declares, and random numbers for parts and extras that have no meaning."""
         r = np.random.default_rng(7)
         live = {"square_prob": r.random((B, T)), "log_normaliser": r.normal(size=(B, T)), "reward": r.normal(size=B)}
+        for *_, bins in self.needs.value_logits:
+            live["value_logits"] = r.normal(size=(B, T, bins))
         return d | {
             "parts": {**{name: r.random(B) for name in sorted(self.needs.parts)}, **d["parts"]},
             "extra": {**{name: r.random((B, T)) for name in sorted(self.needs.extra)}, **d["extra"]},

@@ -15,7 +15,7 @@ from rljax.models.checkpoints import keys, rope
 from rljax.models.checkpoints.table import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
 
 # fields that say how a model is computed and trained: not part of config.json
-_COMPUTED = {"dtype", "param_dtype", "decode_weights", "remat", "scan", "attention", "output"}
+_COMPUTED = {"dtype", "param_dtype", "decode_weights", "remat", "scan", "attention", "output", "bins"}
 _COMPUTED |= {"adapter_rank", "adapter_scale", "adapter_modules"}
 _DEFAULTS: dict[str, Any] = {
     f.name: f.default
@@ -215,7 +215,8 @@ def _write(a: Architecture, name: str) -> dict[str, Any]:
         config["layer_types"] = [types[a.pattern[i % len(a.pattern)]] for i in range(a.layers)]
     if a.output == "scalar":
         model = f"{family.classifier or family.model}ForSequenceClassification"
-        config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        labels = {f"LABEL_{i}": i for i in range(a.bins[2] if a.bins else 1)}
+        config |= {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
     else:
         model = f"{family.model}ForCausalLM"
     return {"architectures": [model], "model_type": name, **config}

@@ -107,14 +107,14 @@ def _pieces(name: str, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...]
 
 
 def _transposed(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a part of a parameter of ``shape`` is stored transposed: any matrix but the embedding."""
-    return len(shape) > 1 and name != "model.embed_tokens.weight" and not name.endswith(".bias")
+    """Return whether a part of a parameter of ``shape`` is stored transposed: any matrix but embedding and head."""
+    return len(shape) > 1 and name not in ("model.embed_tokens.weight", "score.weight") and not name.endswith(".bias")
 
 
 def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape in which a part of a parameter of ``shape`` is stored: [out, in], or the same."""
     if name == "score.weight":
-        return (1, *shape)
+        return (1, *shape) if len(shape) == 1 else shape
     if not _transposed(name, shape):
         return (int(np.prod(shape)),) if name.endswith(".bias") else shape
     split = len(shape) - 1 if name.endswith("o_proj.weight") else 1

@@ -39,4 +39,5 @@ from rljax.transforms.surrogate.token import (
     soft_gate,
     unclipped,
     value_error,
+    value_histogram,
 )

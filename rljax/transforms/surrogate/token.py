@@ -228,3 +228,39 @@ def value_error(loss, r, s, clip: types.Positive | None = 0.2, expectile: types.
         near = r.value + jnp.clip(s.value - r.value, -clip, clip)
         error = jnp.maximum(error, (near - r.returns) ** 2)
     return jnp.where(r.returns >= s.value, expectile, 1.0 - expectile) * error
+
+
+def _binned(a) -> types.Needs:
+    (low, high), bins = a["over"], a["bins"]
+    if not low < high or bins < 2:
+        raise ValueError(f"value_histogram: over={a['over']} must be increasing, and bins={bins} at least 2")
+    return types.Needs(value=True, value_logits=frozenset({(float(low), float(high), bins)}))
+
+
+@define.surrogate(needs=_binned, term="value")
+def value_histogram(loss, r, s, over: tuple[float, float], bins: types.Count = 51, sigma: types.NonNegative = 0.75):
+    """Classify the return: -sum_k p_k(R) log q_k, q the critic's distribution over bins, whose mean is V.
+
+    p_k is the mass that a Gaussian about R, cut to the range of the bins, has in bin k (HL-Gauss, arXiv 2403.03950,
+    section 3.1, from memory; Imani and White, arXiv 1806.04613). With ``sigma`` 0 it is two-hot: R lies between two
+    centers and each has a share, so that the mean of p is R. A Gaussian's mean is R up to 1e-4 of a bin where R is at
+    least 3 ``sigma`` from both ends of the range. R beyond the first or last center counts as that center. The head of
+    the critic has one logit for each bin. Differs from ``value_error`` by a gradient in the logits of at most 1.
+
+    Args:
+      over: the first and the last center, in the unit of the return; the bins between are equal.
+      bins: their number.
+      sigma: standard deviation of the Gaussian, in widths of a bin; 0: two-hot.
+    """
+    if s.value_logits is None or r.returns is None:
+        raise errors.Absent("it needs scores.value_logits and rollout.returns, as the critic of ppo(value_range=...)")
+    center = jnp.linspace(*over, bins, dtype=r.mask.dtype)[None, None, :]
+    width = (over[1] - over[0]) / (bins - 1)
+    target = jnp.clip(r.returns, *over)[..., None]
+    spread = jnp.maximum(sigma, 1e-6) * width * 2.0**0.5
+    edge = jnp.append(center - width / 2, center[..., -1:] + width / 2, axis=-1)
+    below = jax.scipy.special.erf((edge - target) / spread)
+    smooth = jnp.diff(below) / (below[..., -1:] - below[..., :1])
+    p = jnp.where(sigma > 0, smooth, jnp.maximum(1.0 - jnp.abs(target - center) / width, 0.0))
+    outside = (r.returns < over[0]) | (r.returns > over[1])
+    return -jnp.sum(p * jax.nn.log_softmax(s.value_logits), axis=-1), {"outside": outside.astype(r.mask.dtype)}

@@ -1,0 +1,65 @@
+"""What a critic adds to an update, on the policy's trunk or apart from it: ``python -m rljax bench critic``."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from rljax import bench
+from rljax.bench import algebra
+from rljax.config import schema
+
+FORMS = {  # algorithm, and config.learner.shared_critic
+    "no critic": ("reinforce_plus_plus(kl=0.0)", 0.0),
+    "on the policy's trunk": ("ppo(kl=0.0)", 0.5),
+    "a network of its own": ("ppo(kl=0.0)", 0.0),
+}
+
+
+def critic(config: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None = None) -> dict[str, Any]:
+    """Time an update without a critic, with one on the policy's trunk, and with one of its own, interleaved.
+
+    All three sample equal rows, whiten the advantage and clip the ratio.
+
+    Args:
+      config: the config, whose last phase is timed.
+      rounds: updates of each form.
+      devices: the devices of the mesh; None: all devices.
+
+    Returns:
+      A JSON-able record: the forms with their times in ms, and the ratios to the first.
+    """
+    updaters = {}
+    for name, (call, weight) in FORMS.items():
+        edited = config.copy_and_resolve_references()
+        edited.learner.shared_critic = weight
+        updaters[name] = algebra.updater(edited, call, devices)[0]
+    times = bench.interleaved(updaters, rounds)
+    alone = times["no critic"]
+    forms = []
+    for name, seconds in times.items():
+        ratios = sorted(b / a for a, b in zip(alone, seconds, strict=True))
+        forms.append(
+            {
+                "form": name,
+                "median_ms": 1e3 * statistics.median(seconds),
+                "best_ms": 1e3 * min(seconds),
+                "ratio": statistics.median(ratios),
+                "ratio_of_best": min(seconds) / min(alone),
+                "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+            }
+        )
+    return {"bench": "critic", "device": jax.devices()[0].device_kind, "rounds": rounds, "forms": forms}
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the record of ``critic`` as text."""
+    lines = [f"{'critic':24s} {'median ms':>10s} {'best ms':>10s} {'ratio':>7s} {'of best':>8s} {'quartiles':>15s}"]
+    for form in record["forms"]:
+        low, high = form["ratio_quartiles"]
+        lines.append(
+            f"{form['form']:24s} {form['median_ms']:10.1f} {form['best_ms']:10.1f} {form['ratio']:7.3f} "
+            f"{form['ratio_of_best']:8.3f} {low:7.3f} {high:7.3f}"
+        )
+    return "\n".join(lines)
