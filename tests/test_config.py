@@ -315,7 +315,7 @@ def test_what_is_printed_of_a_piece_builds_it_again(seam):
 def test_describe_shows_every_default():
     assert algorithms.describe(main(algorithm="ppo(critic_epochs=2)", seam__after="ema_reference()")).splitlines() == [
         "ppo(low=0.2, high=0.2, gamma=1.0, lam=0.95, kl=0.05, value_clip=0.2, dual=None, estimator='k1', "
-        "critic_epochs=2, critic_optimizer=None)",
+        "critic_epochs=2, critic_optimizer=None, value_range=None)",
         "  source     task()",
         "  reward     kl(estimator='k1', coefficient=0.05)",
         "  advantage  gae(gamma=1.0, lam=0.95, value_lam=None)",

@@ -22,7 +22,6 @@ READS = {
     "square_prob": "the sum of squared probabilities at every token",
     "log_normaliser": "the logsumexp of the logits at every token",
     "value": "the values of a critic",
-    "value_logits": "the distribution of a critic over bins of returns",
     "reward": "the scores of the reward model that is trained",
     "token_reward": "rewards paid at tokens",
     "reference": "log-probs of the reference policy",
@@ -42,6 +41,7 @@ NAMED = {
     "extra NAME": "an array that a source supplies, `extra[NAME]`",
     "MODULE NAME": "what a module that is not trained gives for the rows, `scores[MODULE].NAME`",
     "exact NAME": "an exact divergence summed over the vocabulary, from the reference or as NAME/MODULE from a module",
+    "bins LOW to HIGH": "the distribution of a critic over bins of returns",
     "whole groups": "no group is split between micro-batches",
 }
 PAGE = """# The table
@@ -74,6 +74,7 @@ def reads(algorithm: types.Algorithm) -> str:
     needs = interpreter.needs(algorithm)
     names = [flag for flag in READS if getattr(needs, flag)]
     names += [f"exact {d}" for d in sorted(needs.divergence)]
+    names += [f"bins {low:g} to {high:g}" for low, high, _ in sorted(needs.value_logits)]
     names += [f"{module} {field}" for module, field in sorted(needs.scores)]
     names += [f"part {p}" for p in sorted(needs.parts)] + [f"extra {e}" for e in sorted(needs.extra)]
     if needs.whole != "row":

@@ -187,7 +187,8 @@ def objective(
         rollout, state = _transformed(built, rollout, state, key)
     rollout = _with_proximal(built, rollout)
     key = jax.random.key(0) if key is None else key
-    scored = {"policy": scores.logp, "value": scores.value}
+    value = scores.value if scores.value_logits is None else scores.value_logits
+    scored = {"policy": scores.logp, "value": value}
     values, metrics = [], {}
     for i, o in enumerate(built.objectives):
         if scored.get(o.module, scores.reward) is None:
