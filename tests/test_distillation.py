@@ -14,7 +14,7 @@ from rljax.algorithms import interpreter
 from rljax.config import resolve
 from rljax.models import packing, scoring
 from rljax.run import programs
-from rljax.transforms import modules, ops, penalty, reduce
+from rljax.transforms import advantage, modules, ops, penalty, reduce
 from tests import tiny
 from tests.enumeration import K2, K3, LOGITS, REF_LOGITS, SEQUENCE, STATE, VISITS, P, log_softmax
 
@@ -195,6 +195,16 @@ def test_the_expected_gradient_is_that_of_the_divergence_at_each_state():
     for i, e in enumerate(np.eye(3)):
         up, down = (exact("js_0.2", np.exp(log_softmax(LOGITS + s * step * e)), q) for s in (1, -1))
         np.testing.assert_allclose(got[:, i], -VISITS[:, 0] * (up - down) / (2 * step), atol=1e-8)
+
+
+def test_the_advantage_of_several_teachers_is_that_of_their_mean_probability():
+    rng = np.random.default_rng(2)
+    a, b, pi = np.log(rng.uniform(0.1, 0.9, (3, 2, 4)))
+    scores = {name: types.Scores(logp=jnp.asarray(x)) for name, x in (("a", a), ("b", b))}
+    rows = types.Rollout(jnp.ones((2, 4)), jnp.zeros(2), jnp.arange(2), raw_logp=jnp.asarray(pi), scores=scores)
+    piece = advantage.distillation(("a", "b"))
+    out = piece.apply(rows, piece.init(), jax.random.key(0))[0].advantage
+    np.testing.assert_allclose(out, np.log((np.exp(a) + np.exp(b)) / 2) - pi, rtol=1e-5, atol=1e-6)
 
 
 # --- in a run ---------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _taught(a: Mapping[str, Any]) -> str:
 
 
 @define.penalty(name="distillation", needs=lambda a: types.Needs(divergence=frozenset({_taught(a)})))
-@idle.until(lambda a: None if a["teachers"] else ("steps", "reference"), coefficient=None)
+@idle.until(lambda a: None if a["teachers"] or a["prompt"] != "training" else _UNTIL["reference"], coefficient=None)
 @idle.until(lambda a: None if a["divergence"] == "js" else ("divergence='js'",), beta=None)
 def distillation(
     loss,

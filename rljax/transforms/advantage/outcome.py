@@ -111,8 +111,7 @@ def distillation(r, teachers: tuple[str, ...] = ()):
     """
     if not teachers:
         return -trajectories.to_reference(r, "distillation")
-    logp = jnp.stack([modules.score(r, name, "logp") for name in teachers])
-    mean = jax.nn.logsumexp(logp, axis=0) - jnp.log(len(teachers))
+    mean = modules.mixture([modules.score(r, name, "logp") for name in teachers])
     return -trajectories.to_reference(r, "distillation", mean)
 
 
