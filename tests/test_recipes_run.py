@@ -26,7 +26,7 @@ EVERYTHING = {
     "seam__ratio": "interpolated()",
     "seam__surrogate": "implicit_negative()",
     "seam__weight": "+ second_moment_mask(0.04)",
-    "seam__penalty": "kl('k2', 0.001)",
+    "seam__penalty": "kl('k2', 0.001) | distillation((), 'js')",
     "seam__after": "ema_reference(0.99)",
 }
 IMITATED = {"seam__penalty": "+ nll(0.1, reduce=mean_over_tokens(only='off_policy'))"}

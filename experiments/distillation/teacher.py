@@ -175,7 +175,7 @@ def table(arms: Mapping[str, Sequence[Arm]], size: Size) -> str:
         share = [math.log(max(x, 1.0) / max(y, 1.0)) for x, y in zip(needed, within["GRPO"], strict=True)]
         bound = "" if all(map(math.isfinite, within[name])) else ">= "
         cells = [seeds.percent(last), gap, bound + _text(intervals.mean(needed), ".0f")]
-        cells += ["" if name == "GRPO" else _text(intervals.mean(share), ".2f", math.exp)]
+        cells += ["" if name == "GRPO" else bound + _text(intervals.mean(share), ".2f", math.exp)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "| KL from the teacher, nats a token | start | smallest | end |", "| --- | --- | --- | --- |"]
     for name in [*ARMS][1:]:
