@@ -1,10 +1,10 @@
-"""A reward model trained on pairs of the base's completions, and the policy trained on its reward alone.
+"""A reward model trained on pairs of the base's completions, and the policy trained on its reward and a KL alone.
 
 python -m experiments.reward_model.pairs
 
-The base of each seed is a clone of faulty demonstrations. The verifier labels the pairs of the reward model and measures;
-it pays nothing in RL. What each seed gave is stored when it ends, in ``pairs.json``; seeds that are there are not run
-again, and the table and the figure have all of them.
+The base of each seed is a clone of faulty demonstrations. The verifier labels the pairs of the reward model and
+measures; it pays nothing in RL. ``ARMS`` is the only thing to extend. What each seed gave is stored when it ends, in
+``pairs.json``; seeds that are there are not run again, and the table and the figure have all of them.
 """
 
 import argparse
@@ -26,6 +26,10 @@ from rljax.run.reports import intervals
 from rljax.training import steps
 
 TASK = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"  # that of the quickstart
+MODEL = "implicit_bradley_terry(center=0.01)"  # R_i + R_j of a pair is held near 0
+# Coefficient of the KL from the base, in nats of the learned reward, for each arm; the first is the result. At 1 the
+# optimum is the reward model itself, read as a policy: it is beta log(model / base), beta = 1.
+ARMS = {"KL 1": 1.0, "KL 1/2": 0.5}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,35 +38,56 @@ class Size:
 
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)  # the settings were chosen on seed 0
     clone: int = 300  # steps on demonstrations
+    demonstrations: int = 128  # of each of them
     pairs: int = 80  # steps of the reward model
     pair_prompts: int = 64  # of each of them
-    steps: int = 300  # of RL
+    steps: int = 80  # of RL, of each arm
     prompts: int = 32  # of each of them
     samples: int = 8
-    every: int = 30  # steps of RL between two measurements
+    every: int = 20  # steps of RL between two measurements
     heldout: int = 256  # prompts of a measurement
     layers: int = 2
     width: int = 96
 
 
-QUICK = Size((1, 2), clone=1, pairs=1, pair_prompts=4, steps=2, prompts=2, every=1, heldout=4, layers=1, width=16)
+QUICK = Size(
+    seeds=(1, 2),
+    clone=1,
+    demonstrations=4,
+    pairs=1,
+    pair_prompts=4,
+    steps=2,
+    prompts=2,
+    every=1,
+    heldout=4,
+    layers=1,
+    width=16,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Seed:
-    """One seed: the ranking of the base's held-out completions, and curves against the step of RL."""
+class Arm:
+    """One arm of one seed, against the step of RL, on held-out prompts."""
 
-    ranked: float  # share of held-out pairs
-    calibration_error: float
-    pairs: int
     steps: list[int]
-    accuracy: list[float]  # verified, on held-out prompts
+    accuracy: list[float]  # verified
     learned: list[float]  # mean reward of the same completions by the reward model, nats
     kl: list[float]  # from the base, nats a completion
 
 
+@dataclasses.dataclass(frozen=True)
+class Seed:
+    """One seed: how the reward model ranks pairs of the base's held-out completions, and the arms of RL."""
+
+    ranked: float  # share of pairs, averaged over prompts
+    calibration_error: float
+    pairs: int
+    arms: dict[str, Arm]
+
+
 def build(size: Size) -> dict[str, steps.Step]:
-    """Return the step of each phase by name: "clone", "reward" and "rl"."""
+    """Return the steps: "clone", "reward", and one of each arm."""
+    phases = {name: f"arm{number}" for number, name in enumerate(ARMS)}
     c = rljax.default_config()
     c.task = TASK
     c.model.update({"layers": size.layers, "width": size.width, "heads": 2, "kv_heads": 2, "hidden": 3 * size.width})
@@ -70,14 +95,18 @@ def build(size: Size) -> dict[str, steps.Step]:
     c.mesh.data = 1
     c.batch.update({"prompts": size.prompts, "samples": size.samples})
     adam = "adamw(learning_rate={}, weight_decay=0.0)"
-    c.phases = ("clone", "reward", "rl")
-    clone = {"algorithm": "sft()", "steps": size.clone, "batch": {"prompts": 8 * size.prompts}}
+    c.phases = ("clone", "reward", *phases.values())
+    clone = {"algorithm": "sft()", "steps": size.clone, "batch": {"prompts": size.demonstrations}}
     c.phase.clone = rljax.phase(**clone, optimizer=adam.format(2e-3), warmup=min(30, size.clone))
-    model = {"algorithm": "implicit_bradley_terry()", "steps": size.pairs, "batch": {"prompts": size.pair_prompts}}
+    model = {"algorithm": MODEL, "steps": size.pairs, "batch": {"prompts": size.pair_prompts}}
     c.phase.reward = rljax.phase(**model, optimizer=adam.format(1e-3), warmup=min(10, size.pairs))
-    rl = {"algorithm": "grpo(kl=0.0)", "steps": size.steps, "seam": {"reward": "implicit()"}}
-    c.phase.rl = rljax.phase(**rl, optimizer=adam.format(3e-4), warmup=min(5, size.steps))
-    return seeds.build(c)
+    for name, kl in ARMS.items():
+        rl = {"algorithm": f"rloo(kl={kl})", "seam": {"reward": f"implicit() | kl(coefficient={kl})"}}
+        c.phase[phases[name]] = rljax.phase(
+            **rl, steps=size.steps, optimizer=adam.format(3e-4), warmup=min(5, size.steps)
+        )
+    built = seeds.build(c)
+    return {"clone": built["clone"], "reward": built["reward"], **{name: built[p] for name, p in phases.items()}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,13 +132,23 @@ class Judge:
 
 def one(built: dict[str, steps.Step], seed: int, size: Size) -> Seed:
     """Run a seed: the base, the reward model on pairs of it, and RL on the reward model alone, always to the end."""
-    clone, reward, rl = (built[name] for name in ("clone", "reward", "rl"))
+    clone, reward = built["clone"], built["reward"]
     base, _ = seeds.train(clone, seeds.begin(clone, None, seed), seed, size.clone)
     kept = jax.tree.map(jnp.copy, base.params["policy"])
     model, _ = seeds.train(reward, seeds.begin(reward, base, seed), seed, size.pairs)
     judge = Judge(reward, jax.tree.map(jnp.copy, model.params["prm"]), kept, size.heldout)
     report = ranking.report(*judge(kept, seeds.key(seed), 8)[:2])
     print(f"seed {seed}: {report}", flush=True)
+    arms = {}
+    for name in ARMS:
+        arms[name] = curves(built[name], seeds.begin(built[name], model, seed), seed, judge, size)
+        print(f"seed {seed}, {name}: {arms[name]}", flush=True)
+    ranked = report["accuracy"][0] if report["pairs"] else 0.5
+    return Seed(ranked, report["calibration_error"] or 0.0, report["pairs"], arms)
+
+
+def curves(arm: steps.Step, start: types.TrainState, seed: int, judge: Judge, size: Size) -> Arm:
+    """Train an arm of RL from ``start`` and measure it."""
     learned, kl = [], []
 
     def measure(state: types.TrainState) -> float:
@@ -118,10 +157,8 @@ def one(built: dict[str, steps.Step], seed: int, size: Size) -> Seed:
         kl.append(distance)
         return float(jnp.mean(verified))
 
-    _, curve = seeds.train(rl, seeds.begin(rl, model, seed), seed, size.steps, measure, size.every)
-    ranked = report["accuracy"][0] if report["pairs"] else 0.5
-    error = report["calibration_error"] or 0.0
-    return Seed(ranked, error, report["pairs"], [n for n, _ in curve], [x for _, x in curve], learned, kl)
+    _, curve = seeds.train(arm, start, seed, size.steps, measure, size.every)
+    return Arm([step for step, _ in curve], [x for _, x in curve], learned, kl)
 
 
 def run(size: Size, file: pathlib.Path) -> list[Seed]:
@@ -138,22 +175,27 @@ def run(size: Size, file: pathlib.Path) -> list[Seed]:
     built = build(size) if todo else {}
     for seed in todo:
         record["seeds"][str(seed)] = dataclasses.asdict(one(built, seed, size))
-        print(f"seed {seed}: {record['seeds'][str(seed)]}", flush=True)
         draft = file.with_suffix(".partial")
         draft.write_text(json.dumps(record))
         draft.rename(file)
-    return [Seed(**result) for _, result in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
+    stored = [result for _, result in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
+    return [Seed(**{**r, "arms": {name: Arm(**arm) for name, arm in r["arms"].items()}}) for r in stored]
 
 
 def table(results: Sequence[Seed]) -> str:
-    """Return the table of the page; shares in percent, mean over seeds with Student's 95 % interval."""
-    first, last = ([r.accuracy[place] for r in results] for place in (0, -1))
-    lines = ["| quantity | base | after RL | gain |", "| --- | --- | --- | --- |"]
-    lines.append(f"| held-out pairs ranked right, % | {seeds.percent([r.ranked for r in results])} | | |")
-    verified = f"{seeds.percent(first)} | {seeds.percent(last)} | {seeds.gap(first, last)}"
-    lines.append(f"| verified held-out accuracy, % | {verified} |")
-    for name, values in (("learned reward, nats", [r.learned for r in results]), ("KL, nats", [r.kl for r in results])):
-        cells = [_mean([v[0] for v in values]), _mean([v[-1] for v in values]), _mean([v[-1] - v[0] for v in values])]
+    """Return the table of the page: shares in percent, the rest in nats; means over seeds, Student's 95 % intervals."""
+    lines = [f"held-out pairs ranked right: {seeds.percent([r.ranked for r in results])} %; calibration error "]
+    lines[0] += f"{_mean([r.calibration_error for r in results])}"
+    lines += ["", "| arm | verified accuracy, % | gain, points | best step's, % | learned reward | KL from the base |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    first = [next(iter(r.arms.values())) for r in results]
+    base, score = [arm.accuracy[0] for arm in first], _mean([arm.learned[0] for arm in first])
+    lines.append(f"| base | {seeds.percent(base)} | | | {score} | 0 |")
+    for name in results[0].arms:
+        arms = [r.arms[name] for r in results]
+        last = [arm.accuracy[-1] for arm in arms]
+        cells = [seeds.percent(last), seeds.gap(base, last), seeds.percent([max(arm.accuracy) for arm in arms])]
+        cells += [_mean([arm.learned[-1] for arm in arms]), _mean([arm.kl[-1] for arm in arms])]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -164,21 +206,20 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def draw(results: Sequence[Seed], path: pathlib.Path) -> None:
-    """Draw verified accuracy and learned reward against the step of RL, and accuracy against the KL."""
-    canvas = figure.Figure(figsize=(10, 3.4), layout="constrained")
-    left, middle, right = canvas.subplots(1, 3)
-    at = results[0].steps
-    panels = (
-        (left, "verified accuracy", "%", [[100 * x for x in r.accuracy] for r in results]),
-        (middle, "learned reward", "nats a completion", [r.learned for r in results]),
-    )
-    for color, (ax, title, unit, curves) in zip(plots.COLORS, panels, strict=False):
-        ax.plot(at, np.array(curves).T, color=color, linewidth=0.8, alpha=0.4)
-        ax.plot(at, np.mean(curves, axis=0), color=color, linewidth=2.2)
-        plots.decorate(ax, title, "step of RL", unit)
-    for r in results:
-        right.plot(r.kl, [100 * x for x in r.accuracy], color=plots.COLORS[0], linewidth=0.8, marker=".")
-    plots.decorate(right, "verified accuracy against KL", "KL from the base, nats a completion", "%")
+    """Draw verified accuracy and learned reward against the step of RL; thick lines are means."""
+    canvas = figure.Figure(figsize=(8, 3.4), layout="constrained")
+    left, right = canvas.subplots(1, 2)
+    for color, name in zip(plots.COLORS, results[0].arms, strict=False):
+        arms = [r.arms[name] for r in results]
+        for ax, values in (
+            (left, 100 * np.array([arm.accuracy for arm in arms])),
+            (right, np.array([arm.learned for arm in arms])),
+        ):
+            ax.plot(arms[0].steps, values.T, color=color, linewidth=0.8, alpha=0.4)
+            ax.plot(arms[0].steps, values.mean(axis=0), color=color, linewidth=2.2, label=name)
+    plots.decorate(left, "verified held-out accuracy", "step of RL", "%")
+    plots.decorate(right, "learned reward", "step of RL", "nats a completion")
+    left.legend(frameon=False, fontsize=9)
     canvas.savefig(path, dpi=100)
 
 
