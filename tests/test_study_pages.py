@@ -5,6 +5,7 @@ import pytest
 
 from experiments.hints import hints
 from experiments.offline import compare
+from experiments.reward_model import pairs
 
 
 def cells(text):
@@ -31,6 +32,19 @@ def test_the_page_of_the_offline_study_compares_the_arms_of_each_seed():
     assert rows["base"][0].startswith("25.0") and rows["base"][1] == "" and rows["base"][2].startswith("-20.0")
     assert rows["grpo"][1].startswith("20.0") and rows["grpo"][2] == ""
     assert rows["dpo"][1].startswith("10.0") and rows["dpo"][2].startswith("-10.0")
+
+
+def test_the_page_of_the_reward_model_has_the_last_step_beside_the_best():
+    def seed(ranked, end):
+        arms = {"KL 1": pairs.Arm([0, 20, 40], [0.3, 0.7, end], [-1.0, 1.0, 2.0], [0.0, 0.5, 0.5])}
+        return pairs.Seed(ranked, 0.02, 100, arms)
+
+    results = [seed(0.9, 0.6), seed(1.0, 0.6)]
+    page = pairs.table(results)
+    rows = cells("\n".join(page.splitlines()[2:]))
+    assert page.startswith("held-out pairs ranked right: 95.0 [")
+    assert [x.split()[0] for x in rows["base"] if x] == ["30.0", "-1.00", "0"]
+    assert [x.split()[0] for x in rows["KL 1"]] == ["60.0", "30.0", "70.0", "2.00", "0.50"]
 
 
 def test_a_pair_has_a_right_and_a_wrong_answer_and_none_is_made_up():
