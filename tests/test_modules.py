@@ -15,7 +15,7 @@ from rljax.config import files, resolve
 from rljax.data import tokenizers
 from rljax.models.checkpoints import weights
 from rljax.run import loop, programs, ranking
-from rljax.transforms import reward
+from rljax.transforms import reward, trajectories
 from tests import tiny
 
 ONE = jax.devices()[:1]
@@ -128,6 +128,25 @@ def test_rows_with_a_score_outside_of_the_declared_range_are_invalid():
     reward_, valid = paid(reward.learned(("a",), low=0.0, high=1.0), rows({"a": [0.0, 1.5, np.nan]}))
     np.testing.assert_array_equal(valid, [1, 0, 0])
     np.testing.assert_array_equal(reward_, [0, 0, 0])
+
+
+def test_an_implicit_reward_is_the_sum_of_log_ratios_over_the_trained_tokens():
+    prm, ref = np.array([[-1.0, -2.0], [-0.5, -9.0], [-3.0, -1.0]]), np.array([[-2.0, -2.5], [-1.5, 0.0], [-1.0, -1.0]])
+    held = {"prm": types.Scores(logp=jnp.asarray(prm))}
+    r = types.Rollout(jnp.array([[1.0, 1], [1, 0], [1, 1]]), jnp.array([1.0, 0, 1]), jnp.zeros(3, int), scores=held)
+    r = r.replace(ref_logp=jnp.asarray(ref), raw_logp=jnp.asarray(ref) + 0.25)
+    want = 0.5 * np.array([1 + 0.5, 1, -2])
+    np.testing.assert_allclose(paid(reward.implicit(beta=0.5), r)[0], want, rtol=1e-6)
+    np.testing.assert_allclose(paid(reward.implicit(beta=0.5, verified=2.0), r)[0], np.add(want, [2, 0, 2]), rtol=1e-6)
+    # a charge of the KL stays beside it, before and after; the sum over tokens is 2, 1 and 2 times 0.25
+    for pieces in (
+        (reward.kl("k1", 2.0), reward.implicit(beta=0.5)),
+        (reward.implicit(beta=0.5), reward.kl("k1", 2.0)),
+    ):
+        out = r
+        for piece in pieces:
+            out = piece.apply(out, piece.init(), jax.random.key(0))[0]
+        np.testing.assert_allclose(trajectories.total(out), want - 0.5 * np.array([2, 1, 2]), rtol=1e-6)
 
 
 def test_the_report_of_a_ranking_counts_pairs_one_by_one():

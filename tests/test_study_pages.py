@@ -10,6 +10,7 @@ from experiments.distillation import teacher
 from experiments.hints import hints
 from experiments.offline import compare
 from experiments.ppo import pass_at_1
+from experiments.reward_model import pairs
 
 
 def cells(text):
@@ -51,6 +52,19 @@ def test_the_page_of_ppo_pairs_the_arms_by_seed_and_keeps_the_seeds_that_are_don
     assert rows["PPO"][1] == "1.0 [-5.6, 7.6]"
     with pytest.raises(ValueError, match="has curves of the size"):
         pass_at_1.run(dataclasses.replace(size, rows=16), file)
+
+
+def test_the_page_of_the_reward_model_has_the_last_step_beside_the_best():
+    def seed(ranked, end):
+        arms = {"KL 1": pairs.Arm([0, 20, 40], [0.3, 0.7, end], [-1.0, 1.0, 2.0], [0.0, 0.5, 0.5])}
+        return pairs.Seed(ranked, 0.02, 100, arms)
+
+    results = [seed(0.9, 0.6), seed(1.0, 0.6)]
+    page = pairs.table(results)
+    rows = cells("\n".join(page.splitlines()[2:]))
+    assert page.startswith("held-out pairs ranked right: 95.0 [")
+    assert [x.split()[0] for x in rows["base"] if x] == ["30.0", "-1.00", "0"]
+    assert [x.split()[0] for x in rows["KL 1"]] == ["60.0", "30.0", "70.0", "2.00", "0.50"]
 
 
 def test_a_pair_has_a_right_and_a_wrong_answer_and_none_is_made_up():

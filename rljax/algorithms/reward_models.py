@@ -42,6 +42,24 @@ def reward_classifier(
 
 
 @recipe
+def implicit_bradley_terry(
+    beta: Positive = 1.0,
+    margin: NonNegative = 0.0,
+    ties: Positive | None = None,
+    center: NonNegative = 0.0,
+    module: str = "prm",
+):
+    """Train a language model as a reward model on pairs of a group: -log sigmoid(R_better - R_worse).
+
+    R = beta sum log(prm / ref), the reward that preferences imply in DPO (arXiv 2305.18290, eq. 5 and 7). Differs from
+    ``dpo`` by what is trained, a module that only scores rows, and by all pairs of a group; from ``bradley_terry`` by
+    R, which needs no head: the module starts as the policy. A later phase reads it by ``reward.implicit`` or
+    ``reward.implicit_steps``, with the reference of that phase: the same as in this one, if the policy is.
+    """
+    return _model(module, surrogate.implicit_bradley_terry(beta, margin, ties, center))
+
+
+@recipe
 def prime(beta: Positive = 0.05, gamma: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2):
     """Pay tokens by an implicit process reward model that learns from the outcomes of the same rows.
 

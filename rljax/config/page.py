@@ -73,6 +73,16 @@ config.phase.reward = rljax.phase(algorithm="bradley_terry()", steps=150)
 config.phase.main.seam.reward = "learned()"
 ```
 
+`implicit_bradley_terry()` trains a language model in its place, whose reward is beta sum log(model / reference). It
+starts as the policy, needs no head, and learns faster where the policy knows much of the answer; `implicit()` pays the
+row by it. A KL in the reward keeps the policy near the rows that the model was trained on
+([experiments/reward_model](../experiments/reward_model/README.md)):
+
+```python
+config.phase.reward = rljax.phase(algorithm="implicit_bradley_terry(center=0.01)", steps=80)
+config.phase.main.seam.reward = "implicit() | kl(coefficient=1.0)"
+```
+
 A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distributions, by
 `on_policy_distillation(...)`, from its log-probs of the sampled tokens, or beside rewards by the penalty
 `distillation(...)`. Several teachers are averaged:

@@ -27,6 +27,31 @@ def models(step: steps.Step) -> tuple[str, ...]:
     return tuple(sorted(trained | {name for name, needs in step.setup.phase.read.items() if needs.reward}))
 
 
+def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, samples: int) -> types.Rollout:
+    """Sample completions of the first held-out prompts and verify them.
+
+    Args:
+      step: of a phase on a device task.
+      params: the policy's.
+      key: the run's root key.
+      prompts: P, the number of prompts.
+      samples: G, completions of each.
+
+    Returns:
+      P * G rows with mask, reward, group, context and action; rows of a prompt are adjacent.
+    """
+    setup = step.setup
+    index = jnp.arange(min(prompts, setup.task.size("heldout")), dtype=jnp.int32)
+    asked = setup.task.prompts(index, "heldout")
+    of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), index.size)
+    keys = sampling.row_keys(jax.random.fold_in(key, _KEY), jnp.int32(0), of, number)
+    out = step.generate(params, asked, keys, samples, setup.settings.sampler)
+    verdict = step.verify(of, out.token, out.mask)
+    context = types.Context(*(jnp.repeat(x, samples, axis=0) for x in (asked.token, asked.mask)))
+    rows = types.Rollout(mask=out.mask, reward=verdict.reward, group=of, context=context)
+    return rows.replace(action=types.Action(token=out.token, length=out.length))
+
+
 def scored(
     step: steps.Step, state: types.TrainState, key: types.Key, prompts: int, samples: int, module: str
 ) -> tuple[Floats, Floats]:
@@ -43,18 +68,9 @@ def scored(
     Returns:
       The verifier's rewards and the learned ones, ``[P, G]`` each.
     """
-    setup = step.setup
-    index = jnp.arange(min(prompts, setup.task.size("heldout")), dtype=jnp.int32)
-    asked = setup.task.prompts(index, "heldout")
-    of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), index.size)
-    keys = sampling.row_keys(jax.random.fold_in(key, _KEY), jnp.int32(0), of, number)
-    out = step.generate(state.params["policy"], asked, keys, samples, setup.settings.sampler)
-    verdict = step.verify(of, out.token, out.mask)
-    context = types.Context(*(jnp.repeat(x, samples, axis=0) for x in (asked.token, asked.mask)))
-    rows = types.Rollout(mask=out.mask, reward=verdict.reward, group=of, context=context)
-    rows = rows.replace(action=types.Action(token=out.token, length=out.length))
-    learned = step.score(module, setup.params(state, module), rows, types.Needs(reward=True)).reward
-    shape = (index.size, samples)
+    rows = sampled(step, state.params["policy"], key, prompts, samples)
+    learned = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=True)).reward
+    shape = (-1, samples)
     return np.asarray(rows.reward, np.float64).reshape(shape), np.asarray(learned, np.float64).reshape(shape)
 
 

@@ -9,15 +9,16 @@ def _counted(d):
     return [i for i, ts in parts.rows(d) if ts]
 
 
-def bradley_terry(d, margin=0.0, ties=None, center=0.0):
+def bradley_terry(d, margin=0.0, ties=None, center=0.0, learned=None):
     """The mean over the pairs of a group, then over groups by their rows. 2203.02155, eq. 1; 2410.05328; 2312.09244."""
+    learned = d["learned"] if learned is None else learned
     counted, result = _counted(d), 0.0
     for name in sorted({d["group"][i] for i in counted}):
         members, losses = [i for i in counted if d["group"][i] == name], []
         for i in members:
             for j in members:
-                gap, x = parts.total(d, i) - parts.total(d, j), d["learned"][i] - d["learned"][j]
-                extra = center * (d["learned"][i] + d["learned"][j]) ** 2.0
+                gap, x = parts.total(d, i) - parts.total(d, j), learned[i] - learned[j]
+                extra = center * (learned[i] + learned[j]) ** 2.0
                 if gap > 0:
                     losses.append(extra - log(sigmoid(x - margin * gap - (ties or 0.0))))
                 elif gap == 0 and i < j and ties is not None:
@@ -25,6 +26,12 @@ def bradley_terry(d, margin=0.0, ties=None, center=0.0):
         if losses:
             result = result + parts.mean(losses) * len(members)
     return result * (1.0 / len(counted))
+
+
+def implicit_bradley_terry(d, beta=1.0, margin=0.0, ties=None, center=0.0):
+    """The same with the reward that DPO implies, beta times the sum of log-ratios. 2305.18290, eq. 7."""
+    learned = {i: beta * sum((d["logp"][i, t] - d["ref"][i, t] for t in ts), 0.0) for i, ts in parts.rows(d)}
+    return bradley_terry(d, margin, ties, center, learned)
 
 
 def reward_regression(d):

@@ -8,7 +8,33 @@ from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
 
 
-@define.reward(needs=lambda a: modules.needs(a["module"], field="logp") | types.Needs(reference=True))
+def _implicit_needs(a) -> types.Needs:
+    return modules.needs(a["module"], field="logp") | types.Needs(reference=True)
+
+
+def _implied(r: types.Rollout, module: str, beta):
+    reference = ops.given(r.ref_logp, "reward: the rollout has no ref_logp")
+    return beta * jnp.where(r.mask > 0, modules.score(r, module, "logp") - reference, 0.0)
+
+
+@define.reward(needs=_implicit_needs)
+def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types.Number = 0.0):
+    """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
+
+    The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5). ``surrogate.implicit_bradley_terry`` and
+    ``implicit_outcome`` train the module. Differs from ``implicit_steps`` by paying the row, and from ``learned`` by
+    reading a language model.
+
+    Args:
+      module: name of ``config.module``, a language model.
+      beta: scale of the log-ratio.
+      verified: factor of the verifier's reward.
+    """
+    learned = trajectories.summed(r, jnp.sum(_implied(r, module, beta), axis=1))
+    return trajectories.replaced(r, verified * trajectories.uncharged(r) + learned)
+
+
+@define.reward(needs=_implicit_needs)
 def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
     """Pay each token beta (log pi_module - log ref), the reward that an outcome model implies for it.
 
@@ -19,8 +45,7 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
       module: name of ``config.module``, a language model.
       beta: scale of the log-ratio.
     """
-    reference = ops.given(r.ref_logp, "reward.implicit_steps: the rollout has no ref_logp")
-    step = beta * (modules.score(r, module, "logp") - reference) * r.mask
+    step = _implied(r, module, beta)
     paid = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
     return r.replace(token_reward=paid + step, extra={"paid": paid, **r.extra})
 

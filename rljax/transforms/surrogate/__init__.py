@@ -23,7 +23,13 @@ from rljax.transforms.surrogate.row import (
     scaled_mirror_descent,
     trajectory_balance,
 )
-from rljax.transforms.surrogate.scored import bradley_terry, implicit_outcome, ordinal, reward_error
+from rljax.transforms.surrogate.scored import (
+    bradley_terry,
+    implicit_bradley_terry,
+    implicit_outcome,
+    ordinal,
+    reward_error,
+)
 from rljax.transforms.surrogate.token import (
     banded_importance,
     centred_clip,

@@ -12,6 +12,7 @@ from rljax.transforms import define, ops, trajectories
 from rljax.transforms.surrogate import row
 
 _NEEDS = types.Needs(reward=True)
+_PAIRS = types.Needs(whole="group", siblings=True)
 
 
 def _learned(s: types.Scores):
@@ -20,11 +21,39 @@ def _learned(s: types.Scores):
     return s.reward
 
 
+def _implied(r: types.Rollout, s: types.Scores, beta):
+    return beta * ops.row_sum(row.to_reference(r, s), r.mask)[:, 0]
+
+
 def _on_tokens(x, r: types.Rollout):
     return x[:, None] * jnp.ones_like(r.mask)
 
 
-@define.surrogate(needs=_NEEDS | types.Needs(whole="group", siblings=True), term="reward")
+def _ranking(learned, r: types.Rollout, margin, ties, center):
+    """Return the loss of ``bradley_terry`` for the learned rewards [B], and its metrics."""
+    reward = trajectories.total(r)
+    counts = jnp.where(jnp.any(r.mask > 0, axis=1), ops.valid_rows(r), 0.0)
+    apart = (r.group[:, None] == r.group[None, :]) & ~jnp.eye(reward.size, dtype=bool)
+    pair = jnp.where(apart, counts[:, None] * counts[None, :], 0.0)
+    gap, d = reward[:, None] - reward[None, :], learned[:, None] - learned[None, :]
+    threshold = 0.0 if ties is None else ties
+    value = jnp.where(gap > 0, -jax.nn.log_sigmoid(d - margin * gap - threshold), 0.0)
+    value += jnp.where(gap < 0, -jax.nn.log_sigmoid(-d + margin * gap - threshold), 0.0)
+    if ties is None:
+        pair = jnp.where(gap != 0, pair, 0.0)
+    else:
+        # 1 - sigmoid(d - t) - sigmoid(-d - t) = (exp(2 t) - 1) sigmoid(d - t) sigmoid(-d - t)
+        tie = -jnp.log(jnp.expm1(2 * ties)) - jax.nn.log_sigmoid(d - ties) - jax.nn.log_sigmoid(-d - ties)
+        value = jnp.where(gap == 0, tie, value)
+    value += center * (learned[:, None] + learned[None, :]) ** 2
+    of_row = jnp.sum(jnp.where(pair > 0, value, 0.0), axis=1)
+    pairs, rows = (ops.segment_total(x, r.group) for x in (jnp.sum(pair, axis=1), counts))
+    right = jnp.sum(jnp.where(gap * d > 0, pair, 0.0), axis=1)
+    share = jnp.where(pairs > 0, rows / jnp.where(pairs > 0, pairs, 1.0), 0.0)
+    return _on_tokens(of_row * share, r), {"ranked": _on_tokens(right * share, r)}
+
+
+@define.surrogate(needs=_NEEDS | _PAIRS, term="reward")
 def bradley_terry(
     loss,
     r,
@@ -47,26 +76,7 @@ def bradley_terry(
       ties: the threshold t above 0, in units of R; None: equal rewards are no pair.
       center: coefficient of the squared sum of a pair.
     """
-    learned, reward = _learned(s), trajectories.total(r)
-    counts = jnp.where(jnp.any(r.mask > 0, axis=1), ops.valid_rows(r), 0.0)
-    apart = (r.group[:, None] == r.group[None, :]) & ~jnp.eye(reward.size, dtype=bool)
-    pair = jnp.where(apart, counts[:, None] * counts[None, :], 0.0)
-    gap, d = reward[:, None] - reward[None, :], learned[:, None] - learned[None, :]
-    threshold = 0.0 if ties is None else ties
-    value = jnp.where(gap > 0, -jax.nn.log_sigmoid(d - margin * gap - threshold), 0.0)
-    value += jnp.where(gap < 0, -jax.nn.log_sigmoid(-d + margin * gap - threshold), 0.0)
-    if ties is None:
-        pair = jnp.where(gap != 0, pair, 0.0)
-    else:
-        # 1 - sigmoid(d - t) - sigmoid(-d - t) = (exp(2 t) - 1) sigmoid(d - t) sigmoid(-d - t)
-        tie = -jnp.log(jnp.expm1(2 * ties)) - jax.nn.log_sigmoid(d - ties) - jax.nn.log_sigmoid(-d - ties)
-        value = jnp.where(gap == 0, tie, value)
-    value += center * (learned[:, None] + learned[None, :]) ** 2
-    of_row = jnp.sum(jnp.where(pair > 0, value, 0.0), axis=1)
-    pairs, rows = (ops.segment_total(x, r.group) for x in (jnp.sum(pair, axis=1), counts))
-    right = jnp.sum(jnp.where(gap * d > 0, pair, 0.0), axis=1)
-    share = jnp.where(pairs > 0, rows / jnp.where(pairs > 0, pairs, 1.0), 0.0)
-    return _on_tokens(of_row * share, r), {"ranked": _on_tokens(right * share, r)}
+    return _ranking(_learned(s), r, margin, ties, center)
 
 
 @define.surrogate(needs=_NEEDS, term="reward")
@@ -85,11 +95,35 @@ def implicit_outcome(loss, r, s, beta: types.Positive = 0.05):
     Args:
       beta: scale of the log-ratio.
     """
-    learned = beta * ops.row_sum(row.to_reference(r, s), r.mask)[:, 0]
+    learned = _implied(r, s, beta)
     sign = jnp.where(trajectories.correct(r), 1.0, -1.0)
     return _on_tokens(-jax.nn.log_sigmoid(sign * learned), r), {
         "classified": _on_tokens(jnp.where(sign * learned > 0, 1.0, 0.0), r)
     }
+
+
+@define.surrogate(needs=types.Needs(reference=True) | _PAIRS, term="reward")
+def implicit_bradley_terry(
+    loss,
+    r,
+    s,
+    beta: types.Positive = 1.0,
+    margin: types.NonNegative = 0.0,
+    ties: types.Positive | None = None,
+    center: types.NonNegative = 0.0,
+):
+    """Rank pairs as ``bradley_terry`` does, with R = beta sum log(pi / ref) of a language model.
+
+    The loss of DPO (arXiv 2305.18290, eq. 7), of a module that only scores rows; a reward model of this form is in Yuan
+    et al. (arXiv 2412.01981).
+
+    Args:
+      beta: scale of the log-ratio.
+      margin: by how much R must differ for a difference of 1 in the reward.
+      ties: the threshold t above 0, in units of R; None: equal rewards are no pair.
+      center: coefficient of the squared sum of a pair.
+    """
+    return _ranking(_implied(r, s, beta), r, margin, ties, center)
 
 
 def _levels(a) -> types.Needs:
