@@ -21,9 +21,9 @@ def _implied(r: types.Rollout, module: str, beta):
 def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types.Number = 0.0):
     """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
 
-    The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5). ``surrogate.implicit_bradley_terry`` and
-    ``implicit_outcome`` train the module. Differs from ``implicit_steps`` by paying the row, and from ``learned`` by
-    reading a language model.
+    The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5, from memory), whose reference is that of this
+    phase. ``surrogate.implicit_bradley_terry`` and ``implicit_outcome`` train the module. Differs from
+    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model.
 
     Args:
       module: name of ``config.module``, a language model.

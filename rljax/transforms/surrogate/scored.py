@@ -115,7 +115,7 @@ def implicit_bradley_terry(
     """Rank pairs as ``bradley_terry`` does, with R = beta sum log(pi / ref) of a language model.
 
     The loss of DPO (arXiv 2305.18290, eq. 7), of a module that only scores rows; a reward model of this form is in Yuan
-    et al. (arXiv 2412.01981).
+    et al. (arXiv 2412.01981). The equation is written from memory.
 
     Args:
       beta: scale of the log-ratio.
