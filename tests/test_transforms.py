@@ -447,6 +447,7 @@ def test_a_piece_that_asks_for_what_is_not_there_says_so():
         (surrogate.clip(), scores, "no advantage"),
         (surrogate.likelihood(), empty, "no logp"),
         (surrogate.value_error(), scores, "needs scores.value"),
+        (surrogate.value_histogram((0.0, 1.0)), scores, "needs scores.value_logits"),
         (ratio.token(), empty, "ratio: the scores have no logp"),
         (ratio.token("behaviour"), scores, "anchor='behaviour', but the rollout has no such"),
         (penalty.kl(), scores, "no ref_logp"),
@@ -659,8 +660,10 @@ def test_pieces_promote_no_types_silently(seam):
     rollout, scores = batch.records(batch.arrays(name=batch.PAID_AT_TOKENS[0]))
     pair = {"preference": jnp.zeros_like(rollout.reward), "margin": jnp.zeros_like(rollout.reward)}
     rollout = rollout.replace(advantage=rollout.value, returns=rollout.value, extra={**rollout.extra, **pair})
-    scores = scores.replace(divergence=dict.fromkeys(ops.DIVERGENCES, scores.entropy))
     shape = rollout.mask.shape
+    scores = scores.replace(
+        divergence=dict.fromkeys(ops.DIVERGENCES, scores.entropy), value_logits=jnp.zeros((*shape, 3))
+    )
     before = types.Loss(log_ratio=jnp.zeros(shape), terms={"policy": jnp.zeros(shape)})
     records = {"reward": (rollout,), "advantage": (rollout,), "prepare": (rollout, scores), "reduce": (rollout, scores)}
     with jax.numpy_dtype_promotion("strict"):
