@@ -39,10 +39,10 @@ def test_the_algebra_bench_reports_both_chains():
 
 
 @pytest.mark.full
-def test_the_bench_of_critics_reports_the_three_forms():
-    record = critic.critic(tiny.config(), 1, jax.devices()[:1])
-    assert [f["form"] for f in record["forms"]] == list(critic.FORMS) and record["forms"][0]["ratio"] == 1
-    assert all(f["best_ms"] > 0 for f in record["forms"]) and critic.table(record).count("\n") == 3
+def test_the_bench_of_critics_reports_its_forms():
+    record = critic.critic(tiny.config(), 1, jax.devices()[:1], ["on the policy's trunk"])
+    (form,) = record["forms"]
+    assert form["ratio"] == 1 and form["best_ms"] > 0 and critic.table(record).count("\n") == 1
 
 
 @pytest.mark.full

@@ -147,6 +147,10 @@ def test_an_implicit_reward_is_the_sum_of_log_ratios_over_the_trained_tokens():
         for piece in pieces:
             out = piece.apply(out, piece.init(), jax.random.key(0))[0]
         np.testing.assert_allclose(trajectories.total(out), want - 0.5 * np.array([2, 1, 2]), rtol=1e-6)
+    piece, held = reward.implicit(beta=0.5), {"prm": types.Scores(logp=jnp.asarray(prm).at[2, 0].set(-jnp.inf))}
+    out = piece.apply(r.replace(scores=held), piece.init(), jax.random.key(0))[0]
+    np.testing.assert_array_equal(out.valid, [1, 1, 0])
+    np.testing.assert_allclose(out.reward, [*want[:2], 0], rtol=1e-6)
 
 
 def test_the_report_of_a_ranking_counts_pairs_one_by_one():

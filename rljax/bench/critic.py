@@ -17,7 +17,9 @@ FORMS = {  # algorithm, and config.learner.shared_critic
 }
 
 
-def critic(config: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None = None) -> dict[str, Any]:
+def critic(
+    config: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None = None, forms: Sequence[str] = tuple(FORMS)
+) -> dict[str, Any]:
     """Time an update without a critic, with one on the policy's trunk, and with one of its own, interleaved.
 
     All three sample equal rows, whiten the advantage and clip the ratio.
@@ -26,21 +28,22 @@ def critic(config: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None
       config: the config, whose last phase is timed.
       rounds: updates of each form.
       devices: the devices of the mesh; None: all devices.
+      forms: names in ``FORMS``.
 
     Returns:
       A JSON-able record: the forms with their times in ms, and the ratios to the first.
     """
     updaters = {}
-    for name, (call, weight) in FORMS.items():
+    for name in forms:
+        call, weight = FORMS[name]
         edited = config.copy_and_resolve_references()
         edited.learner.shared_critic = weight
         updaters[name] = algebra.updater(edited, call, devices)[0]
     times = bench.interleaved(updaters, rounds)
-    alone = times["no critic"]
-    forms = []
+    alone, records = times[forms[0]], []
     for name, seconds in times.items():
         ratios = sorted(b / a for a, b in zip(alone, seconds, strict=True))
-        forms.append(
+        records.append(
             {
                 "form": name,
                 "median_ms": 1e3 * statistics.median(seconds),
@@ -50,7 +53,7 @@ def critic(config: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None
                 "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
             }
         )
-    return {"bench": "critic", "device": jax.devices()[0].device_kind, "rounds": rounds, "forms": forms}
+    return {"bench": "critic", "device": jax.devices()[0].device_kind, "rounds": rounds, "forms": records}
 
 
 def table(record: dict[str, Any]) -> str:

@@ -17,13 +17,20 @@ def _implied(r: types.Rollout, module: str, beta):
     return beta * jnp.where(r.mask > 0, modules.score(r, module, "logp") - reference, 0.0)
 
 
+def _paid(r: types.Rollout, reward, usable):
+    """Return the rows with a reward; those without a usable score are invalid."""
+    r = trajectories.replaced(r, jnp.where(usable, reward, 0.0))
+    return r.replace(valid=jnp.where(usable, ops.valid_rows(r), 0.0))
+
+
 @define.reward(needs=_implicit_needs)
 def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types.Number = 0.0):
     """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
 
     The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5, from memory), whose reference is that of this
     phase. ``surrogate.implicit_bradley_terry`` and ``implicit_outcome`` train the module. Differs from
-    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model.
+    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model. A row is invalid if its R is
+    not finite.
 
     Args:
       module: name of ``config.module``, a language model.
@@ -31,7 +38,11 @@ def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types
       verified: factor of the verifier's reward.
     """
     learned = trajectories.summed(r, jnp.sum(_implied(r, module, beta), axis=1))
-    return trajectories.replaced(r, verified * trajectories.uncharged(r) + learned)
+    finite = jnp.isfinite(learned)
+    paid = verified * trajectories.uncharged(r) + learned
+    return trajectories.replaced(r, jnp.where(finite, paid, 0.0)).replace(
+        valid=jnp.where(finite, ops.valid_rows(r), 0.0)
+    )
 
 
 @define.reward(needs=_implicit_needs)
@@ -93,5 +104,4 @@ def learned(
     if combine == "uncertainty":
         reward = reward - coefficient * jnp.var(scores, axis=0)
     paid = verified * trajectories.uncharged(r) + scale * (reward + bias)
-    r = trajectories.replaced(r, jnp.where(inside, paid, 0.0))
-    return r.replace(valid=jnp.where(inside, ops.valid_rows(r), 0.0))
+    return _paid(r, paid, inside)
