@@ -255,7 +255,7 @@ def test_bits():
         ({}, {"temperature": -1.0}, "temperature=-1.0"),
         ({}, {"chunk": 0}, "chunk=0"),
         ({}, {"needs": types.Needs(divergence=frozenset({"kl"}))}, "choose from reverse_kl, forward_kl, js"),
-        ({}, {"needs": types.Needs(divergence=frozenset({"js"}))}, "reference is None"),
+        ({}, {"needs": types.Needs(divergence=frozenset({"js"}))}, "needs parameters of reference"),
     ],
 )
 def test_score_refuses(rollout, options, message):
