@@ -478,8 +478,13 @@ def test_rollouts_of_the_study_are_interpolated_between_measurements():
     assert study.Curve([0, 100, 200], [0.5, 0.8, 0.89], flat).needed == math.inf
 
 
-@pytest.mark.full
-def test_the_study_runs_in_its_quick_mode(tmp_path, capsys):
-    study.main(study.QUICK, tmp_path, {"sec": study.SOURCES["sec"]})
+def test_the_page_of_the_study_counts_a_seed_that_does_not_reach_the_target_with_its_budget(tmp_path):
+    def curve(*accuracy):
+        return study.Curve([16 * n for n in range(len(accuracy))], list(accuracy), [[a] for a in accuracy])
+
+    curves = {"uniform": [curve(0.5, 1.0), curve(0.5, 0.7, 0.8)], "sec": [curve(0.8, 0.9), curve(0.5, 0.6, 0.89)]}
+    rows = study.table(curves, study.QUICK).splitlines()[2:]
+    assert rows[0].startswith("| uniform | 1 of 2 | >= 22 ")  # (12.8 + 32) / 2
+    assert rows[1].startswith("| sec | 1 of 2 | >= 24 ") and f"| {math.sqrt(16 / 12.8):.2f} [" in rows[1]
+    study.draw(curves, tmp_path / "rollouts.png")
     assert (tmp_path / "rollouts.png").stat().st_size
-    assert "| sec | 0 of 2 | >= 32 | 1.00 |" in capsys.readouterr().out

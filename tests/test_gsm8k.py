@@ -369,7 +369,7 @@ WRITTEN = [
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")
 def test_the_real_problems_in_every_format():
     rows = [json.loads(line)["answer"] for name in FILES.values() for line in (REAL / name).read_text().splitlines()]
-    rows = rows[::7]
+    rows = rows[::40]
     counts = collections.Counter()
     for text in rows:
         working, _, target = gsm8k._MARKED_CALCULATION.sub("", text).rpartition("####")
@@ -386,6 +386,6 @@ def test_the_real_problems_in_every_format():
         unfinished = "\n".join(working.splitlines()[:-1])
         counts["unfinished", mathematics.numeric_answer(unfinished, target, ALL)["outcome"]] += 1
         counts["last", mathematics.numeric_answer(unfinished, target, ("last",))["outcome"]] += 1
-    assert counts["right", "correct"] == len(WRITTEN) * len(rows) == 15 * 1256
+    assert counts["right", "correct"] == len(WRITTEN) * len(rows) == 15 * 220
     assert counts["wrong", "correct"] == 0 and counts["unfinished", "unparseable"] == len(rows)
-    assert counts["last", "correct"] > 30  # why the last number is no answer unless that is asked for
+    assert counts["last", "correct"] > 5  # why the last number is no answer unless that is asked for
