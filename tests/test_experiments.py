@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import rljax
-from experiments.worlds import curves
 from rljax import algorithms
 from rljax.config import files, resolve
 from rljax.run import sweep
@@ -77,17 +76,3 @@ def test_the_arms_of_a_study_resolve_and_its_quick_mode_is_short(path, arms):
     assert sum(quick.phase[name].steps for name in quick.phases) <= 10
     with pytest.raises(ValueError, match="the only variant is 'quick'"):
         files.load(path, "quik")
-
-
-@pytest.mark.full
-def test_the_quick_mode_of_a_study_runs(tmp_path):
-    config = files.load("configs/calculator.py", "quick")
-    config.log.report = False
-    config.model.update({"width": 32, "heads": 2, "kv_heads": 1, "hidden": 64})
-    config.batch.prompts = 8
-    done = rljax.train(config, tmp_path, progress=False, devices=jax.devices()[:1])
-    assert [e["name"] for e in done.evaluations][-1] in ("result", "main")
-    groups = curves.read(str(tmp_path), [])
-    curves.draw(groups, ["quick"], ["accuracy"], tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size > 0
-    assert any(line.startswith("main: accuracy, end") for line in curves.table(groups, ["quick"], ["accuracy"]))

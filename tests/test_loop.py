@@ -22,6 +22,7 @@ import pytest
 import rich.console
 
 import rljax
+from experiments.worlds import curves
 from rljax.config import files, schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
@@ -133,6 +134,13 @@ def test_a_run_writes_everything_it_promises(finished):
     events = [json.loads(line) for line in (workdir / "events.jsonl").open()]
     assert events[0]["event"] == "start" and events[0]["command"][:3] == ["python", "-m", "rljax"]
     assert events[-1]["event"] == "end" and events[-1]["step"] == 60
+
+
+def test_the_curves_of_a_study_are_those_of_a_run(finished, tmp_path):
+    groups = curves.read(str(finished[1]), [])
+    curves.draw(groups, ["whole"], ["accuracy"], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 0
+    assert any(line.startswith("main: accuracy, end") for line in curves.table(groups, ["whole"], ["accuracy"]))
 
 
 @pytest.mark.full
