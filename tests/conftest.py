@@ -1,5 +1,6 @@
 """Strictness for every test: eight devices, no silent rank promotion, our own warnings are errors."""
 
+import gc
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -59,6 +60,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_configure(config):
     """Set what jax must know before the first computation."""
+    gc.set_threshold(100_000, 20, 100)  # tracing makes very many objects: Python's own limits cost 6 % of the time
     jax.config.update("jax_numpy_rank_promotion", "raise")
     config.addinivalue_line("markers", "full: slow; run before an issue is closed with pytest -m full")
     config.addinivalue_line("markers", "default_tier(cases): the other cases of a parametrized test are full")
