@@ -131,6 +131,8 @@ class Scores(flax.struct.PyTreeNode):
     value: Array | None = None  # [B, T]
     value_logits: Array | None = None  # [B, T, bins] of a value that is a distribution
     reward: Array | None = None  # [B] of a learned reward model
+    after_logp: Array | None = None  # [B, K] of the solution behind the row, ``config.module.NAME.after``; nats
+    after_mask: Array | None = None  # [B, K]
 
 
 class Loss(flax.struct.PyTreeNode):
@@ -326,6 +328,7 @@ class Again:
     samples: int = 0  # rows of each; 0: as many as in the first pass
     longer: Callable[[Problems, int, int], int] = lambda problems, prompt, completion: 0  # most tokens added, by L, T
     plain: bool = False  # the rows are trained under the prompt of the first pass
+    sampled: bool = True  # else each head is a whole completion, which the policy scores
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,9 +64,7 @@ def test_a_module_that_the_config_lacks_is_named():
         resolve.phases(with_modules(seam="learned(module=('judge',))"))
     with pytest.raises(ValueError, match=r"module.widht: unknown field.*width"):
         rljax.module(widht=3)
-    with pytest.raises(
-        ValueError, match=r"learned: module=\('reward', 'reward'\) must be at least one name, each once"
-    ):
+    with pytest.raises(ValueError, match=r"reward: module=\('reward', 'reward'\) must be at least one name, each once"):
         resolve.phases(with_modules(seam="learned(module=('reward', 'reward'))"))
 
 

@@ -270,13 +270,14 @@ def cog_rethinker(coefficient: NonNegative = 0.1, low: NonNegative = 0.2, high: 
 
 
 @recipe
-def verifree():
+def verifree(text: str = "####"):
     """Without a verifier: pay a thought by the probability of the target answer after it, and fit that answer.
 
-    VeriFree (arXiv 2505.21493): R = exp(sum log pi(y* | x, z)); loss -A logp(z) - R logp(y* | x, z), A leave-one-out. A
-    row holds the thought and the target answer; extra["reference_answer"] [B, T] is 1 on the latter.
+    VeriFree (arXiv 2505.21493): R = exp(sum log pi(y* | x, z)); loss -A logp(z) - R logp(y* | x, z), A leave-one-out.
+    ``source.answered`` writes the target answer behind the last ``text`` of each completion; one without it is paid 0.
     """
     return compose(
+        source=source.answered(text),
         reward=[reward.reference_likelihood()],
         advantage=[advantage.leave_one_out(), advantage.reward_on_reference_answer()],
         loss=[surrogate.reinforce()],

@@ -42,6 +42,18 @@ class ModuleConfig:
         "Folder of a public checkpoint, 'random', or '': the parameters of ``like``, if shapes are equal.",
         fixed=True,
     )
+    prompt: str = setting("", "Text that it reads behind the prompt; '{solution}' is the demonstration.", fixed=True)
+    cut: str = setting(
+        "", "Text whose last place in a completion, or in a demonstration, ends its thought.", fixed=True
+    )
+    after: str = setting(
+        "",
+        "Text that it reads behind the completion, or its thought; '{solution}' as above, without thought.",
+        fixed=True,
+    )
+    words: tuple[str, ...] = setting(
+        (), "Two words, (yes, no): its reward of a row is log p(yes) - log p(no) as the next token.", fixed=True
+    )
 
     __post_init__ = settings.check
 

@@ -34,6 +34,7 @@ def score(
     teachers: Mapping[str, tuple[models.Model, Tree]] | None = None,
     samples: int = 0,
     places: packing.Places | None = None,
+    words: tuple[int, int] | None = None,
 ) -> types.Scores:
     """Score the rows [context | action] of a rollout; differentiable in ``params``.
 
@@ -43,7 +44,8 @@ def score(
         logp = z[token] - log_normaliser        entropy = -sum p log p      square_prob = sum p^2
         value = scalar(h_{L+t-1})               divergences: ``ops.divergence``
 
-    and the reward of a row is scalar(h) at its last real position. An action is real up to its last
+    and the reward of a row is scalar(h) at its last real position, or with words (yes, no) the difference of their
+    logits there, at temperature 1: log p(yes) - log p(no) of the next token. An action is real up to its last
     position with mask 1, tool output before it included; beyond it every score is 0 and has no
     gradient. A model with output "logits" fills logp and, on request, the functions of p; "scalar"
     fills value and reward on request; "both" fills both from one forward pass.
@@ -67,6 +69,7 @@ def score(
       samples: the number of adjacent rows that share a prompt, which is then read once; 0 reads every row
         whole. Rewards of rows are always computed from whole rows.
       places: the place of each completion among the packed rows of its prompt; requires ``samples``.
+      words: ids of the words whose logits make the reward of a row; None: the scalar head.
 
     Returns:
       Scores of shape ``[B, T]`` (reward ``[B]``), float32; the fields that are not needed are None.
@@ -84,9 +87,7 @@ def score(
     else:
         rows = _whole(context, action, rollout.mask)
     hidden, previous = rows.read(model, params)
-    scalars = types.Scores()
-    if model.architecture.output != "logits":
-        scalars = _scalars(model, params, hidden, previous, rows, needs)
+    scalars = _scalars(model, params, hidden, previous, rows, needs, words)
     if model.architecture.output == "scalar":
         return scalars
 
@@ -232,18 +233,32 @@ def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.
 
 
 def _scalars(
-    model: models.Model, params: Tree, hidden: Array, previous: Array, rows: _Rows, needs: types.Needs
+    model: models.Model,
+    params: Tree,
+    hidden: Array,
+    previous: Array,
+    rows: _Rows,
+    needs: types.Needs,
+    words: tuple[int, int] | None,
 ) -> types.Scores:
-    """Return value (and logits of its bins) of every completion position, and reward at each row's last real one."""
+    """Return value (and logits of its bins) of every completion position, and reward at each row's last real one.
+
+    A model without a scalar head has no values, and the rewards of its words only.
+    """
     value = logits = reward = None
-    if needs.value:
+    scalar = model.architecture.output != "logits"
+    if needs.value and scalar:
         value = rows.take(jnp.where(rows.real, model.scalar(params, previous), 0.0))
-    if needs.value_logits:
+    if needs.value_logits and scalar:
         logits = rows.take(jnp.where(rows.real[:, :, None], model.bin_logits(params, previous), 0.0))
-    if needs.reward:
+    if needs.reward and (scalar or words is not None):
         assert rows.last is not None
-        end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
-        reward = model.scalar(params, end[:, 0])
+        end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)[:, 0]
+        if words is None:
+            reward = model.scalar(params, end)
+        else:
+            z = model.logits(params, end)
+            reward = z[:, words[0]] - z[:, words[1]]
     return types.Scores(value=value, value_logits=logits, reward=reward)
 
 

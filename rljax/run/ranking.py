@@ -49,7 +49,7 @@ def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, 
     verdict = step.verify(of, out.token, out.mask)
     context = types.Context(*(jnp.repeat(x, samples, axis=0) for x in (asked.token, asked.mask)))
     rows = types.Rollout(mask=out.mask, reward=verdict.reward, group=of, context=context)
-    return rows.replace(action=types.Action(token=out.token, length=out.length))
+    return rows.replace(action=types.Action(token=out.token, length=out.length), index=of)
 
 
 def scored(

@@ -10,6 +10,7 @@
 ``optimizers``    optax chains, an update that skips non-finite gradients, stochastic rounding of bfloat16 parameters.
 ``sharding``      The mesh, and the tables from logical axes to mesh axes for updates and for rollouts.
 ``phases``        A phase, everything that its step is compiled for, and scoring: ``Phase``, ``Setup``, ``score``.
+``readings``      What a module reads in place of a row: texts and solutions behind its prompt or its end.
 ``checks``        A phase before anything compiles: its task and its pieces, on shapes and types alone.
 ``world_checks``  A world before anything compiles: what its functions return, on shapes and types.
 ``config``        The settings of batches, the learner, the mesh and phases.

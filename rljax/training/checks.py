@@ -142,6 +142,13 @@ def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
     return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
 
 
+def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores:
+    """Return the scores that a module computes for the pieces that read it."""
+    scores, reading = _scores(rows, setup.phase.read[module]), setup.reads.get(module)
+    answered = reading is not None and None in reading.after
+    return scores.replace(after_logp=rows.mask, after_mask=rows.mask) if answered else scores
+
+
 def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
     """Run the choice of prompts."""
     source, index = setup.algorithm.source, _offered(setup)
@@ -195,7 +202,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
         rows = _selected(setup, pool, rows, key) if source.grouped else rows
     named = {"ref_logp": needs.reference, "proximal_logp": needs.proximal or needs.fixed_proximal, "value": needs.value}
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
-    rows = rows.replace(scores={module: _scores(rows, asked) for module, asked in setup.phase.read.items()})
+    rows = rows.replace(scores={module: _read(setup, module, rows) for module in setup.phase.read})
     if setup.precedent:
         rows = rows.replace(extra={**rows.extra, inputs.PRECEDENT: rows.mask})
     rows, state = interpreter.transform(algorithm, rows, state, key)

@@ -171,7 +171,11 @@ def second(
         number % count + (count * groups.sample(rows)[of] if again.by == "row" else 0),
         _occurrence(rows, edit, again.by)[number // count],
     )
-    if edit.head is None:
+    if not again.sampled:
+        out = _given(
+            setup, params, groups.take(rows, of), jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
+        )
+    elif edit.head is None:
         prompts = types.Prompts(edit.token, edit.mask, rows.index[edit.row])
         ends, config, length = setup.ends, setup.settings.sampler, task.completion_length
         out = sampling.generate(setup.decoder, params, prompts, keys, config, ends, samples=count, length=length)
@@ -183,6 +187,14 @@ def second(
     used = jnp.repeat(edit.used, count).astype(jnp.float32)
     changed = jnp.zeros_like(used) if again.plain else jnp.ones_like(used)
     return out.replace(mask=out.mask * used[:, None], valid=used, on_policy=changed)
+
+
+def _given(setup: phases.Setup, params: types.Tree, rows: types.Rollout, heads: types.Action) -> types.Rollout:
+    """Return rows of the first pass with whole completions ``[n, T]`` in place of theirs, as the policy scores them."""
+    rows = rows_lib.demonstrated(rows, heads)
+    logp = phases.score(setup, "policy", params, rows, types.Needs(), kept=False).logp
+    extra = {**rows.extra, "pass": jnp.ones_like(rows.reward)}
+    return rows.replace(behaviour_logp=logp, raw_logp=logp, extra=extra)
 
 
 def _occurrence(rows: types.Rollout, edit: types.Edit, by: str) -> Array:

@@ -15,6 +15,7 @@ from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import packing, scoring
 from rljax.models.config import Module
+from rljax.training import readings
 from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
 from rljax.transforms import modules
 
@@ -101,7 +102,11 @@ class Phase(Generic[S]):
         """What the pieces read in ``Rollout.scores``, by module."""
         wanted: dict[str, types.Needs] = {}
         for module, field in sorted(interpreter.needs(self.algorithm).scores):
-            asked = types.Needs() if field == "logp" else dataclasses.replace(types.Needs(), **{field: True})
+            asked = (
+                types.Needs()
+                if field in ("logp", "after_logp")
+                else dataclasses.replace(types.Needs(), **{field: True})
+            )
             wanted[module] = wanted.get(module, types.Needs()) | asked
         return wanted
 
@@ -113,11 +118,13 @@ class Phase(Generic[S]):
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
         named = [field for name, field in interpreter.needs(self.algorithm).scores if name == module]
-        scalar = [field in ("value", "reward") for field in named] + [False] * (module in self.teachers)
+        words = module in self.module and bool(self.module[module].settings.words)
+        numbers = {"value"} if words else {"value", "reward"}
+        scalar = [field in numbers for field in named] + [False] * (module in self.teachers)
         for o in self.algorithm.objectives:
             needs = interpreter.objective_needs(o)
-            scalar += [needs.value or needs.reward] if o.module == module else []
-        return frozenset("scalar" if one else "logits" for one in scalar) or frozenset({"scalar"})
+            scalar += [needs.value or (needs.reward and not words)] if o.module == module else []
+        return frozenset("scalar" if one else "logits" for one in scalar + [False] * words) or frozenset({"scalar"})
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:
         """Return the bins of the values that the algorithm trains a module for; empty: plain numbers."""
@@ -138,6 +145,7 @@ class Setup(Generic[S]):
     cursor: int = 0  # index of the task's cursor in ``TrainState.cursor``
     cursors: int = 1  # number of tasks and stored files in the run
     stored: stored_groups.Groups | None = None  # of a source that reads files
+    reads: Mapping[str, readings.Reading] = dataclasses.field(default_factory=dict)  # by module, where it has one
 
     @property
     def settings(self) -> S:
@@ -315,6 +323,7 @@ def score(
     reference: types.Tree | None = None,
     teachers: Mapping[str, types.Tree] | None = None,
     places: packing.Places | None = None,
+    split: environments.Split = "train",
 ) -> types.Scores:
     """Score rows with a module, at the temperature of the phase.
 
@@ -328,12 +337,15 @@ def score(
       reference: parameters of the reference policy, for exact divergences.
       teachers: parameters of modules by name, for exact divergences from them.
       places: lanes and offsets of packed completions; None: each completion is a row.
+      split: of the prompts ``rows.index``, whose solutions some modules read.
 
     Returns:
       The scores, ``[B, T]`` float32 each, nats, differentiable in ``params``.
     """
-    learner = setup.learner
-    return scoring.score(
+    learner, reading, where = setup.learner, setup.reads.get(module), ()
+    if reading is not None:
+        rows, *where = readings.read(reading, rows, setup.task, split)
+    scores = scoring.score(
         setup.networks[setup.owner(module)],
         params,
         rows,
@@ -346,4 +358,6 @@ def score(
         keep_logits=learner.keep_logits,
         samples=setup.shared(rows.mask.shape[0]),
         places=places,
+        words=None if reading is None else reading.words,
     )
+    return scores if reading is None else readings.apart(reading, scores, *where)

@@ -118,7 +118,7 @@ def _minibatch_gradient(
         value_metrics, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
         return value_metrics, optimizers.wide(grads)  # micro-batches are accumulated in float32
 
-    if setup.learner.lanes and setup.shared(rollout.mask.shape[0]):
+    if setup.learner.lanes and setup.shared(rollout.mask.shape[0]) and o.module not in setup.reads:
         return *_packed(setup, gradient, part, rollout, key), inner
     if setup.learner.microbatches == 1:
         (value, metrics), grads = gradient(part, rollout, key)

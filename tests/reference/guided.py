@@ -192,6 +192,9 @@ def cog_rethinker(d, coefficient=0.1, low=0.2, high=0.28):
 def verifree(d):
     """-A logp(thought) - R logp(answer), R = exp(sum raw(answer)), A = R leave-one-out. 2505.21493."""
     answer = d["extra"]["reference_answer"]
-    r = {i: math.exp(sum(d["raw"][i, t] for t in ts if answer[i, t] > 0)) for i, ts in parts.rows(d)}
+    r = {
+        i: math.exp(sum(d["raw"][i, t] for t in ts if answer[i, t] > 0)) if any(answer[i, t] > 0 for t in ts) else 0.0
+        for i, ts in parts.rows(d)
+    }
     a = parts.leave_one_out({**d, "reward": np.array([r.get(i, 0.0) for i in range(len(d["reward"]))])})
     return parts.row_sum_mean(d, lambda i, t: -(r[i] if answer[i, t] > 0 else a[i]) * d["logp"][i, t])

@@ -6,7 +6,7 @@ rows with ``valid`` 0; rows without trained tokens count, with length 0. Pieces 
 written: a row is right if its reward so far is positive.
 """
 
-from rljax.transforms.reward.learned import implicit, implicit_steps, learned
+from rljax.transforms.reward.learned import implicit, implicit_steps, judged, learned, likelihood
 from rljax.transforms.reward.length import (
     brevity_if_solved,
     budget_triangle,

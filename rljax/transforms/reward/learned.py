@@ -1,7 +1,8 @@
 """Rewards of learned models: scores of rows, and of tokens, by modules of the config."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import jax
 import jax.numpy as jnp
 
 from rljax import types
@@ -38,11 +39,7 @@ def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types
       verified: factor of the verifier's reward.
     """
     learned = trajectories.summed(r, jnp.sum(_implied(r, module, beta), axis=1))
-    finite = jnp.isfinite(learned)
-    paid = verified * trajectories.uncharged(r) + learned
-    return trajectories.replaced(r, jnp.where(finite, paid, 0.0)).replace(
-        valid=jnp.where(finite, ops.valid_rows(r), 0.0)
-    )
+    return _paid(r, verified * trajectories.uncharged(r) + learned, jnp.isfinite(learned))
 
 
 @define.reward(needs=_implicit_needs)
@@ -64,7 +61,7 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
 def _needs(a) -> types.Needs:
     names = a["module"]
     if not names or len({*names}) != len(names):
-        raise ValueError(f"learned: module={names} must be at least one name, each once")
+        raise ValueError(f"reward: module={names} must be at least one name, each once")
     return modules.needs(*names, field="reward")
 
 
@@ -105,3 +102,61 @@ def learned(
         reward = reward - coefficient * jnp.var(scores, axis=0)
     paid = verified * trajectories.uncharged(r) + scale * (reward + bias)
     return _paid(r, paid, inside)
+
+
+@define.constructor("reward")
+def judged(
+    module: tuple[str, ...] = ("judge",), samples: Annotated[int, types.Range(0, 1e6)] = 0, verified: types.Number = 0.0
+):
+    """Pay the probability that a judge says yes, sigmoid(R), or the share of yes among verdicts drawn from it.
+
+    R is the reward of a module with two ``words``: log p(yes) - log p(no) behind the text ``after``, as of generative
+    verifiers (arXiv 2408.15240); several judges are averaged. ``reward_classifier`` and ``bradley_terry`` train one. A
+    judge that writes a chain of thought before its verdict is not supported. A row is invalid if a score is not finite.
+
+    Args:
+      module: names of ``config.module`` that have ``words``.
+      samples: verdicts of each judge that are averaged; 0: the probability itself.
+      verified: factor of the verifier's reward.
+    """
+    needs = _needs({"module": module})
+
+    def apply(r: types.Rollout, state, key):
+        scores = jnp.stack([modules.score(r, name, "reward") for name in module])
+        finite = jnp.all(jnp.isfinite(scores), axis=0)
+        says = jax.nn.sigmoid(jnp.where(finite, scores, 0.0))
+        if samples:
+            drawn = jax.random.uniform(key, (samples, *says.shape)) < says[None]
+            says = jnp.mean(drawn, axis=0, dtype=says.dtype)
+        return _paid(r, verified * trajectories.uncharged(r) + jnp.mean(says, axis=0), finite), state
+
+    return types.RolloutTransform(apply=apply, needs=needs)
+
+
+@define.reward(needs=lambda a: modules.needs(a["module"], field="after_logp"))
+def likelihood(
+    r,
+    module: str = "scorer",
+    form: Literal["product", "mean_probability", "mean_log"] = "product",
+    verified: types.Number = 0.0,
+):
+    """Pay a thought by how likely a module finds the task's solution behind it: no verifier is asked.
+
+    prod_t p_t ("product": VeriFree, arXiv 2505.21493), mean p_t ("mean_probability": RLPR, arXiv 2506.18254, from
+    memory, without its baseline), or mean log p_t, over the tokens of the solution. The module has "{solution}" in
+    ``after``, and ``cut`` where a completion ends in an answer of its own. VeriFree also fits the solution, see
+    ``verifree``. A row without a solution is invalid.
+
+    Args:
+      module: name of ``config.module``, a language model.
+      form: how the probabilities of tokens become one number.
+      verified: factor of the verifier's reward.
+    """
+    logp, there = (modules.score(r, module, field) for field in ("after_logp", "after_mask"))
+    count = jnp.sum(there, axis=1)
+    if form == "product":
+        paid = jnp.exp(jnp.sum(logp * there, axis=1))
+    else:
+        token = logp if form == "mean_log" else jnp.exp(logp)
+        paid = jnp.sum(token * there, axis=1) / jnp.maximum(count, 1.0)
+    return _paid(r, verified * trajectories.uncharged(r) + paid, (count > 0) & jnp.isfinite(paid))

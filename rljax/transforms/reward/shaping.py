@@ -235,9 +235,13 @@ def confidence_penalty(r):
 
 @define.reward(needs=define.reads(extra=("reference_answer",)))
 def reference_likelihood(r):
-    """Pay exp(sum_t log pi(y*_t)): trained tokens with extra["reference_answer"] 1. VeriFree (arXiv 2505.21493)."""
-    logp = ops.row_sum(field(r, "raw_logp"), r.mask * ops.extra(r, "reference_answer"))[:, 0]
-    return trajectories.replaced(r, jnp.exp(logp))
+    """Pay exp(sum_t log pi(y*_t)) over trained tokens with extra["reference_answer"] 1; 0 without such a token.
+
+    Source: VeriFree (arXiv 2505.21493).
+    """
+    answer = r.mask * ops.extra(r, "reference_answer")
+    paid = jnp.exp(ops.row_sum(field(r, "raw_logp"), answer)[:, 0])
+    return trajectories.replaced(r, jnp.where(jnp.any(answer > 0, axis=1), paid, 0.0))
 
 
 def _row_max(x, mask):

@@ -63,7 +63,7 @@ from rljax.transforms.source.files import stored
 from rljax.transforms.source.filters import balanced, dynamic, rounds
 from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
 from rljax.transforms.source.histories import band, lim, prioritized, regret, retire, weak
-from rljax.transforms.source.inserts import intervene, probed, rethink
+from rljax.transforms.source.inserts import answered, intervene, probed, rethink
 from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
 from rljax.transforms.source.orders import adcl, ladder, ranked
 from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
@@ -86,6 +86,7 @@ __all__ = [
     "adaptive",
     "adcl",
     "alp",
+    "answered",
     "anytime",
     "april",
     "arpo",

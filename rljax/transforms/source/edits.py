@@ -1,5 +1,6 @@
 """For authors of second passes: edited prompts as arrays, and rows of the second pass in place of the first one's."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import jax
@@ -239,3 +240,25 @@ def inserted(rollout: types.Rollout, row: Array, at: Array, words: Part) -> type
     new = jnp.take_along_axis(word, jnp.clip(column, 0, word.shape[1] - 1), axis=1)
     here = (column >= 0) & (column < count[:, None])
     return types.Action(token=jnp.where(here, new, token), length=at + count)
+
+
+def last_place(token: Array, length: Array, text: Sequence[int]) -> Array:
+    """Return where the last occurrence of a text begins in each row, ``[n]``; ``length`` where there is none.
+
+    Args:
+      token: ``[n, T]`` int32.
+      length: ``[n]``, tokens of each row.
+      text: token ids; it is found token by token, so it must always have the same ones.
+    """
+    same = jnp.all(jnp.stack([jnp.roll(token == number, -i, axis=1) for i, number in enumerate(text)]), axis=0)
+    column = jnp.arange(token.shape[1])[None, :]
+    found = same & (column + len(text) <= length[:, None])
+    return jnp.where(jnp.any(found, axis=1), jnp.max(jnp.where(found, column, 0), axis=1), length)
+
+
+def behind(token: Array, length: Array, text: Sequence[int]) -> Array:
+    """Return what follows the last occurrence of a text in each row, bool ``[n, T]``; all of a row without it."""
+    at = last_place(token, length, text)
+    start = jnp.where(at < length, at + len(text), 0)
+    column = jnp.arange(token.shape[1])[None, :]
+    return (column >= start[:, None]) & (column < length[:, None])

@@ -112,6 +112,58 @@ def intervene(tokens: types.Count = 1, share: edits.Share = 0.25):
     return types.Source(solutions=True, supplies=frozenset({"head"}), again=again)
 
 
+@define.source
+def answered(text: str):
+    """Write the task's solution behind each thought, in place of the answer that the policy wrote; nothing is sampled.
+
+    A thought ends with the last ``text`` of a completion; the solution is what follows the last one of the
+    demonstration, its end included, and is trained too. extra["reference_answer"] ``[B, T]`` is 1 on it. Completions
+    without the text stay as they are, and so do those that leave no room. Rewards of the verifier are those of the
+    first pass. Source: VeriFree (arXiv 2505.21493).
+
+    Args:
+      text: such as "####"; its tokens must be the same wherever it stands.
+
+    Raises:
+      ValueError: text is empty.
+    """
+    if not text:
+        raise ValueError("answered: text is empty; expected what separates thought and answer")
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, key
+        ids = problems.encode(text)
+        at = edits.last_place(rollout.action.token, edits.written(rollout), ids)
+        answer = edits.behind(solutions.token, solutions.length, ids)
+        words = jnp.sum(answer, axis=1, dtype=jnp.int32)
+        order = jnp.argsort(~answer, axis=1, stable=True)
+        column = jnp.arange(answer.shape[1])[None, :]
+        answer = jnp.take_along_axis(solutions.token, order, axis=1), column < words[:, None]
+        every = jnp.arange(count, dtype=jnp.int32)
+        ends = at + len(ids)
+        used = (at < edits.written(rollout)) & (ends + words <= rollout.mask.shape[1]) & (ops.valid_rows(rollout) > 0)
+        head = edits.inserted(rollout, every, ends, answer).replace(state=ends)
+        return edits.prompts(rollout, every, used).replace(head=head)
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        assert edit.head is not None
+        thought = jnp.asarray(edit.head.state)
+        whole = edits.joined(first, second, edit.row, thought)
+        here = (jnp.arange(first.mask.shape[1])[None, :] >= thought[:, None]) & (second.mask > 0)
+        whole = whole.replace(
+            reward=first.reward,
+            outcome=first.outcome,
+            parts=first.parts,
+            on_policy=jnp.ones_like(first.reward),
+            extra={**whole.extra, "reference_answer": here * 1.0},
+        )
+        first = first.replace(extra={**first.extra, "reference_answer": jnp.zeros_like(first.mask)})
+        return groups.replaced(first, whole, edit, edit.row[:, None])
+
+    again = types.Again(edit=edit, merge=merge, by="row", samples=1, plain=True, sampled=False)
+    return types.Source(solutions=True, supplies=frozenset({"reference_answer"}), again=again)
+
+
 def _rows(chosen: Array, rollout: types.Rollout, count: int) -> tuple[Array, Array]:
     """Return ``count`` rows, the chosen ones first, those that are first in their groups before others."""
     chosen = chosen & (ops.valid_rows(rollout) > 0)

@@ -1,0 +1,192 @@
+"""What a module reads in place of a row: the row with texts, and the task's solution, behind its prompt or its end."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from rljax import environments, types
+from rljax.data import tokenizers
+from rljax.environments import worlds
+from rljax.language import messages
+from rljax.models import packing
+from rljax.models.config import ModuleConfig
+from rljax.transforms.source import edits
+
+SOLUTION = "{solution}"
+
+Array = types.Array
+Ids = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The settings ``prompt``, ``cut``, ``after`` and ``words`` of a module as token ids; None is the solution."""
+
+    prompt: tuple[Ids | None, ...]
+    cut: Ids
+    after: tuple[Ids | None, ...]
+    words: tuple[int, int] | None
+
+    @property
+    def solution(self) -> bool:
+        """Whether it contains the solution."""
+        return None in (*self.prompt, *self.after)
+
+
+def build(
+    fields: ModuleConfig, tokenizer: tokenizers.Tokenizer, task: environments.Task, stored: bool, where: str
+) -> Reading | None:
+    """Return what a module reads; None: the rows as they are.
+
+    Args:
+      fields: the settings of the module.
+      tokenizer: the run's.
+      task: the phase's.
+      stored: whether the rows of the phase are those of a file.
+      where: the name of the module in errors.
+
+    Raises:
+      ValueError: a text that the tokenizer cannot write, a word that is not one token, not two different words, or a
+        solution that the program cannot compute.
+    """
+    if not (fields.prompt or fields.cut or fields.after or fields.words):
+        return None
+    prompt, after = (_parts(tokenizer, getattr(fields, name), f"{where}.{name}") for name in ("prompt", "after"))
+    words = [_word(tokenizer, fields.after.split(SOLUTION)[-1], word, f"{where}.words") for word in fields.words]
+    if words and (len(words) != 2 or words[0] == words[1]):
+        raise ValueError(f"{where}.words={messages.shown(fields.words)}: expected two different words, yes and no.")
+    cut = _ids(tokenizer, "", fields.cut, f"{where}.cut")
+    reading = Reading(prompt, cut, after, (words[0], words[1]) if words else None)
+    if reading.solution:
+        reason = "has rows of a file" if stored else "is a world" if worlds.in_turns(task) else ""
+        reason = reason or ("runs on the host" if task.host else "")
+        reason = reason or ("" if hasattr(task, "demonstrations") else "has no demonstrations")
+        if reason:
+            raise ValueError(
+                f"{where}: {SOLUTION} is the demonstration of a prompt, which the program computes for tasks of one "
+                f"turn that run in it; {task.name!r} {reason}."
+            )
+    return reading
+
+
+def _ids(tokenizer: tokenizers.Tokenizer, before: str, text: str, where: str) -> Ids:
+    ids = tokenizers.continuation(tokenizer, before or "\n", text) if text else []
+    if tokenizer.unk in ids:
+        raise ValueError(f"{where}: the tokenizer of the run cannot write {messages.shown(text)}.")
+    return tuple(ids)
+
+
+def _parts(tokenizer: tokenizers.Tokenizer, template: str, where: str) -> tuple[Ids | None, ...]:
+    first, *rest = (_ids(tokenizer, "", text, where) for text in template.split(SOLUTION))
+    parts: list[Ids | None] = [first]
+    for ids in rest:
+        parts += [None, ids]
+    return tuple(part for part in parts if part != ())
+
+
+def _word(tokenizer: tokenizers.Tokenizer, before: str, word: str, where: str) -> int:
+    ids = _ids(tokenizer, before, word, where)
+    if len(ids) != 1:
+        raise ValueError(f"{where}: {messages.shown(word)} is {len(ids)} tokens of the run's tokenizer, expected one.")
+    return ids[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Tokens of B rows."""
+
+    token: Array  # [B, K] int32
+    mask: Array  # [B, K]
+    solution: bool = False
+
+
+def read(
+    reading: Reading, rows: types.Rollout, task: environments.Task, split: environments.Split
+) -> tuple[types.Rollout, Array, Array]:
+    """Return rows as a module reads them.
+
+    Args:
+      reading: what it reads.
+      rows: B rows of L prompt tokens and T completion tokens.
+      task: the task, whose demonstration of a prompt is the same whenever it is asked for.
+      split: of the prompts ``rows.index``.
+
+    Returns:
+      B rows of T + K columns, in which what follows a completion, or its thought, begins right behind its last token;
+      where the completion is, bool ``[B, T]``; where the solution behind it is, bool ``[B, T + K]``.
+    """
+    assert rows.context is not None and rows.action is not None
+    shown = _solutions(task, rows, split) if reading.solution else None
+    kept = packing.written(rows.mask)
+    if reading.cut:
+        kept &= (
+            jnp.arange(kept.shape[1])[None, :]
+            < edits.last_place(rows.action.token, jnp.sum(kept, axis=1), reading.cut)[:, None]
+        )
+    prompt = _behind(_Part(*rows.context.training), reading.prompt, shown)
+    if shown is not None and reading.cut:
+        shown = shown[0], shown[1] & edits.behind(shown[0], jnp.sum(shown[1], axis=1), reading.cut)
+    after = _behind(_Part(rows.action.token, kept.astype(rows.mask.dtype)), reading.after, shown)
+    context = types.Context(*_joined(prompt, left=True)[:2])
+    token, mask, solved = _joined(after, left=False)
+    return rows.replace(mask=mask, context=context, action=types.Action(token=token)), kept, solved
+
+
+def _solutions(task: environments.Task, rows: types.Rollout, split: environments.Split) -> tuple[Array, Array]:
+    """Return a demonstration of each row's prompt without its end: tokens and where they are, ``[B, T]`` each."""
+    assert rows.index is not None
+    key = jax.random.key(0)
+
+    def one(number: Array) -> tuple[Array, Array]:
+        token, mask = task.demonstrations(number[None], split, jax.random.fold_in(key, number))
+        return token[0], mask[0]
+
+    token, mask = jax.vmap(one)(rows.index)
+    shown = types.Action(token=token, length=jnp.sum(mask > 0, axis=1, dtype=jnp.int32))
+    token, mask = edits.solution(shown, jnp.arange(token.shape[0]), 1.0)
+    return token, mask > 0
+
+
+def _behind(first: _Part, parts: Sequence[Ids | None], shown: tuple[Array, Array] | None) -> list[_Part]:
+    count, kind = first.token.shape[0], first.mask.dtype
+    whole = [first]
+    for ids in parts:
+        if ids is None:
+            assert shown is not None
+            whole.append(_Part(shown[0], shown[1].astype(kind), solution=True))
+        else:
+            token = jnp.broadcast_to(jnp.asarray(ids, jnp.int32), (count, len(ids)))
+            whole.append(_Part(token, jnp.ones(token.shape, kind)))
+    return whole
+
+
+def _joined(parts: Sequence[_Part], left: bool) -> tuple[Array, Array, Array]:
+    """Return parts side by side with all padding on one side: token, mask, and where the solution is."""
+    token, mask = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("token", "mask"))
+    solved = jnp.concatenate([(part.mask > 0) & part.solution for part in parts], axis=1)
+    order = jnp.argsort((mask > 0) == left, axis=1, stable=True)
+    token, mask, solved = (jnp.take_along_axis(x, order, axis=1) for x in (token, mask, solved))
+    return token, mask, solved
+
+
+def apart(reading: Reading, scores: types.Scores, kept: Array, solved: Array) -> types.Scores:
+    """Return the scores of completions ``[B, T]``, 0 elsewhere, and of the solutions behind them ``[B, T + K]``.
+
+    Args:
+      reading: what was read; ``after_logp`` is absent if it has no solution behind the rows.
+      scores: of rows as ``read`` returns them.
+      kept: where the completions are.
+      solved: where the solutions are.
+    """
+
+    def column(x: Array) -> Array:
+        if x.ndim == 1:
+            return x
+        return jnp.where(kept.reshape(kept.shape + (1,) * (x.ndim - 2)), x[:, : kept.shape[1]], 0)
+
+    first = jax.tree.map(column, scores)
+    if scores.logp is None or None not in reading.after:
+        return first
+    return first.replace(after_logp=jnp.where(solved, scores.logp, 0.0), after_mask=solved.astype(scores.logp.dtype))
