@@ -27,6 +27,7 @@ ARGUMENTS = {
     "mixed": "(0.5, 0.5)",
     "stored": "'rows.jsonl'",
     "ordered": "0.5",
+    "answered": "'0'",
     "brevity_if_solved": "6.0",
     "budget_triangle": "4.0",
     "by_part": "'rate'",

@@ -91,7 +91,7 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
         **{"mask": mask[ROW] * 1.0, "reward": r, "group": np.arange(N) // 2, "valid": rows, "token": SEQUENCE[ROW]},
         **{"logp": live[ROW], "proximal": logp, "behaviour": logp, "raw": logp, "ref": REF[ROW], "entropy": H * tokens},
         **{"sampled_entropy": H * tokens, "square_prob": 2 * np.exp(logp)},  # equal token weights in otb
-        **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW]},
+        **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW], "after": -np.ones((len(r), 3))},
         **{"value": state_values(reward)[STATE][ROW], "live_value": tokens, "turn": np.zeros((N, 3), int)},
         **{"version": np.zeros((N, 3), int), "episode": np.arange(N), "agent": np.zeros(N, int)},
         **{"domain": np.zeros(N, int), "on_policy": rows, "finish": rows, "outcome": r, "parts": parts, "extra": extra},

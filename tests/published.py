@@ -89,6 +89,7 @@ METHODS = {  # recipe, source, other settings by dotted path
     "QuestA": (GRPO, "hinted(linear(0.5, 0.0, 100))", {}),
     "MEML, templates": (GRPO, "templates(('', '0'))", {}),
     "HIL-SERL": (GRPO, "intervene(1)", {}),
+    "VeriFree": ("verifree()", "answered(';')", {"task": "arithmetic(operands=2, digits=1)"}),
     "REX-RAG": ("rex_rag()", "probed(('0', '1'), room=2)", {}),
     # --- prefixes ---
     "QWeb": (GRPO, "prefixed(linear(0.8, 0.0, 40))", {}),

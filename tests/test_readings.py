@@ -164,7 +164,8 @@ def test_a_judge_is_trained_as_a_classifier_then_frozen_and_pays():
 
 @pytest.mark.full
 def test_verifree_trains_on_thoughts_with_the_solution_behind_them():
-    c = config("verifree(';')", "")
+    c = config("verifree()", "")
+    c.seam.source = "answered(';')"
     c.sampler.temperature = 1.0
     program = programs.build(c, devices=jax.devices()[:1])
     (step,) = program.steps

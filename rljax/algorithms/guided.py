@@ -270,14 +270,13 @@ def cog_rethinker(coefficient: NonNegative = 0.1, low: NonNegative = 0.2, high: 
 
 
 @recipe
-def verifree(text: str = "####"):
+def verifree():
     """Without a verifier: pay a thought by the probability of the target answer after it, and fit that answer.
 
     VeriFree (arXiv 2505.21493): R = exp(sum log pi(y* | x, z)); loss -A logp(z) - R logp(y* | x, z), A leave-one-out.
-    ``source.answered`` writes the target answer behind the last ``text`` of each completion; one without it is paid 0.
+    ``config.seam.source="answered('####')"`` writes the target answer behind each thought, extra["reference_answer"].
     """
     return compose(
-        source=source.answered(text),
         reward=[reward.reference_likelihood()],
         advantage=[advantage.leave_one_out(), advantage.reward_on_reference_answer()],
         loss=[surrogate.reinforce()],
