@@ -84,14 +84,20 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
     parts |= {"drift": 0 * rows, "rate": rows}
     extra = {"node": np.arange(N)[:, None] + np.zeros((1, 3), int), "tag": np.zeros((N, 3), int)}
     extra |= {"segment": np.zeros((N, 3), int), "cut_reward": r[:, None], "used": 0 * tokens, "probe_logp": logp}
-    extra |= {"reference_answer": tokens * [0, 0, 1], "solution": tokens, "match": tokens, "token_score": tokens}
+    extra |= {"reference_answer": tokens * [0, 0, 1], "match": tokens, "token_score": tokens}
     extra |= {"previous_logp": logp}
-    extra |= {"student_logp": (r[:, None] - 1) * tokens}
     return {
         **{"mask": mask[ROW] * 1.0, "reward": r, "group": np.arange(N) // 2, "valid": rows, "token": SEQUENCE[ROW]},
         **{"logp": live[ROW], "proximal": logp, "behaviour": logp, "raw": logp, "ref": REF[ROW], "entropy": H * tokens},
         **{"sampled_entropy": H * tokens, "square_prob": 2 * np.exp(logp)},  # equal token weights in otb
-        **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW], "after": -np.ones((len(r), 3))},
+        **{
+            "js": tokens,
+            "scored": r,
+            "learned": r,
+            "prm": REF[ROW],
+            "student": logp - (1 - r[:, None]) * tokens,
+            "after": -np.ones((len(r), 3)),
+        },
         **{"value": state_values(reward)[STATE][ROW], "live_value": tokens, "turn": np.zeros((N, 3), int)},
         **{"version": np.zeros((N, 3), int), "episode": np.arange(N), "agent": np.zeros(N, int)},
         **{"domain": np.zeros(N, int), "on_policy": rows, "finish": rows, "outcome": r, "parts": parts, "extra": extra},

@@ -15,7 +15,8 @@ PLAIN = types.Source()
 def refused(name: str) -> tuple[str, ...]:
     """Return what a recipe reads and the tiny task does not report; empty where it can train on it."""
     built = algorithms.example(name)
-    return (*inputs.missing_parts(built, ("format",)), *inputs.unsupplied(built))
+    named = (f"the module {name!r}" for name in inputs.untrained(built))
+    return (*inputs.missing_parts(built, ("format",)), *inputs.unsupplied(built), *named)
 
 
 def of_source(source: types.Source) -> set[tuple[str, object]]:

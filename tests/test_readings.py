@@ -15,6 +15,7 @@ from rljax.transforms import reward
 from tests import tiny
 
 TASK = "arithmetic(operands=2, digits=1)"  # 7+8= is answered by 7+8=15;15
+STUDENT = {"prompt": "{prompt}", "after": "{solution}"}
 JUDGE = {"after": "=", "words": ("1", "0")}
 SCORER = {"cut": ";", "after": ";{solution}"}
 CRITIC = {"prompt": "+{solution};"}
@@ -162,6 +163,23 @@ def test_a_judge_is_trained_as_a_classifier_then_frozen_and_pays():
     assert 0 < metrics["reward"] < 1 and np.isfinite(metrics["gradient_norm"])
 
 
+def test_a_student_reads_the_tasks_own_prompt_in_place_of_the_teachers():
+    """The recipe's pieces run on what its step computes; what the teacher's prompt shows is not in the student's."""
+    c = config("rlt()", "", student=STUDENT)
+    c.phase.main.seam.source = "hinted(1.0)"
+    s = programs.build(c, devices=jax.devices()[:1]).setups[0]
+    r = rows(WRITTEN)
+    shown = types.Context(jnp.ones((5, 9), jnp.int32), jnp.ones((5, 9)))
+    out, _, solved = readings.read(s.reads["student"], r.replace(context=shown), s.task, "train")
+    for i, completion in enumerate(WRITTEN):
+        prompt = text(r.context.token[i], r.context.mask[i])
+        one, other = map(int, prompt.rstrip("=").split("+"))
+        solution = f"{prompt}{one + other};{one + other}"
+        assert text(out.context.token[i], out.context.mask[i]) == prompt
+        assert text(out.action.token[i], out.mask[i]) == completion + solution
+        assert text(out.action.token[i], solved[i]) == solution
+
+
 @pytest.mark.full
 def test_verifree_trains_on_thoughts_with_the_solution_behind_them():
     c = config("verifree()", "")
@@ -239,7 +257,7 @@ BAD = {
     "two different words": ("judged()", {"judge": {"words": ("1", "1")}}, False),
     r"judge.words: '12' is 2 tokens": ("judged()", {"judge": {"words": ("1", "12")}}, False),
     r"judge.after: the tokenizer of the run cannot write 'yes\?'": ("judged()", {"judge": {"after": "yes?"}}, False),
-    r"scorer: {solution} is the demonstration.*runs on the host": (SUM, {"scorer": {"after": "{solution}"}}, True),
+    r"scorer: {solution} is a demonstration.*runs on the host": (SUM, {"scorer": {"after": "{solution}"}}, True),
 }
 
 

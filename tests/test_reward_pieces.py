@@ -176,10 +176,12 @@ def test_confidence_is_charged_to_wrong_rows_only():
 def test_likelihoods():
     r = {"mask": [[1, 1, 1, 0]], "raw_logp": [[-1.0, -2, -0.5, -3]], "extra": {"reference_answer": [[0, 1, 1, 1]]}}
     close(got(reward.reference_likelihood(), [9], **r), [math.exp(-2.5)])
-    r["extra"] = {"student_logp": [[-2.0, -4, -1, -9]], "solution": [[0, 1, 1, 1]]}
-    # solution tokens 1 and 2: mean -2.5, min -4; thought token 0: gap 1
-    for outcome, expected in ((0, -2.5 - 0.04 - 3.03), (2, -1)):
-        close(got(reward.student_likelihood(), [9], outcome=[outcome], **r), [expected])
+    after, there = floats([[-4.0, -1, -9]]), floats([[1, 1, 0]])
+    student = types.Scores(logp=floats([[-2.0, -2.5, -1, -9]]), after_logp=after, after_mask=there)
+    # solution: mean -2.5, min -4; gap on the trained tokens: 1, 0.5 and 0.5
+    for outcome, expected in ((0, -2.5 - 0.04 - 3 * 2 / 3 - 0.03), (2, -1)):
+        row = record([9], outcome=[outcome], **r).replace(scores={"student": student})
+        close(paid(reward.student_likelihood(), row)[0], [expected])
 
 
 def test_lengths_by_themselves():

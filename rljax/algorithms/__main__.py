@@ -57,6 +57,7 @@ same methods and which names are not in the table.
 - with a task that reports these parts of its verdict (`Task.parts`);
 - with a world, of which one is named: a run refuses the recipe on a task of one turn, and on a world that does not
   supply what is listed (several turns, seats, rows of an episode, domains, arrays of the turns, parts);
+- with a module of the config, which it reads and does not train;
 - only on arrays, with `rljax.objective`: no source and no world supplies what is listed, and a run refuses the recipe.
 
 Arguments mean the same in all recipes: `low`, `high` are the distances of the clip from 1; `kl` and `entropy` are
@@ -90,6 +91,8 @@ def trains(algorithm: types.Algorithm) -> str:
         return f"with a world such as `{world}`: {', '.join((*unsupplied, *(f'`{p}`' for p in parts)))}"
     if unsupplied:
         return f"only on arrays: no {', '.join(unsupplied)}"
+    if named := inputs.untrained(algorithm):
+        return f"with {', '.join(f'`config.module.{name}`' for name in named)}"
     return f"with a task that reports {', '.join(f'`{p}`' for p in parts)}" if parts else "yes"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from rljax import types
 from rljax.algorithms import interpreter
+from rljax.transforms import modules
 
 # Needs that only a source or a world can meet: its name in ``types.Source.supplies``, and what the rows then hold
 SUPPLIED = {
@@ -67,6 +68,14 @@ def unsupplied(algorithm: types.Algorithm, supplies: Collection[str] = ()) -> tu
     absent = ["off-policy rows (on_policy 0)"] * (needs.off_policy and not source.off_policy)
     absent += [words for name, words in SUPPLIED.items() if getattr(needs, name) and name not in supplied]
     return (*absent, *(f"extra[{name!r}]" for name in sorted(needs.extra - supplied - {PRECEDENT})))
+
+
+def untrained(algorithm: types.Algorithm) -> tuple[str, ...]:
+    """Return the modules that the algorithm reads and does not train, which the config must have, sorted."""
+    read = {module for module, _ in interpreter.needs(algorithm).scores} | modules.compared(
+        interpreter.needs(algorithm)
+    )
+    return tuple(sorted(read - {modules.REFERENCE, "policy"} - {o.module for o in algorithm.objectives}))
 
 
 def missing_parts(algorithm: types.Algorithm, parts: Collection[str] = ()) -> tuple[str, ...]:

@@ -155,9 +155,10 @@ def rlt(
 ):
     """Pay a teacher's explanation by how well a student then predicts the solution and follows the thought.
 
-    RLT (arXiv 2506.08388): extra["student_logp"] and extra["solution"] [B, T]. Every ``every`` steps the reference
-    becomes share policy + (1 - share) reference, as in the release. Differs from ``grpo`` by the reward and the
-    reference.
+    RLT (arXiv 2506.08388). The teacher's prompt shows the solution, ``config.seam.source="hinted(1.0)"``; the student
+    has the task's own, ``config.module.student = rljax.module(prompt="{prompt}", after="{solution}")``. Every ``every``
+    steps the reference becomes share policy + (1 - share) reference, as in the release. Differs from ``grpo`` by the
+    reward and the reference.
     """
     built = _grpo([reward.student_likelihood()], low, high, kl)
     return dataclasses.replace(built, after=when(kl, after.mix_reference(every, share)))

@@ -42,7 +42,12 @@ class ModuleConfig:
         "Folder of a public checkpoint, 'random', or '': the parameters of ``like``, if shapes are equal.",
         fixed=True,
     )
-    prompt: str = setting("", "Text that it reads behind the prompt; '{solution}' is the demonstration.", fixed=True)
+    prompt: str = setting(
+        "",
+        "Text that it reads behind the prompt; '{solution}' is the demonstration, '{prompt}' in front the task's own "
+        "prompt in place of the row's.",
+        fixed=True,
+    )
     cut: str = setting(
         "", "Text whose last place in a completion, or in a demonstration, ends its thought.", fixed=True
     )

@@ -14,7 +14,7 @@ from rljax.models import packing
 from rljax.models.config import ModuleConfig
 from rljax.transforms.source import edits
 
-SOLUTION = "{solution}"
+SOLUTION, PROMPT = "{solution}", "{prompt}"
 
 Array = types.Array
 Ids = tuple[int, ...]
@@ -28,6 +28,7 @@ class Reading:
     cut: Ids
     after: tuple[Ids | None, ...]
     words: tuple[int, int] | None
+    asked: bool = False  # the prompt is the task's own, whatever the row was sampled under
 
     @property
     def solution(self) -> bool:
@@ -53,20 +54,22 @@ def build(
     """
     if not (fields.prompt or fields.cut or fields.after or fields.words):
         return None
-    prompt, after = (_parts(tokenizer, getattr(fields, name), f"{where}.{name}") for name in ("prompt", "after"))
+    asked, behind = fields.prompt.startswith(PROMPT), fields.prompt.removeprefix(PROMPT)
+    prompt = _parts(tokenizer, behind, f"{where}.prompt")
+    after = _parts(tokenizer, fields.after, f"{where}.after")
     words = [_word(tokenizer, fields.after.split(SOLUTION)[-1], word, f"{where}.words") for word in fields.words]
     if words and (len(words) != 2 or words[0] == words[1]):
         raise ValueError(f"{where}.words={messages.shown(fields.words)}: expected two different words, yes and no.")
     cut = _ids(tokenizer, "", fields.cut, f"{where}.cut")
-    reading = Reading(prompt, cut, after, (words[0], words[1]) if words else None)
-    if reading.solution:
+    reading = Reading(prompt, cut, after, (words[0], words[1]) if words else None, asked)
+    if reading.solution or asked:
         reason = "has rows of a file" if stored else "is a world" if worlds.in_turns(task) else ""
         reason = reason or ("runs on the host" if task.host else "")
         reason = reason or ("" if hasattr(task, "demonstrations") else "has no demonstrations")
         if reason:
             raise ValueError(
-                f"{where}: {SOLUTION} is the demonstration of a prompt, which the program computes for tasks of one "
-                f"turn that run in it; {task.name!r} {reason}."
+                f"{where}: {SOLUTION} is a demonstration, and {PROMPT} the task's own prompt. The program "
+                f"computes both for tasks of one turn that run in it; {task.name!r} {reason}."
             )
     return reading
 
@@ -125,7 +128,11 @@ def read(
             jnp.arange(kept.shape[1])[None, :]
             < edits.last_place(rows.action.token, jnp.sum(kept, axis=1), reading.cut)[:, None]
         )
-    prompt = _behind(_Part(*rows.context.training), reading.prompt, shown)
+    first = rows.context.training
+    if reading.asked:
+        prompts = task.prompts(rows.index, split)
+        first = prompts.token, prompts.mask
+    prompt = _behind(_Part(*first), reading.prompt, shown)
     if shown is not None and reading.cut:
         shown = shown[0], shown[1] & edits.behind(shown[0], jnp.sum(shown[1], axis=1), reading.cut)
     after = _behind(_Part(rows.action.token, kept.astype(rows.mask.dtype)), reading.after, shown)

@@ -225,11 +225,11 @@ def general_reasoner(d, weight=0.05, limit=10.0):
 
 def student_rewards(d):
     """Return {i: r}: mean + 0.01 min of the student on the solution - (3 mean + 0.03 max) of the gap (RW-21)."""
-    student, rewards = d["extra"]["student_logp"], {}
+    rewards = {}
     for i, ts in parts.rows(d):
-        solution = [student[i, t] for t in ts if d["extra"]["solution"][i, t] > 0]
-        gap = [d["raw"][i, t] - student[i, t] for t in ts if d["extra"]["solution"][i, t] <= 0]
-        understood = np.mean(solution) + 0.01 * min(solution) if solution else 0.0
+        solution = list(d["after"][i])
+        gap = [d["raw"][i, t] - d["student"][i, t] for t in ts]
+        understood = np.mean(solution) + 0.01 * min(solution)
         followed = 3 * np.mean(gap) + 0.03 * max(gap) if gap else 0.0
         rewards[i] = -1.0 if d["outcome"][i] == 2 else float(understood - followed)
     return rewards

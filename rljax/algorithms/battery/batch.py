@@ -65,7 +65,9 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["scored"] = r.normal(size=B)  # of a reward model that is not trained
     d["prm"] = np.minimum(d["ref"] + r.normal(size=(B, T)) * 0.3, -0.01)  # of a language model that scores tokens
     d["learned"] = d["scored"] + r.normal(size=B) * 0.3  # differentiated by the reward model's objective
-    d["after"] = -np.random.default_rng(seed + 2).random((B, 3))  # log-probs of a solution behind each row
+    other = np.random.default_rng(seed + 2)
+    d["after"] = -other.random((B, 3))  # log-probs of a solution behind each row
+    d["student"] = -other.random((B, T)) * 2
     d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
@@ -109,8 +111,6 @@ def _extra(r: np.random.Generator, d: Arrays) -> Arrays:
         "used": (r.random((B, T)) < 0.3).astype(np.float64),
         "probe_logp": -r.random((B, T)) * 2,
         "reference_answer": np.array([[0, 0, 0, 0, 1, 1]] * B, np.float64),
-        "student_logp": -r.random((B, T)) * 2,
-        "solution": np.array([[0, 0, 0, 0, 1, 1]] * B, np.float64),
         "match": np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]] * 6, np.float64),
         "tag": np.array([[0, 0, 1, 1, 2, 2]] * B),
         "token_score": r.normal(size=(B, T)),
@@ -152,7 +152,10 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             "reward": types.Scores(reward=f(d["scored"])),
             "judge": types.Scores(reward=f(d["scored"])),
             "prm": types.Scores(logp=f(d["prm"])),
-            "scorer": types.Scores(after_logp=f(d["after"]), after_mask=f(np.ones((B, 3)))),
+            "scorer": types.Scores(after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))),
+            "student": types.Scores(
+                logp=f(d["student"]), after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))
+            ),
         },
     )
     logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))

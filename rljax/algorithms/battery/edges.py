@@ -92,7 +92,7 @@ def extreme(
         if paid:
             d["token_reward"] = r.choice([-1e4, 0.0, 1e4], (B, T)) * d["mask"]
     if level == 0 or level < -1:
-        d["extra"]["student_logp"] = d["extra"]["probe_logp"] = np.full((B, T), level)
+        d["student"] = d["extra"]["probe_logp"] = np.full((B, T), level)
     return d
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, modules, ops, trajectories
 
 GROUP = define.reads(siblings=True)
 Pair = tuple[float, float]
@@ -249,24 +249,34 @@ def _row_max(x, mask):
     return jnp.where(top > -jnp.inf, top, 0.0)
 
 
-@define.reward(needs=define.reads(extra=("student_logp", "solution")))
-def student_likelihood(r, solution: Pair = (1.0, 0.01), thought: Pair = (3.0, 0.03), malformed: types.Number = -1.0):
+def _student_needs(a) -> types.Needs:
+    return modules.needs(a["module"], field="logp") | modules.needs(a["module"], field="after_logp")
+
+
+@define.reward(needs=_student_needs)
+def student_likelihood(
+    r,
+    module: str = "student",
+    solution: Pair = (1.0, 0.01),
+    thought: Pair = (3.0, 0.03),
+    malformed: types.Number = -1.0,
+):
     """Pay a teacher by its student: a mean(s) + b min(s) - (c mean(d) + e max(d)). RLT (arXiv 2506.08388).
 
-    s = log pi_student on solution tokens, (a, b) = ``solution``; d = log pi - log pi_student on the other trained
-    tokens, (c, e) = ``thought``. extra["student_logp"]; extra["solution"] 1 on solution tokens. Unparseable rows get
-    ``malformed``.
+    s = log pi_student on the tokens of the solution behind the row, (a, b) = ``solution``; d = log pi - log pi_student
+    on the row's trained tokens, (c, e) = ``thought``. The student reads the task's own prompt and the solution, the
+    teacher a prompt that shows it: ``rlt``. Unparseable rows get ``malformed``.
 
     Args:
+      module: the student, a name of ``config.module``.
       solution: (a, b), weights of the student's log-probs.
       thought: (c, e), weights of the gap to the student.
       malformed: reward of unparseable rows.
     """
-    student, chosen = ops.extra(r, "student_logp"), ops.extra(r, "solution") > 0
-    solved, thinking = jnp.where(chosen, r.mask, 0.0), jnp.where(chosen, 0.0, r.mask)
-    gap = field(r, "raw_logp") - student
-    gain = solution[0] * ops.row_mean(student, solved)[:, 0] - solution[1] * _row_max(-student, solved)
-    paid = gain - thought[0] * ops.row_mean(gap, thinking)[:, 0] - thought[1] * _row_max(gap, thinking)
+    solved, there = (modules.score(r, module, field) for field in ("after_logp", "after_mask"))
+    gap = field(r, "raw_logp") - modules.score(r, module, "logp")
+    gain = solution[0] * ops.row_mean(solved, there)[:, 0] - solution[1] * _row_max(-solved, there)
+    paid = gain - thought[0] * ops.row_mean(gap, r.mask)[:, 0] - thought[1] * _row_max(gap, r.mask)
     return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
 
 
