@@ -131,6 +131,7 @@ class Scores(flax.struct.PyTreeNode):
     value: Array | None = None  # [B, T]
     value_logits: Array | None = None  # [B, T, bins] of a value that is a distribution
     reward: Array | None = None  # [B] of a learned reward model
+    heads: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of heads on the same trunk, by module
 
 
 class Loss(flax.struct.PyTreeNode):

@@ -32,6 +32,7 @@ def score(
     kept: bool = False,
     reference: Tree | None = None,
     teachers: Mapping[str, tuple[models.Model, Tree]] | None = None,
+    heads: Mapping[str, tuple[models.Model, Tree, types.Needs]] | None = None,
     samples: int = 0,
     places: packing.Places | None = None,
 ) -> types.Scores:
@@ -64,6 +65,7 @@ def score(
       reference: parameters of the reference policy, for divergences; never differentiated.
       teachers: model and parameters of the modules that divergences name (``modules.divergence``), of the same
         vocabulary; never differentiated.
+      heads: model, parameters and needs of heads that read the same hidden states, by name; see ``Scores.heads``.
       samples: the number of adjacent rows that share a prompt, which is then read once; 0 reads every row
         whole. Rewards of rows are always computed from whole rows.
       places: the place of each completion among the packed rows of its prompt; requires ``samples``.
@@ -79,14 +81,13 @@ def score(
     context, action = _checked(rollout, needs, temperature, chunk, others)
     if samples and rollout.mask.shape[0] % samples:
         raise ValueError(f"samples={samples} must divide the {rollout.mask.shape[0]} rows of rollout.mask")
-    if samples and not needs.reward:
-        rows = _shared(context, action, rollout.mask, samples, places)
-    else:
-        rows = _whole(context, action, rollout.mask)
+    heads = heads or {}
+    shared = samples and not any(asked.reward for asked in (needs, *(asked for *_, asked in heads.values())))
+    read = context, action, rollout.mask
+    rows = _shared(*read, samples, places) if shared else _whole(*read)
     hidden, previous = rows.read(model, params)
-    scalars = types.Scores()
-    if model.architecture.output != "logits":
-        scalars = _scalars(model, params, hidden, previous, rows, needs)
+    named = {name: _scalars(*given, hidden, previous, rows) for name, given in heads.items()}
+    scalars = _scalars(model, params, needs, hidden, previous, rows).replace(heads=named)
     if model.architecture.output == "scalar":
         return scalars
 
@@ -232,10 +233,12 @@ def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.
 
 
 def _scalars(
-    model: models.Model, params: Tree, hidden: Array, previous: Array, rows: _Rows, needs: types.Needs
+    model: models.Model, params: Tree, needs: types.Needs, hidden: Array, previous: Array, rows: _Rows
 ) -> types.Scores:
     """Return value (and logits of its bins) of every completion position, and reward at each row's last real one."""
     value = logits = reward = None
+    if model.architecture.output == "logits":
+        return types.Scores()
     if needs.value:
         value = rows.take(jnp.where(rows.real, model.scalar(params, previous), 0.0))
     if needs.value_logits:

@@ -48,11 +48,6 @@ class LearnerConfig:
     )
     vocabulary: Size = setting(4096, "Vocabulary entries whose logits are computed at a time; 0: all.")
     keep_logits: bool = setting(False, "Whether logits are saved for the backward pass instead of being recomputed.")
-    shared_critic: NonNegative = setting(
-        0.0,
-        "0: the critic is a separate network. Above 0: it is a head on the policy's trunk with this loss weight.",
-        fixed=True,
-    )
     rounding: Literal["nearest", "stochastic"] = setting(
         "nearest",
         "Rounding of bfloat16 parameters after an update; 'stochastic' preserves small updates in expectation.",
