@@ -133,6 +133,7 @@ class Scores(flax.struct.PyTreeNode):
     reward: Array | None = None  # [B] of a learned reward model
     after_logp: Array | None = None  # [B, K] of the solution behind the row, ``config.module.NAME.after``; nats
     after_mask: Array | None = None  # [B, K]
+    heads: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of heads on the same trunk, by module
 
 
 class Loss(flax.struct.PyTreeNode):

@@ -87,13 +87,12 @@ def test_phases_with_different_bins_are_refused():
 @pytest.mark.full
 def test_the_head_of_the_critic_follows_its_objective():
     """A critic over bins has a logit for each and starts at the middle of its range, also on the policy's trunk."""
-    for call, shared, bins in [
-        ("ppo(kl=0.0, value_range=(-0.5, 1.5))", 0.0, 51),
-        ("ppo(kl=0.0, value_range=(-0.5, 1.5))", 0.5, 51),
-        ("ppo(kl=0.0)", 0.0, 0),
+    for call, trunk, bins in [
+        ("ppo(kl=0.0, value_range=(-0.5, 1.5))", "", 51),
+        ("ppo(kl=0.0, value_range=(-0.5, 1.5))", "policy", 51),
+        ("ppo(kl=0.0)", "", 0),
     ]:
-        c = tiny.config(call, learner__shared_critic=shared)
-        network = programs.build(c, devices=ONE).model("policy" if shared else "value")
+        network = programs.build(tiny.config(call, module__value__trunk=trunk), devices=ONE).model("value")
         params = network.init(jax.random.key(0))
         assert params["scalar"].shape == ((bins, 32) if bins else (32,))
         np.testing.assert_allclose(network.scalar(params, jnp.ones((2, 32))), [0.5 if bins else 0.0] * 2, atol=1e-6)

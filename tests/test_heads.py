@@ -1,5 +1,6 @@
-"""A critic's head on the policy's trunk: both outputs of one reading, and the sum of two losses in one step."""
+"""Heads on another module's trunk: several outputs of one reading, one gradient step, or none into the trunk."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,86 +8,189 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import models, types
-from rljax.algorithms import interpreter, seams
-from rljax.training import phases
+import rljax
+from rljax import algorithms, models, types
+from rljax.config import files, resolve
+from rljax.run import programs
+from rljax.training import gradients, phases
 from tests import tiny
 
 WEIGHT = 0.3
+HEAD = {"module__value__trunk": "policy", "module__value__trunk_weight": WEIGHT}
+STOPPED = {"module__value__trunk": "policy", "module__value__stop_trunk": True}
+
+
+@algorithms.recipe
+def three():
+    """PPO, and a reward model that learns from the same rows."""
+    ppo = algorithms.TABLE["ppo"](kl=0.0)
+    return dataclasses.replace(ppo, objectives=(*ppo.objectives, *algorithms.TABLE["bradley_terry"]().objectives))
+
+
+def made(algorithm="ppo(kl=0.0)", **fields):
+    return tiny.program(algorithm, model__scan=False, **fields)
 
 
 @functools.cache
-def made(shared: bool):
-    return tiny.program("ppo(kl=0.0)", learner__shared_critic=WEIGHT if shared else 0.0, model__scan=False)
+def begun():
+    """Return parameters of a policy and two heads with something to unlearn, and rows of that policy."""
+    step, key = made(**HEAD).steps[0], made(**HEAD).key
+    state = step.begin.__wrapped__(None, key)
+    rows = step.rollout(state, key)
+    reward = (jnp.arange(rows.reward.shape[0]) % 3 == 0) * 1.0  # differs within groups, whatever the policy can do
+    scalar = jnp.linspace(-1, 1, 32)
+    params = {"policy": state.params["policy"], "value": {"scalar": scalar}, "reward": {"scalar": scalar[::-1] ** 2}}
+    return jax.device_get((params, rows.replace(reward=reward)))
+
+
+def state_of(program):
+    """Return the first state of a program with those parameters; a module that is no head has a copy of the trunk."""
+    (step,), params = program.steps, begun()[0]
+    state = step.begin.__wrapped__(None, program.key)  # not compiled: once for each program would be many
+    chosen = {name: {**params["policy"], **params[name]} for name in state.params}
+    chosen = {name: {key: chosen[name][key] for key in tree} for name, tree in state.params.items()}
+    return jax.tree.map(jnp.copy, jax.device_put(state.replace(params=chosen), step.sharding))
 
 
 @pytest.mark.full
-def test_one_reading_gives_what_two_models_give():
-    setup = made(True).steps[0].setup
-    assert set(setup.networks) == {"policy"} and setup.networks["policy"].architecture.output == "both"
-    state = made(True).steps[0].begin(None, made(True).key)
-    assert set(state.params) == {"policy"}
-    params = {**state.params["policy"], "scalar": jnp.linspace(-1, 1, 32)}
-    rows = made(True).steps[0].rollout(state, made(True).key)
-    both = jax.jit(lambda p: phases.score(setup, "policy", p, rows, types.Needs(value=True, entropy=True)))(params)
-    apart = made(False).steps[0].setup
-    assert set(apart.networks) == {"policy", "value"}
-    logp = jax.jit(lambda p: phases.score(apart, "policy", p, rows, types.Needs(entropy=True)))(
-        {k: v for k, v in params.items() if k != "scalar"}
-    )
-    value = jax.jit(lambda p: phases.score(apart, "value", p, rows, types.Needs(value=True)).value)(params)
-    np.testing.assert_allclose(both.logp, logp.logp, atol=1e-6)
-    np.testing.assert_allclose(both.entropy, logp.entropy, atol=1e-6)
-    np.testing.assert_allclose(both.value, value, atol=1e-6)
+def test_one_reading_gives_what_two_networks_give():
+    program, (params, rows) = made(**HEAD), begun()
+    (setup,), state = program.setups, state_of(program)
+    assert setup.phase.joint == ((0, 1),) and {*state.params["value"]} == {"scalar"}
+    outputs = {name: network.architecture.output for name, network in setup.networks.items()}
+    assert outputs == {"policy": "logits", "value": "scalar"}
+    asked, needs = types.Needs(value=True), types.Needs(entropy=True)
+
+    @jax.jit
+    def both(p):
+        one = phases.score(setup, "policy", p["policy"], rows, needs, heads={"value": (p["value"], asked)})
+        policy = phases.score(setup, "policy", p["policy"], rows, needs)
+        return one, policy, phases.score(setup, "value", setup.whole(p, "value"), rows, asked).value
+
+    one, policy, value = both(params)
+    np.testing.assert_allclose(one.logp, policy.logp, atol=1e-6)
+    np.testing.assert_allclose(one.entropy, policy.entropy, atol=1e-6)
+    np.testing.assert_allclose(one.heads["value"].value, value, atol=1e-6)
     assert np.abs(value).max() > 0.1
 
 
-@pytest.mark.full
-def test_the_loss_on_one_trunk_is_the_sum_and_trains_both_heads():
-    program = made(True)
-    step = program.steps[0]
-    algorithm = step.setup.algorithm
-    assert [o.module for o in algorithm.objectives] == ["policy"]
-    state = step.begin(None, program.key)
-    policy = {**state.params["policy"], "scalar": jnp.linspace(-1, 1, 32)}  # a critic with something to unlearn
-    before = jax.device_get(policy)
-    state = state.replace(params={"policy": policy})
-    assert step.fused is not None
-    state, metrics = step.fused(state, program.key)
-    terms = {name: value for name, value in metrics.items() if name.startswith("loss/")}
-    assert set(terms) == {"loss/policy", "loss/value"}
-    np.testing.assert_allclose(metrics["loss"], sum(terms.values()), rtol=1e-6)
-    after = jax.device_get(state.params["policy"])
-    assert np.any(after["scalar"] != before["scalar"]) and np.any(after["embedding"] != before["embedding"])
+def gradients_of(program, *joints):
+    """Return loss, metrics and gradient of some objectives, for each of ``joints``, on rows with made-up advantages."""
+    (setup,), state, (_, rows) = program.setups, state_of(program), begun()
+    r, shape = np.random.default_rng(0), rows.mask.shape
+    drawn = {name: jnp.asarray(r.normal(size=shape), jnp.float32) for name in ("advantage", "returns", "value")}
+    place = jnp.arange(shape[0], dtype=jnp.int32)
+    rows = rows.replace(**drawn, proximal_logp=rows.raw_logp, extra={**rows.extra, "place": place})
+
+    @jax.jit
+    def run(state):
+        inner = state.algorithm["objectives"]
+        return [
+            gradients.of_minibatch(
+                setup, joint, setup.part(state.params, joint), state, rows, [inner[n] for n in joint], jax.random.key(0)
+            )[:3]
+            for joint in joints
+        ]
+
+    return run(state)
 
 
 @pytest.mark.full
-def test_the_critics_term_is_weighed():
-    plain = seams.algorithm("ppo(kl=0.0)", "test")
-    joined = seams.on_one_trunk(plain, WEIGHT)
-    rng = np.random.default_rng(0)
-    draw = lambda: jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)  # noqa: E731
-    rows = types.Rollout(
-        mask=jnp.ones((4, 3)), reward=jnp.ones(4), group=jnp.arange(4), behaviour_logp=draw(), proximal_logp=draw(),
-        advantage=draw(), value=draw(), returns=draw(),
-    )  # fmt: skip
-    scores = types.Scores(logp=draw(), value=draw())
-    losses = []
-    for algorithm in (plain, joined):
-        state = interpreter.init(algorithm)
-        for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-            ready, inner = interpreter.prepare_minibatch(o, rows, None, inner, jax.random.key(0))
-            losses.append(interpreter.loss(o, ready, scores, inner, jax.random.key(0))[0])
-    policy, value, both = losses
-    np.testing.assert_allclose(both, policy + WEIGHT * value, rtol=1e-6)
+def test_the_gradient_of_a_trunk_is_the_sum():
+    """Of the policy, a critic and a reward model on its trunk: g_policy + w g_value + g_reward, with micro-batches."""
+    call = "tests.test_heads.three()"
+    on_trunk = made(call, **HEAD, module__reward__trunk="policy", learner__microbatches=2)
+    assert on_trunk.setups[0].phase.joint == ((0, 1, 2),)
+    ((loss, metrics, got),) = gradients_of(on_trunk, (0, 1, 2))
+    apart = gradients_of(made(call), (0,), (1,), (2,))
+    weights = (1.0, WEIGHT, 1.0)
+    np.testing.assert_allclose(loss, sum(w * one[0] for w, one in zip(weights, apart, strict=True)), rtol=1e-5)
+    np.testing.assert_allclose([m["loss"] for m in metrics], [one[0] for one in apart], rtol=1e-5)
+    policy, value, reward = (jax.device_get(one[2]) for one in apart)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=2e-6)
+    # a stopped head: no gradient but its own, and the policy's to the last bit
+    stopped = made(call, **STOPPED, module__reward__trunk="policy", module__reward__stop_trunk=True)
+    assert stopped.setups[0].phase.joint == ((0,), (1,), (2,))
+    alone, head = (one[2] for one in gradients_of(stopped, (0,), (1,)))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(alone), policy)
+    assert {*head} == {"scalar"}
+    close(head["scalar"], value["scalar"])
+    close(got["value"]["scalar"], WEIGHT * value.pop("scalar"))
+    close(got["reward"]["scalar"], reward.pop("scalar"))
+    jax.tree.map(close, got["policy"], jax.tree.map(lambda p, v, r: p + WEIGHT * v + r, policy, value, reward))
+    assert all(max(np.abs(x).max() for x in jax.tree.leaves(tree)) > 0.01 for tree in (policy, value, reward))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "says"), [("orz()", "gives its critic epochs"), ("grpo(kl=0.0)", "trains no critic")]
-)
-def test_what_cannot_stand_on_one_trunk(algorithm, says):
-    with pytest.raises(ValueError, match=f"shared_critic=0.5: .*{says}"):
-        seams.on_one_trunk(seams.algorithm(algorithm, "test"), 0.5)
+@pytest.mark.full
+def test_a_step_trains_trunk_and_head_by_one_optimizer():
+    program, (params, rows) = made(**HEAD), begun()
+    state, metrics = program.steps[0].update(state_of(program), rows, program.key)
+    assert state.opt_state[1] == () and {*metrics} >= {"loss", "value/loss", "value/loss/value", "gradient_norm"}
+    after = jax.device_get(state.params)
+    assert np.any(after["value"]["scalar"] != params["value"]["scalar"])
+    assert np.any(after["policy"]["embedding"] != params["policy"]["embedding"])
+
+
+@pytest.mark.full
+def test_alone_in_a_phase_a_head_trains_nothing_else():
+    program, (params, rows) = made("critic_warmup()", **HEAD), begun()
+    assert program.setups[0].phase.joint == ((0,),)
+    state = program.steps[0].update(state_of(program), rows, program.key)[0]
+    moved = {
+        name: jax.tree.map(lambda x, y: np.abs(x - y).max(), jax.device_get(x), params[name])
+        for name, x in state.params.items()
+    }
+    assert moved["value"]["scalar"] > 0 and {*jax.tree.leaves(moved["policy"])} == {0.0}
+
+
+def test_heads_of_several_modules_and_trunks():
+    c = tiny.config("ppo(kl=0.0)")
+    c.phases = ("reward", "main")
+    c.phase.reward = rljax.phase(algorithm="bradley_terry()", steps=2, warmup=1)
+    c.phase.main.seam.reward = "learned()"
+    c.module.value = rljax.module(trunk="reward", weights="random")
+    c.module.reward = rljax.module(width=16, heads=2)
+    program = programs.build(c, devices=jax.devices()[:1])
+    assert [setup.phase.joint for setup in program.setups] == [((0,),), ((0,), (1,))]
+    assert [sorted(step.shape.params) for step in program.steps] == [["policy", "reward"], ["policy", "value"]]
+    assert [sorted(step.shape.frozen) for step in program.steps] == [[], ["reward"]]
+    assert program.steps[1].shape.params["value"]["scalar"].shape == (16,)
+    c.module.reward = rljax.module(trunk="policy")
+    c.module.value = rljax.module(trunk="policy")
+    last = programs.build(c, devices=jax.devices()[:1]).steps[1]
+    assert last.setup.phase.joint == ((0, 1),)
+    assert {name: x.shape for name, x in last.shape.frozen["reward"].items()} == {"scalar": (32,)}
+
+
+REFUSED = [
+    ("orz()", {}, r"config.module.value.trunk='policy' .*trains 'value' with epochs=12 and its trunk with 1"),
+    ("ppo(critic_optimizer='sgd(0.1)')", {}, r"trains 'value' with optimizer='sgd\(0.1\)' and its trunk with 'adamw"),
+    ("ppo()", {"trunk": "polcy"}, r"config.module.value.trunk='polcy': no such module. Did you mean 'policy'"),
+    ("ppo()", {"trunk": "value"}, r"config.module.value.trunk='value': it is a head itself"),
+    ("ppo()", {"layers": 2}, r"config.module.value.layers: a head has the network of its trunk, 'policy'"),
+    ("ppo()", {"weights": "FOLDER"}, r"config.module.value: weights='FOLDER': a head starts at 0, or from 'random'"),
+    ("ppo()", {"like": "reward"}, r"config.module.value: like='reward': a head has the network of its trunk='policy'"),
+    ("ppo()", {"trunk": "", "stop_trunk": True}, r"stop_trunk=True: the module is no head. Set trunk"),
+    ("ppo()", {"trunk_weight": 0.5, "stop_trunk": True}, r"trunk_weight=0.5: with stop_trunk=True"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "fields", "says"), REFUSED, ids=range(len(REFUSED)))
+def test_heads_that_cannot_be(algorithm, fields, says):
+    c = tiny.config(algorithm)
+    c.module.value = rljax.module(**{"trunk": "policy", **fields})
+    with pytest.raises(ValueError, match=says):
+        resolve.phases(c)
+
+
+def test_a_head_has_no_log_probs_and_the_old_field_names_the_new_one():
+    c = tiny.config("prime()")
+    c.module.prm = rljax.module(trunk="policy")
+    with pytest.raises(ValueError, match=r"config.module.prm.trunk='policy' .*reads log-probs of 'prm', and a head is"):
+        resolve.phases(c)
+    with pytest.raises(ValueError, match=r"config.learner.shared_critic: unknown field. Here .*module.value.trunk"):
+        files.override(c, "learner.shared_critic", 0.5)
+    assert "shared_critic" not in files.from_dict({"learner": {"shared_critic": 0.0}}).learner  # of an earlier version
 
 
 @pytest.mark.full

@@ -86,36 +86,6 @@ def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], pr
     return chain
 
 
-def on_one_trunk(algorithm: types.Algorithm, weight: float) -> types.Algorithm:
-    """Return the algorithm with its critic's loss, times ``weight``, in the policy's objective: one trunk, one step.
-
-    Raises:
-      ValueError: there is no critic, or its steps or rows differ from the policy's.
-    """
-    policy, *others = algorithm.objectives
-    critics = [o for o in others if o.module == "value"]
-    if not critics:
-        raise ValueError(f"config.learner.shared_critic={weight}: {algorithm.spec} trains no critic. Set it to 0.")
-    for o in critics:
-        if o.prepare or o.epochs or o.minibatches or o.optimizer or o.every != 1:
-            raise ValueError(
-                f"config.learner.shared_critic={weight}: {algorithm.spec} gives its critic epochs, an optimizer or "
-                "rows that differ from the policy's, which one trunk cannot have. Set it to 0."
-            )
-    policy = dataclasses.replace(policy, loss=(*policy.loss, *(_times(p, weight) for o in critics for p in o.loss)))
-    return dataclasses.replace(algorithm, objectives=(policy, *(o for o in others if o.module != "value")))
-
-
-def _times(piece: types.LossTransform, weight: float) -> types.LossTransform:
-    """Multiply the terms that a piece adds by a weight."""
-
-    def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores, state: types.State, key: types.Key):
-        added = piece.apply(loss.replace(terms={}), rollout, scores, state, key)
-        return added.replace(terms={**loss.terms, **{name: weight * term for name, term in added.terms.items()}})
-
-    return dataclasses.replace(piece, apply=apply, spec=f"{weight} * {piece.spec}")
-
-
 def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = "config.seam.") -> types.Algorithm:
     """Return the algorithm with each seam's field applied; seams of a loss are those of its first objective.
 

@@ -10,10 +10,11 @@ from rljax import bench
 from rljax.bench import algebra
 from rljax.config import schema
 
-FORMS = {  # algorithm, and config.learner.shared_critic
-    "no critic": ("reinforce_plus_plus(kl=0.0)", 0.0),
-    "on the policy's trunk": ("ppo(kl=0.0)", 0.5),
-    "a network of its own": ("ppo(kl=0.0)", 0.0),
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {  # algorithm, and fields of config.module.value
+    "no critic": ("reinforce_plus_plus(kl=0.0)", {}),
+    "on the policy's trunk": ("ppo(kl=0.0)", {"trunk": "policy", "trunk_weight": 0.5}),
+    "on it, without gradient": ("ppo(kl=0.0)", {"trunk": "policy", "stop_trunk": True}),
+    "a network of its own": ("ppo(kl=0.0)", {}),
 }
 
 
@@ -22,7 +23,7 @@ def critic(
 ) -> dict[str, Any]:
     """Time an update without a critic, with one on the policy's trunk, and with one of its own, interleaved.
 
-    All three sample equal rows, whiten the advantage and clip the ratio.
+    All sample equal rows, whiten the advantage and clip the ratio.
 
     Args:
       config: the config, whose last phase is timed.
@@ -35,9 +36,9 @@ def critic(
     """
     updaters = {}
     for name in forms:
-        call, weight = FORMS[name]
+        call, fields = FORMS[name]
         edited = config.copy_and_resolve_references()
-        edited.learner.shared_critic = weight
+        edited.module.value.update(fields)
         updaters[name] = algebra.updater(edited, call, devices)[0]
     times = bench.interleaved(updaters, rounds)
     alone, records = times[forms[0]], []

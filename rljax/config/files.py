@@ -165,6 +165,7 @@ def _renamed(phase: dict[str, Any]) -> dict[str, Any]:
 _BIAS: dict[bool, tuple[str, ...]] = {False: (), True: ("query", "key", "value")}  # it was a flag
 _RENAMED = {
     "sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for n, v in group.items()},
+    "learner": lambda group: {n: v for n, v in group.items() if (n, v) != ("shared_critic", 0.0)},  # now of a module
     "model": lambda group: group | ({"bias": _BIAS[group["bias"]]} if isinstance(group.get("bias"), bool) else {}),
 }
 

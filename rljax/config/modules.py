@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rljax import types
 from rljax.config import schema
 from rljax.language import messages, parse, settings
 from rljax.models.checkpoints import families, weights
@@ -64,10 +65,20 @@ def _resolve(
         return built[name].changes
     given = {k: v for k, v in schema.checked_module(config.module[name], where).items() if v is not None}
     fields = settings.build(ModuleConfig, {k: given.pop(k) for k in _FIELDS if k in given}, where)
-    if fields.like != "policy" and fields.like not in config.module:
-        nearest = parse.nearest(fields.like, ("policy", *config.module))
-        raise ValueError(f"{where}.like={messages.shown(fields.like)}: no such module.{nearest}")
-    inherited = {} if fields.like == "policy" else _resolve(config, fields.like, built, (*path, name))
+    field, base = ("trunk", fields.trunk) if fields.trunk else ("like", fields.like)
+    if base != "policy" and base not in config.module:
+        nearest = parse.nearest(base, ("policy", *config.module))
+        raise ValueError(f"{where}.{field}={messages.shown(base)}: no such module.{nearest}")
+    if fields.trunk and given:
+        raise ValueError(f"{where}.{next(iter(given))}: a head has the network of its trunk, {base!r}. Remove it.")
+    if fields.trunk and base != "policy" and config.module[base].get("trunk"):
+        raise ValueError(
+            f"{where}.trunk={base!r}: it is a head itself, on the trunk of {config.module[base].trunk!r}. Set that."
+        )
+    inherited = {} if base == "policy" else _resolve(config, base, built, (*path, name))
+    for field in ("prompt", "cut", "after", "words") if fields.trunk else ():
+        if getattr(fields, field) or (base in built and getattr(built[base].settings, field)):
+            raise ValueError(f"{where}.trunk={base!r}: a head reads the rows as they are. Remove {field} or trunk.")
     changes = {**inherited, **given}
     built[name] = Module(fields, changes)
     return changes
@@ -90,7 +101,8 @@ def bins(phases: Sequence[Phase[schema.Config]], module: str) -> tuple[float, fl
 
 
 def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module]) -> None:
-    """Check that modules are used, that those in use are known, and their networks."""
+    """Check that modules are used, that those in use are known, their networks and their trunks."""
+    phases = [dataclasses.replace(phase, module=resolved) for phase in phases]
     for phase in phases:
         for name in phase.modules[1:]:
             if name not in resolved:
@@ -109,3 +121,36 @@ def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module
             module.architecture(phases[0].settings.model.architecture)
         except ValueError as error:
             raise ValueError(f"config.module.{name}: {error}") from None
+    for phase in phases:
+        _check_trunks(phase)
+
+
+def _check_trunks(phase: Phase[schema.Config]) -> None:
+    """Check that a phase uses heads as heads, and that a head and its trunk can take the same gradient steps."""
+    objectives, spec = phase.algorithm.objectives, phase.algorithm.spec
+    for name in phase.modules:
+        if phase.trunk(name) and "logits" in phase.heads(name):
+            raise ValueError(
+                f"config.module.{name}.trunk={phase.trunk(name)!r} (phase {phase.name!r}): {spec} reads log-probs of "
+                f"{name!r}, and a head is a number at each position. Remove it."
+            )
+
+    def steps(o: types.Objective) -> dict[str, Any]:
+        learner, default = phase.settings.learner, phase.start.optimizer
+        return {
+            "epochs": o.epochs or learner.epochs,
+            "minibatches": o.minibatches or learner.minibatches,
+            "optimizer": o.optimizer or default,
+            "every": o.every,
+        }
+
+    for lead, *heads in phase.joint:
+        of_trunk = steps(objectives[lead])
+        for name, given in ((objectives[number].module, steps(objectives[number])) for number in heads):
+            for field, value in given.items():
+                if value != of_trunk[field]:
+                    raise ValueError(
+                        f"config.module.{name}.trunk={phase.trunk(name)!r} (phase {phase.name!r}): {spec} trains "
+                        f"{name!r} with {field}={value!r} and its trunk with {of_trunk[field]!r}, and one optimizer "
+                        "updates both. Set stop_trunk=True."
+                    )

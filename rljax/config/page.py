@@ -114,6 +114,18 @@ value is the mean of a distribution over bins in that range (`value_histogram`),
 bin; all phases that train it need the same range. `value/explained_variance` and `value/bias_early`, `_middle` and
 `_late` say how well it predicts. [ppo.py](ppo.py) trains one alone first.
 
+A critic or a reward model may be a head on another module's trunk instead of a network of its own, and one trunk may
+have several heads:
+
+```python
+config.module.value = rljax.module(trunk="policy", trunk_weight=0.5)
+```
+
+The loss of the head, times `trunk_weight`, is then in the gradient of the trunk, which one optimizer updates; both need
+the same epochs and minibatches. With `stop_trunk=True` no gradient of the head enters the trunk: it has gradient steps
+of its own, with any epochs and optimizer, and reads the trunk once more. In a phase that does not train the trunk, the
+head alone is trained. A head starts at 0, or from random numbers with `weights="random"`.
+
 ## Fields
 
 *run* marks a field that applies to the whole run; a phase cannot set it.

@@ -220,8 +220,6 @@ def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> 
         if getattr(chosen.seam, seam):
             edits = {**dict.fromkeys(_SEAMS, ""), seam: getattr(chosen.seam, seam)}
             algorithm = seams.edited(algorithm, edits, f"{where}.")
-    if chosen.learner.shared_critic and interpreter.needs(algorithm).value:
-        algorithm = seams.on_one_trunk(algorithm, chosen.learner.shared_critic)
     return algorithm
 
 

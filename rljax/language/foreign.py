@@ -55,6 +55,7 @@ FOREIGN: dict[str, str] = {
     # settings of a run
     **dict.fromkeys(("num_generations", "n_samples_per_prompt", "group_size", "rollout_n"), _SAMPLES),
     **dict.fromkeys(("lr", "actor_lr", "critic_lr"), "learning_rate, in the call of config.phase.NAME.optimizer"),
+    "shared_critic": "config.module.value.trunk='policy', with the weight of its loss in trunk_weight",
     **dict.fromkeys(("weight_decay", "betas"), "an argument of the call in config.phase.NAME.optimizer"),
     **dict.fromkeys(("max_tokens", "max_new_tokens", "max_completion_length", "response_length"), _LENGTH),
     **dict.fromkeys(("max_steps", "total_steps", "num_train_steps", "total_training_steps"), _STEPS),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljax.language import settings
-from rljax.language.settings import group, setting
+from rljax.language.settings import Positive, group, setting
 from rljax.models.architectures import Architecture
 
 
@@ -42,6 +42,17 @@ class ModuleConfig:
         "Folder of a public checkpoint, 'random', or '': the parameters of ``like``, if shapes are equal.",
         fixed=True,
     )
+    trunk: str = setting(
+        "", "Module on whose network it is a head, a number at each position; '': it has its own network.", fixed=True
+    )
+    stop_trunk: bool = setting(
+        False,
+        "Whether the gradient of a head stops before the trunk; it then has gradient steps of its own.",
+        fixed=True,
+    )
+    trunk_weight: Positive = setting(
+        1.0, "Factor of the loss of a head in the gradient steps that it shares with its trunk.", fixed=True
+    )
     prompt: str = setting(
         "",
         "Text that it reads behind the prompt; '{solution}' is the demonstration, '{prompt}' in front the task's own "
@@ -60,7 +71,23 @@ class ModuleConfig:
         (), "Two words, (yes, no): its reward of a row is log p(yes) - log p(no) as the next token.", fixed=True
     )
 
-    __post_init__ = settings.check
+    def __post_init__(self) -> None:
+        settings.check(self)
+        self._check_trunk()
+
+    def _check_trunk(self) -> None:
+        """Raise ValueError on settings of a head without a trunk, and on settings of a network with one."""
+        for field, value, default in (("stop_trunk", self.stop_trunk, False), ("trunk_weight", self.trunk_weight, 1)):
+            if value != default and not self.trunk:
+                raise ValueError(f"{field}={value}: the module is no head. Set trunk, or remove {field}.")
+        if self.stop_trunk and self.trunk_weight != 1:
+            raise ValueError(
+                f"trunk_weight={self.trunk_weight}: with stop_trunk=True the head shares no gradient step. Remove it."
+            )
+        if self.trunk and self.like != "policy":
+            raise ValueError(f"like={self.like!r}: a head has the network of its trunk={self.trunk!r}. Remove like.")
+        if self.trunk and self.weights not in ("", "random"):
+            raise ValueError(f"weights={self.weights!r}: a head starts at 0, or from 'random' numbers.")
 
 
 @dataclasses.dataclass(frozen=True)

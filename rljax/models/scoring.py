@@ -32,6 +32,7 @@ def score(
     kept: bool = False,
     reference: Tree | None = None,
     teachers: Mapping[str, tuple[models.Model, Tree]] | None = None,
+    heads: Mapping[str, tuple[models.Model, Tree, types.Needs]] | None = None,
     samples: int = 0,
     places: packing.Places | None = None,
     words: tuple[int, int] | None = None,
@@ -66,6 +67,7 @@ def score(
       reference: parameters of the reference policy, for divergences; never differentiated.
       teachers: model and parameters of the modules that divergences name (``modules.divergence``), of the same
         vocabulary; never differentiated.
+      heads: model, parameters and needs of heads that read the same hidden states, by name; see ``Scores.heads``.
       samples: the number of adjacent rows that share a prompt, which is then read once; 0 reads every row
         whole. Rewards of rows are always computed from whole rows.
       places: the place of each completion among the packed rows of its prompt; requires ``samples``.
@@ -82,12 +84,13 @@ def score(
     context, action = _checked(rollout, needs, temperature, chunk, others)
     if samples and rollout.mask.shape[0] % samples:
         raise ValueError(f"samples={samples} must divide the {rollout.mask.shape[0]} rows of rollout.mask")
-    if samples and not needs.reward:
-        rows = _shared(context, action, rollout.mask, samples, places)
-    else:
-        rows = _whole(context, action, rollout.mask)
+    heads = heads or {}
+    shared = samples and not any(asked.reward for asked in (needs, *(asked for *_, asked in heads.values())))
+    read = context, action, rollout.mask
+    rows = _shared(*read, samples, places) if shared else _whole(*read)
     hidden, previous = rows.read(model, params)
-    scalars = _scalars(model, params, hidden, previous, rows, needs, words)
+    named = {name: _scalars(*given, hidden, previous, rows) for name, given in heads.items()}
+    scalars = _scalars(model, params, needs, hidden, previous, rows, words).replace(heads=named)
     if model.architecture.output == "scalar":
         return scalars
 
@@ -105,16 +108,7 @@ def score(
         if whole:
             one = jax.checkpoint(lambda columns: _from_logits((model, live), others, columns, needs, temperature))
             return jax.lax.map(one, groups)
-        request = head.Request(
-            model.architecture.dtype,
-            vocabulary,
-            keep_logits,
-            needs.log_normaliser,
-            needs.entropy,
-            needs.square_prob,
-            model.architecture.logit_cap,
-        )
-        return _in_parts(model, params, groups, request, temperature)
+        return _in_parts(model, params, groups, _request(model, needs, vocabulary, keep_logits), temperature)
 
     result = _over_columns(body, columns, chunk, model.layout)
     result = {name: rows.take(x) for name, x in result.items()}
@@ -235,11 +229,11 @@ def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.
 def _scalars(
     model: models.Model,
     params: Tree,
+    needs: types.Needs,
     hidden: Array,
     previous: Array,
     rows: _Rows,
-    needs: types.Needs,
-    words: tuple[int, int] | None,
+    words: tuple[int, int] | None = None,
 ) -> types.Scores:
     """Return value (and logits of its bins) of every completion position, and reward at each row's last real one.
 
@@ -301,6 +295,11 @@ def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layo
 
     result = body(jax.tree.map(cut, columns))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size)[:, :width], result)
+
+
+def _request(model: models.Model, needs: types.Needs, vocabulary: int, keep_logits: bool) -> head.Request:
+    asked = needs.log_normaliser, needs.entropy, needs.square_prob
+    return head.Request(model.architecture.dtype, vocabulary, keep_logits, *asked, model.architecture.logit_cap)
 
 
 def _in_parts(

@@ -295,16 +295,19 @@ def load(
         rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
         with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
             program = programs.build(config, tokenizer, trains=False)
-        state = program.steps[program.number(extras["step"] - 1)].shape
-        field = "params" if module in state.params else "frozen"
-        held: dict[str, types.Tree] = getattr(state, field)
-        if module not in held:
-            known = ", ".join((*state.params, *state.frozen))
-            raise ValueError(
-                f"{workdir}: the checkpoint of step {extras['step']} has no module {module!r}, only {known}."
-            )
-        params, _, number = saved.restore_params({module: held[module]}, step, field)
-    return program, params[module], number
+        number = program.number(extras["step"] - 1)
+        setup, state, trees = program.setups[number], program.steps[number].shape, {}
+        for name in filter(None, (setup.phase.trunk(module), module)):
+            field = "params" if name in state.params else "frozen"
+            held: dict[str, types.Tree] = getattr(state, field)
+            if name not in held:
+                known = ", ".join((*state.params, *state.frozen))
+                raise ValueError(
+                    f"{workdir}: the checkpoint of step {extras['step']} has no module {name!r}, only {known}."
+                )
+            restored, _, saved_step = saved.restore_params({name: held[name]}, step, field)
+            trees |= restored
+    return program, setup.whole(trees, module), saved_step
 
 
 def define_flags() -> None:

@@ -66,28 +66,19 @@ class Program:
     def model(self, module: str, phase: Phase | None = None) -> models.Model:
         """Return the network of a module in a phase (the last one by default).
 
-        Its output is logits for "policy", also a scalar if the critic is a head on its trunk, and for other modules
-        what the algorithms of all phases use.
+        Its output is logits for "policy", and for other modules what the algorithms of all phases use; that of a head
+        is the network of its trunk with a scalar.
         """
         phase = self.phases[-1] if phase is None else phase
         heads = frozenset({"logits"})
-        if module == "policy":
-            heads |= {"scalar"} if self._shared else heads
-        else:
-            heads = frozenset().union(*(p.heads(module) for p in self.phases if module in p.modules))
+        if module != "policy":
+            heads = frozenset().union(*(p.heads(module) for p in self.phases)) or frozenset({"scalar"})
         output: Any = "both" if len(heads) > 1 else next(iter(heads))
         architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
         architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, module))
         return models.build(architecture, sharding.Layout(self.mesh))
-
-    @property
-    def _shared(self) -> bool:
-        """Whether the critic is a head on the policy's trunk."""
-        return bool(self.settings.learner.shared_critic) and any(
-            interpreter.needs(p.algorithm).value for p in self.phases
-        )
 
     @functools.cached_property
     def setups(self) -> tuple[Setup, ...]:
@@ -108,7 +99,7 @@ class Program:
             {m for p in phases for m in p.modules} for phases in (self.phases[:number], self.phases[number + 1 :])
         )
         names = [*phase.modules, *sorted((before & after) - {*phase.modules})]  # those in use before and after stay
-        names = [m for m in names if m != "policy" and not (m == "value" and self._shared)]
+        names = [m for m in names if m != "policy"]
         return phases.Setup(
             phase=phase,
             task=task,
@@ -253,7 +244,8 @@ def _check_weights(program: Program) -> None:
         where, architecture = f"config.module.{name}", program.model(name).architecture
         stored = weights.check(module.weights, architecture)
         first = next(p for p in program.phases if name in p.modules)
-        if architecture.output == "scalar" and name not in first.trained and "score.weight" not in stored:
+        read = any(phase.heads(name) for phase in program.phases)  # else it is the trunk of others
+        if architecture.output == "scalar" and read and name not in first.trained and "score.weight" not in stored:
             raise ValueError(
                 f"{where}.weights={module.weights!r}: the folder has no head (score.weight), and phase {first.name!r} "
                 "reads the module before any phase has trained it."

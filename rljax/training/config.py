@@ -1,8 +1,9 @@
 """Settings of training."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
+from rljax import sampling
 from rljax.language import settings
 from rljax.language.settings import Count, NonNegative, Size, setting
 from rljax.types import Range
@@ -48,11 +49,6 @@ class LearnerConfig:
     )
     vocabulary: Size = setting(4096, "Vocabulary entries whose logits are computed at a time; 0: all.")
     keep_logits: bool = setting(False, "Whether logits are saved for the backward pass instead of being recomputed.")
-    shared_critic: NonNegative = setting(
-        0.0,
-        "0: the critic is a separate network. Above 0: it is a head on the policy's trunk with this loss weight.",
-        fixed=True,
-    )
     rounding: Literal["nearest", "stochastic"] = setting(
         "nearest",
         "Rounding of bfloat16 parameters after an update; 'stochastic' preserves small updates in expectation.",
@@ -92,3 +88,46 @@ class PhaseConfig:
     evaluate: str = setting("", "Name of the evaluation at the end of the phase; '': none.")
 
     __post_init__ = settings.check
+
+
+class Log(Protocol):
+    """The settings of logging that a step reads."""
+
+    @property
+    def rollout_rows(self) -> int:
+        """Rows of a step that are returned with its metrics, before they are rounded up to whole groups."""
+        ...
+
+
+class Settings(Protocol):
+    """The groups of settings that training reads; ``config.schema.Config`` has these among others."""
+
+    @property
+    def task(self) -> str:
+        """The call that names the task."""
+        ...
+
+    @property
+    def batch(self) -> BatchConfig:
+        """The rows of a step."""
+        ...
+
+    @property
+    def world(self) -> WorldConfig:
+        """Who plays the seats of a world."""
+        ...
+
+    @property
+    def sampler(self) -> sampling.SamplerConfig:
+        """How tokens are sampled."""
+        ...
+
+    @property
+    def learner(self) -> LearnerConfig:
+        """How the update goes over the rows."""
+        ...
+
+    @property
+    def log(self) -> Log:
+        """What is logged of each step."""
+        ...

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,56 +13,15 @@ from rljax.algorithms import inputs, interpreter
 from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
-from rljax.models import packing, scoring
+from rljax.models import adapters, packing, scoring
 from rljax.models.config import Module
 from rljax.training import readings
-from rljax.training.config import BatchConfig, LearnerConfig, PhaseConfig, WorldConfig
+from rljax.training.config import LearnerConfig, PhaseConfig, Settings
 from rljax.transforms import modules
 
 _CANDIDATES = 8  # stream of the root key
-
-
-class Log(Protocol):
-    """The settings of logging that a step reads."""
-
-    @property
-    def rollout_rows(self) -> int:
-        """Rows of a step that are returned with its metrics, before they are rounded up to whole groups."""
-        ...
-
-
-class Settings(Protocol):
-    """The groups of settings that training reads; ``config.schema.Config`` has these among others."""
-
-    @property
-    def task(self) -> str:
-        """The call that names the task."""
-        ...
-
-    @property
-    def batch(self) -> BatchConfig:
-        """The rows of a step."""
-        ...
-
-    @property
-    def world(self) -> WorldConfig:
-        """Who plays the seats of a world."""
-        ...
-
-    @property
-    def sampler(self) -> sampling.SamplerConfig:
-        """How tokens are sampled."""
-        ...
-
-    @property
-    def learner(self) -> LearnerConfig:
-        """How the update goes over the rows."""
-        ...
-
-    @property
-    def log(self) -> Log:
-        """What is logged of each step."""
-        ...
+_HEAD = "scalar"  # the parameter of a head that is a number at each position
+_OUTPUTS = (_HEAD, "unembedding")  # parameters of a network that a head on its trunk does not read
 
 
 S = TypeVar("S", bound=Settings)
@@ -86,11 +45,28 @@ class Phase(Generic[S]):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that the algorithm trains or reads, "policy" first, then "value" where it is one of them."""
-        others = {*self.trained, *self.read, *self.teachers}
-        others |= {*("value",) * interpreter.needs(self.algorithm).value}
-        others -= {"policy"}
+        """The modules that the algorithm uses and their trunks: "policy", "value" if it is one of them, the others."""
+        used = {*self.trained, *self.read, *self.teachers}
+        used |= {*("value",) * interpreter.needs(self.algorithm).value}
+        others = {*used, *map(self.trunk, used)} - {"policy", ""}
         return ("policy", *sorted(others, key=lambda name: (name != "value", name)))
+
+    def trunk(self, module: str) -> str:
+        """Return the module on whose trunk a module is a head; "" where it has its own network."""
+        return self.module[module].settings.trunk if module in self.module else ""
+
+    @property
+    def joint(self) -> tuple[tuple[int, ...], ...]:
+        """The objectives of each sequence of gradient steps, by number: one, or that of a trunk and of its heads.
+
+        A head whose gradient enters its trunk is trained with it, where the phase trains the trunk.
+        """
+        first = {o.module: number for number, o in reversed([*enumerate(self.algorithm.objectives)])}
+        leads = {}
+        for number, o in enumerate(self.algorithm.objectives):
+            alone = not self.trunk(o.module) or self.module[o.module].settings.stop_trunk
+            leads[number] = number if alone else first.get(self.trunk(o.module), number)
+        return tuple((n, *(m for m in leads if m != n == leads[m])) for n in leads if n == leads[n])
 
     @property
     def trained(self) -> frozenset[str]:
@@ -117,14 +93,14 @@ class Phase(Generic[S]):
 
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
-        named = [field for name, field in interpreter.needs(self.algorithm).scores if name == module]
-        words = module in self.module and bool(self.module[module].settings.words)
+        needs, words = interpreter.needs(self.algorithm), module in self.module and self.module[module].settings.words
         numbers = {"value"} if words else {"value", "reward"}
-        scalar = [field in numbers for field in named] + [False] * (module in self.teachers)
+        scalar = [field in numbers for name, field in needs.scores if name == module]
+        scalar += [False] * (module in self.teachers) + [True] * (module == "value" and needs.value)
         for o in self.algorithm.objectives:
             needs = interpreter.objective_needs(o)
             scalar += [needs.value or (needs.reward and not words)] if o.module == module else []
-        return frozenset("scalar" if one else "logits" for one in scalar + [False] * words) or frozenset({"scalar"})
+        return frozenset("scalar" if one else "logits" for one in scalar)
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:
         """Return the bins of the values that the algorithm trains a module for; empty: plain numbers."""
@@ -288,19 +264,41 @@ class Setup(Generic[S]):
         whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
+    def whole(self, trees: Mapping[str, types.Tree], module: str) -> types.Tree:
+        """Return the parameters that a module's network reads, from what the state holds for each module.
+
+        The state holds the matrix of a head only; the other parameters of its network are those of its trunk.
+        """
+        trunk = self.phase.trunk(module)
+        rest = {name: x for name, x in trees[trunk].items() if name not in _OUTPUTS} if trunk else {}
+        return {**rest, **trees[module]}
+
+    def held(self, module: str, params: types.Tree) -> types.Tree:
+        """Return the part of a network's parameters that the state holds for a module; the inverse of ``whole``."""
+        return {_HEAD: params[_HEAD]} if self.phase.trunk(module) else params
+
     def params(self, state: types.TrainState, module: str) -> types.Tree:
-        """Return the parameters of a module that the phase trains or reads."""
-        name = self.owner(module)
-        return state.params[name] if name in state.params else state.frozen[name]
+        """Return the parameters that the network of a module reads, which the phase trains or reads."""
+        return self.whole({**state.frozen, **state.params}, module)
 
     @property
     def trained(self) -> frozenset[str]:
         """The modules in ``TrainState.params``: the policy, and those that the phase trains."""
-        return frozenset({"policy", *map(self.owner, self.phase.trained)})
+        return frozenset({"policy", *self.phase.trained})
 
-    def owner(self, module: str) -> str:
-        """Return the module whose parameters contain ``module``: a critic may be a head on the policy's trunk."""
-        return module if module in self.networks else "policy"
+    def part(self, params: Mapping[str, types.Tree], joint: tuple[int, ...]) -> types.Tree:
+        """Return the trained parameters of objectives that take gradient steps together, ``Phase.joint``.
+
+        Args:
+          params: by module; leaves may be anything.
+          joint: numbers of the objectives.
+
+        Returns:
+          The trained part of the module's parameters; those of several modules by name.
+        """
+        named = [self.algorithm.objectives[number].module for number in joint]
+        parts = {module: adapters.trained(params[module]) for module in named}
+        return parts if len(parts) > 1 else parts[named[0]]
 
     def continues(self, previous: "Setup[Any]") -> bool:
         """Return whether this phase can continue the unfinished rows of the previous one."""
@@ -322,6 +320,7 @@ def score(
     kept: bool | None = None,
     reference: types.Tree | None = None,
     teachers: Mapping[str, types.Tree] | None = None,
+    heads: Mapping[str, tuple[types.Tree, types.Needs]] | None = None,
     places: packing.Places | None = None,
     split: environments.Split = "train",
 ) -> types.Scores:
@@ -336,6 +335,7 @@ def score(
       kept: whether log-probs are normalized over the sampler's kept set; None: if ``sampler.rescore`` is "kept".
       reference: parameters of the reference policy, for exact divergences.
       teachers: parameters of modules by name, for exact divergences from them.
+      heads: parameters and needs of heads on the module's trunk by name, for ``Scores.heads``.
       places: lanes and offsets of packed completions; None: each completion is a row.
       split: of the prompts ``rows.index``, whose solutions some modules read.
 
@@ -346,14 +346,15 @@ def score(
     if reading is not None:
         rows, *where = readings.read(reading, rows, setup.task, split)
     scores = scoring.score(
-        setup.networks[setup.owner(module)],
+        setup.networks[module],
         params,
         rows,
         needs,
         temperature=setup.temperature,
         kept=setup.settings.sampler.rescore == "kept" if kept is None else kept,
         reference=reference,
-        teachers={name: (setup.networks[setup.owner(name)], tree) for name, tree in (teachers or {}).items()},
+        teachers={name: (setup.networks[name], tree) for name, tree in (teachers or {}).items()},
+        heads={name: (setup.networks[name], *given) for name, given in (heads or {}).items()},
         vocabulary=learner.vocabulary,
         keep_logits=learner.keep_logits,
         samples=setup.shared(rows.mask.shape[0]),

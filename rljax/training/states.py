@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,31 +21,50 @@ _INIT = 4  # stream of the root key
 def _params(
     setup: phases.Setup, previous: types.TrainState | None, key: types.Key, initial: Mapping[str, types.Tree]
 ) -> dict[str, types.Tree]:
-    """Return every module's parameters: those of the previous phase, else those of ``initial``, else new ones.
-
-    A new module starts from the parameters of the module that it is like, where shapes are equal, with a newly
-    initialized head.
-    """
+    """Return every module's parameters: those of the previous phase, else those of ``initial``, else new ones."""
     known = {**initial, **({} if previous is None else {**previous.frozen, **previous.params})}
-    params = {"policy": known.get("policy", None)}
-    if params["policy"] is None:
-        params["policy"] = setup.networks["policy"].init(key)
-    for module, model in setup.networks.items():
-        if module == "policy":
-            continue
+    params: dict[str, types.Tree] = {}
+
+    def add(module: str) -> None:
+        if module in params:
+            return
         if module in known:
             params[module] = known[module]
-            continue
-        fresh = model.init(jax.random.fold_in(key, len(params)))
+            return
+        if module == "policy":
+            params[module] = setup.networks[module].init(key)
+            return
         start = setup.phase.module[module].settings
-        like = {} if start.weights == "random" else {**known, **params}.get(start.like, {})
-        if "scalar" in like and "scalar" in fresh and not _alike(like["scalar"], fresh["scalar"]):
-            like = {k: v for k, v in like.items() if k != "scalar"}  # a head over bins, or over others
-        alike = {k: v for k, v in like.items() if k in fresh and _alike(v, fresh[k])}
-        if {*alike} == {k for k in fresh if k in like}:  # every part that both have, or none
-            fresh |= {k: jax.tree.map(jnp.copy, v) for k, v in alike.items()}
-        params[module] = fresh
+        for base in (start.trunk, start.like):
+            if base in setup.networks:
+                add(base)
+        params[module] = _new(setup, module, {**known, **params}, jax.random.fold_in(key, len(params)))
+
+    for module in ("policy", *setup.networks):
+        add(module)
     return params
+
+
+def _new(setup: phases.Setup, module: str, known: Mapping[str, types.Tree], key: types.Key) -> types.Tree:
+    """Return a new module's parameters.
+
+    It starts from the parameters of the module that it is like, where shapes are equal, with a newly initialized head.
+    """
+    start, fresh = setup.phase.module[module].settings, setup.held(module, setup.networks[module].init(key))
+    if start.trunk:
+        return jax.tree.map(functools.partial(_drawn, key), fresh) if start.weights else fresh
+    like = setup.whole(known, start.like) if start.like in known and start.weights != "random" else {}
+    if "scalar" in like and "scalar" in fresh and not _alike(like["scalar"], fresh["scalar"]):
+        like = {k: v for k, v in like.items() if k != "scalar"}  # a head over bins, or over others
+    alike = {k: v for k, v in like.items() if k in fresh and _alike(v, fresh[k])}
+    if {*alike} == {k for k in fresh if k in like}:  # every part that both have, or none
+        fresh |= {k: jax.tree.map(jnp.copy, v) for k, v in alike.items()}
+    return fresh
+
+
+def _drawn(key: types.Key, x: types.Array) -> types.Array:
+    """Return the matrix of a head [..., D] with entries from N(0, 1 / D), so that equal heads on one trunk differ."""
+    return jax.random.normal(key, x.shape, x.dtype) * x.shape[-1] ** -0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,10 +147,7 @@ def begin(
         opt_state = previous.opt_state
     else:
         with errors.inside(f"optimizer of phase {setup.phase.name!r}: init"):
-            opt_state = tuple(
-                tx.init(adapters.trained(params[o.module]))
-                for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
-            )
+            opt_state = _of_steps(setup, lambda tx, joint: tx.init(setup.part(params, joint)))
     earlier = setup.snapshot or setup.precedent
     snapshot = previous.snapshot if previous is not None and earlier and carried.snapshot else None
     if earlier and snapshot is None:
@@ -160,6 +176,12 @@ def begin(
     return state.replace(pool=source.init(blank, setup.problems(key)))
 
 
+def _of_steps(setup: phases.Setup, function: Callable[[Any, tuple[int, ...]], types.Tree]) -> tuple[types.Tree, ...]:
+    """Return ``function(optimizer, objectives)`` for each objective; () for those that another one's steps train."""
+    leads = {joint[0]: joint for joint in setup.phase.joint}
+    return tuple(function(tx, leads[n]) if n in leads else () for n, tx in enumerate(setup.phase.optimizers))
+
+
 def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     """Return the sharding of each leaf of a state.
 
@@ -170,14 +192,16 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     whole: Any = sharding.replicated(mesh)
 
     def placed(modules: Mapping[str, types.Tree]) -> dict[str, types.Tree]:
-        return {m: sharding.param_sharding(mesh, setup.networks[m].axes, tree) for m, tree in modules.items()}
+        axes = {m: setup.held(m, setup.networks[m].axes) for m in modules}
+        return {m: sharding.param_sharding(mesh, axes[m], tree) for m, tree in modules.items()}
 
     params = placed(state.params)
-    trained, shapes = ({m: adapters.trained(x) for m, x in tree.items()} for tree in (params, state.params))
-    opt_state = tuple(
-        optimizers.shardings(tx, shapes[o.module], trained[o.module], whole)
-        for tx, o in zip(setup.phase.optimizers, setup.algorithm.objectives, strict=True)
-    )
+    policy = adapters.trained(params["policy"])
+
+    def of_optimizer(tx: Any, joint: tuple[int, ...]) -> types.Tree:
+        return optimizers.shardings(tx, setup.part(state.params, joint), setup.part(params, joint), whole)
+
+    opt_state = _of_steps(setup, of_optimizer)
     if setup.learner.offload:
         opt_state = jax.tree.map(lambda s: s.with_memory_kind(optimizers.HOST), opt_state)
 
@@ -191,10 +215,10 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
         params=params,
         opt_state=opt_state,
         algorithm=jax.tree.map(lambda _: whole, state.algorithm),
-        reference=None if state.reference is None else trained["policy"],
+        reference=None if state.reference is None else policy,
         pool=jax.tree.map(pooled, state.pool),
         skipped=whole,
         skipped_total=whole,
-        snapshot=None if state.snapshot is None else trained["policy"],
+        snapshot=None if state.snapshot is None else policy,
         frozen=placed(state.frozen),
     )

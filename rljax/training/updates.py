@@ -4,7 +4,6 @@ All functions are pure; epochs, minibatches and micro-batches are scans.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,25 +13,10 @@ from rljax import types
 from rljax.algorithms import inputs, interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
-from rljax.training import optimizers, phases, row_metrics, sharding
-from rljax.transforms import modules
+from rljax.training import gradients, optimizers, phases, row_metrics, sharding
 
 _PIECES = 3  # stream of the root key
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
-
-
-def _split(tree: types.Tree, parts: int, mesh: jax.sharding.Mesh) -> types.Tree:
-    """Reshape arrays [B, ...] to [parts, B / parts, ...]; adjacent rows stay together."""
-    split = jax.tree.map(lambda x: x.reshape((parts, x.shape[0] // parts, *x.shape[1:])), tree)
-    return sharding.constrain(split, mesh, leading=1) if parts > 1 else split
-
-
-def _map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, setup: phases.Setup) -> Any:
-    """Apply ``function`` to the rows, one micro-batch at a time."""
-    if setup.learner.microbatches == 1:
-        return function(rollout)
-    out = jax.lax.map(function, _split(rollout, setup.learner.microbatches, setup.mesh))
-    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), out)
 
 
 def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
@@ -63,7 +47,7 @@ def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollo
             fields["extra"] = {**rows.extra, inputs.PRECEDENT: plain.logp}
         return fields
 
-    return rollout.replace(**_map_rows(fill, rollout, setup))
+    return rollout.replace(**gradients.map_rows(fill, rollout, setup))
 
 
 def _repeats(setup: phases.Setup, o: types.Objective) -> int:
@@ -71,140 +55,21 @@ def _repeats(setup: phases.Setup, o: types.Objective) -> int:
     return (o.epochs or setup.learner.epochs) * (o.minibatches or setup.learner.minibatches)
 
 
-def _minibatch_gradient(
-    setup: phases.Setup,
-    o: types.Objective,
-    part: types.Tree,
-    state: types.TrainState,
-    rollout: types.Rollout,
-    inner: types.State,
-    key: types.Key,
+def _optimize(
+    setup: phases.Setup, joint: tuple[int, ...], state: types.TrainState, rollout: types.Rollout, key: types.Key
 ):
-    """Return (loss, metrics, gradient, objective's state) of one minibatch, summed over micro-batches.
-
-    ``part`` is the current value of the module's trained parameters, ``state`` the state before the update. The
-    gradient is with respect to ``part``, in float32.
-    """
-    needs = interpreter.objective_needs(o)
-    compared, reference = modules.compared(needs), None
-    if modules.REFERENCE in compared:
-        reference = adapters.joined(state.reference, state.params["policy"])
-    teachers = {name: setup.params(state, name) for name in sorted(compared - {modules.REFERENCE})}
-
-    def score(part: types.Tree, rows: types.Rollout, places: packing.Places | None = None) -> types.Scores:
-        params = adapters.joined(part, state.params[o.module])
-        others: dict[str, Any] = {"reference": reference, "teachers": teachers}
-        return phases.score(setup, o.module, params, rows, needs, **others, places=places)
-
-    live = _map_rows(lambda rows: score(part, rows), rollout, setup) if needs.live else None
-    rollout, inner = interpreter.prepare_minibatch(o, rollout, live, inner, key)
-
-    def loss(part: types.Tree, rows: types.Rollout, key: types.Key, places: packing.Places | None = None):
-        scores = score(part, rows, places)
-        value, metrics = interpreter.loss(o, rows, scores, inner, key)
-        # logp is normalized over the kept support if raw_logp is there, else over the whole vocabulary
-        sampled = rows.raw_logp if scores.raw_logp is None else rows.behaviour_logp
-        if scores.logp is not None and sampled is not None:
-            gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - sampled)
-            drawn = (rows.mask > 0) & (sampled < 0)  # demonstrations have log-prob 0
-            if rows.context is not None and rows.context.train_token is not None and rows.on_policy is not None:
-                drawn &= rows.on_policy[:, None] > 0  # the others were sampled under another prompt
-            metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
-        if o.module == "policy" and setup.logged and scores.logp is not None:
-            metrics["log_ratio"] = _log_ratio(setup.logged, rows, jax.lax.stop_gradient(scores.logp))
-        return value, metrics
-
-    def gradient(*arguments: Any) -> Any:
-        value_metrics, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
-        return value_metrics, optimizers.wide(grads)  # micro-batches are accumulated in float32
-
-    if setup.learner.lanes and setup.shared(rollout.mask.shape[0]) and o.module not in setup.reads:
-        return *_packed(setup, gradient, part, rollout, key), inner
-    if setup.learner.microbatches == 1:
-        (value, metrics), grads = gradient(part, rollout, key)
-        return value, metrics, grads, inner
-
-    def add(total, item):
-        i, rows = item
-        return jax.tree.map(jnp.add, total, gradient(part, rows, jax.random.fold_in(key, i))), None
-
-    parts = _split(rollout, setup.learner.microbatches, setup.mesh)
-    zero = _zeros(gradient, part, jax.tree.map(lambda x: x[0], parts), key)
-    ((value, metrics), grads), _ = jax.lax.scan(add, zero, (jnp.arange(setup.learner.microbatches), parts))
-    return value, metrics, grads, inner
-
-
-def _log_ratio(count: int, rows: types.Rollout, logp: types.Array) -> types.Array:
-    """Return logp - behaviour_logp of the logged rows, [count, T]; 0 for rows that are not among ``rows``.
-
-    Sums over micro-batches and minibatches complete it. Demonstrations have behaviour_logp 0.
-    """
-    ratio = jnp.where(rows.mask > 0, logp if rows.behaviour_logp is None else logp - rows.behaviour_logp, 0.0)
-    return jnp.zeros((count, ratio.shape[1])).at[rows.extra["place"]].add(ratio, mode="drop")
-
-
-def _zeros(function: Callable[..., Any], *arguments: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arguments))
-
-
-def _packed(
-    setup: phases.Setup, gradient: Callable[..., Any], params: types.Tree, rollout: types.Rollout, key: types.Key
-):
-    """Return (loss, metrics, gradient) of packed rows, in as many micro-batches as their tokens need.
-
-    A unit is ``setup.learner.lanes`` packed rows of one prompt; a prompt with long completions needs several units.
-    """
-    count, width = rollout.mask.shape
-    prompts, samples = count // setup.samples, setup.samples
-    length = jnp.sum(packing.written(rollout.mask), axis=1, dtype=jnp.int32).reshape(prompts, samples)
-    lane, offset = packing.first_fit(length, width)
-    ends = jnp.cumsum(jnp.max(lane, axis=1) // setup.learner.lanes + 1)  # cumulative number of units
-    each = max(1, prompts // setup.learner.microbatches)
-
-    def part(number: types.Array) -> tuple[types.Rollout, packing.Places]:
-        unit = number * each + jnp.arange(each, dtype=jnp.int32)
-        prompt = jnp.minimum(jnp.searchsorted(ends, unit, side="right"), prompts - 1).astype(jnp.int32)
-        first = setup.learner.lanes * (unit - jnp.where(prompt > 0, ends[prompt - 1], 0))
-        local = lane[prompt] - first[:, None]  # lane within the unit
-        present = (local >= 0) & (local < setup.learner.lanes) & (unit < ends[-1])[:, None]
-        places = packing.Places(
-            jnp.where(present, local, setup.learner.lanes).reshape(-1),
-            offset[prompt].reshape(-1),
-            setup.learner.lanes,
-            samples,
-            width,
-        )
-        index = (prompt[:, None] * samples + jnp.arange(samples, dtype=jnp.int32)[None, :]).reshape(-1)
-        rows = jax.tree.map(lambda x: x[index], rollout)
-        weight = present.reshape(-1, 1).astype(rows.mask.dtype)
-        coefficient = {name: x * weight for name, x in rows.coefficient.items()}
-        rows = rows.replace(mask=rows.mask * weight, coefficient=coefficient)
-        return sharding.constrain(rows, setup.mesh), places
-
-    def add(carry):
-        number, total = carry
-        rows, places = part(number)
-        added = gradient(params, rows, jax.random.fold_in(key, number), places)
-        return number + 1, jax.tree.map(jnp.add, total, added)
-
-    start = jnp.zeros((), jnp.int32)
-    total = _zeros(lambda rows, places: gradient(params, rows, key, places), *jax.eval_shape(part, start))
-    _, ((value, metrics), grads) = jax.lax.while_loop(lambda c: c[0] * each < ends[-1], add, (start, total))
-    return value, metrics, grads
-
-
-def _optimize(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
-    """Run the epochs and minibatches of one objective; return (state, metrics)."""
-    o, tx = setup.algorithm.objectives[number], setup.phase.optimizers[number]
+    """Run the epochs and minibatches of objectives that step together; return (state, metrics of each)."""
+    lead = joint[0]
+    o, tx = setup.algorithm.objectives[lead], setup.phase.optimizers[lead]
     minibatches = o.minibatches or setup.learner.minibatches
-    batches = _split(rollout, minibatches, setup.mesh)
+    batches = gradients.split(rollout, minibatches, setup.mesh)
     rounding = jax.random.fold_in(key, _ROUNDING) if setup.learner.rounding == "stochastic" else None
 
     def gradient_step(carry, i: types.Array):
         part, opt_state, inner = carry
         rows = jax.tree.map(lambda x: x[i % minibatches], batches)
-        value, metrics, grads, inner = _minibatch_gradient(
-            setup, o, part, state, rows, inner, jax.random.fold_in(key, i)
+        value, metrics, grads, inner = gradients.of_minibatch(
+            setup, joint, part, state, rows, inner, jax.random.fold_in(key, i)
         )
         if setup.learner.offload:  # on the device during the optimizer's step only
             opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
@@ -212,34 +77,42 @@ def _optimize(setup: phases.Setup, number: int, state: types.TrainState, rollout
         part, opt_state, norm, finite = optimizers.apply(tx, grads, value, part, opt_state, rounding_key)
         if setup.learner.offload:
             opt_state = jax.device_put(opt_state, jax.memory.Space.Host)
-        metrics |= {"loss": value, "gradient_norm": norm, "skipped": 1.0 - finite}
+        metrics[0] |= {"gradient_norm": norm, "skipped": 1.0 - finite}
         return (part, opt_state, inner), metrics
 
-    inner = state.algorithm["objectives"][number]
-    carry = (adapters.trained(state.params[o.module]), state.opt_state[number], inner)
+    inner = [state.algorithm["objectives"][number] for number in joint]
+    carry = (setup.part(state.params, joint), state.opt_state[lead], inner)
     repeats = _repeats(setup, o)
     if repeats == 1:
         carry, metrics = gradient_step(carry, jnp.zeros((), jnp.int32))
         stacked = jax.tree.map(lambda x: x[None], metrics)
     else:
         carry, stacked = jax.lax.scan(gradient_step, carry, jnp.arange(repeats))
+    part, opt_state, inner = carry
+    trained = part if len(joint) > 1 else {o.module: part}
+    states = dict(zip(joint, inner, strict=True))
+    state = state.replace(
+        params=state.params | {m: adapters.joined(x, state.params[m]) for m, x in trained.items()},
+        opt_state=_put(state.opt_state, {lead: opt_state}),
+        algorithm={**state.algorithm, "objectives": _put(state.algorithm["objectives"], states)},
+    )
+    return state, [_of_update(metrics, minibatches) for metrics in stacked]
+
+
+def _put(items: tuple, new: dict[int, Any]) -> tuple:
+    return tuple(new.get(number, item) for number, item in enumerate(items))
+
+
+def _of_update(stacked: dict[str, types.Array], minibatches: int) -> dict[str, types.Array]:
+    """Return the metrics of an update from those of its gradient steps."""
     metrics = {name: jnp.mean(x) for name, x in stacked.items()}
-    metrics["skipped"] = jnp.sum(stacked["skipped"])
+    if "skipped" in stacked:
+        metrics["skipped"] = jnp.sum(stacked["skipped"])
     if "sampler_gap" in stacked:  # only the first minibatch is scored by the policy that sampled
         metrics["sampler_gap"] = stacked["sampler_gap"][0]
     if "log_ratio" in stacked:  # each row is in one minibatch of the last epoch
         metrics["log_ratio"] = jnp.sum(stacked["log_ratio"][-minibatches:], axis=0)
-    part, opt_state, inner = carry
-
-    def put(items: tuple, item: Any) -> tuple:
-        return (*items[:number], item, *items[number + 1 :])
-
-    state = state.replace(
-        params={**state.params, o.module: adapters.joined(part, state.params[o.module])},
-        opt_state=put(state.opt_state, opt_state),
-        algorithm={**state.algorithm, "objectives": put(state.algorithm["objectives"], inner)},
-    )
-    return state, metrics
+    return metrics
 
 
 def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
@@ -287,12 +160,13 @@ def update(
     metrics |= row_metrics.metrics(rollout, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= _experts(setup, state.params["policy"], rollout)
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
-    for number, o in enumerate(algorithm.objectives):
-        state, terms = _when_due(setup, number, state, rollout, jax.random.fold_in(key, 2 + number))
-        skipped += terms["skipped"]
-        if "log_ratio" in terms:
-            logged = logged.replace(extra={**logged.extra, "log_ratio": terms.pop("log_ratio")})
-        metrics |= terms if o.module == "policy" else {f"{o.module}/{name}": x for name, x in terms.items()}
+    for joint in setup.phase.joint:
+        state, of_each = _when_due(setup, joint, state, rollout, jax.random.fold_in(key, 2 + joint[0]))
+        skipped += of_each[0]["skipped"]
+        for module, terms in zip((algorithm.objectives[n].module for n in joint), of_each, strict=True):
+            if "log_ratio" in terms:
+                logged = logged.replace(extra={**logged.extra, "log_ratio": terms.pop("log_ratio")})
+            metrics |= terms if module == "policy" else {f"{module}/{name}": x for name, x in terms.items()}
     state = _finish(setup, previous, state, metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
     if setup.logged:
@@ -324,10 +198,12 @@ def _selected(
     return sharding.constrain(rollout, setup.mesh), pool, inner
 
 
-def _when_due(setup: phases.Setup, number: int, state: types.TrainState, rollout: types.Rollout, key: types.Key):
-    """Run an objective on every ``every``-th step; on other steps its metrics are 0."""
-    every = setup.algorithm.objectives[number].every
-    run = functools.partial(_optimize, setup, number)
+def _when_due(
+    setup: phases.Setup, joint: tuple[int, ...], state: types.TrainState, rollout: types.Rollout, key: types.Key
+):
+    """Run objectives on every ``every``-th step; on other steps their metrics are 0."""
+    every = setup.algorithm.objectives[joint[0]].every
+    run = functools.partial(_optimize, setup, joint)
     if every == 1:
         return run(state, rollout, key)
     shapes = jax.eval_shape(run, state, rollout, key)[1]
