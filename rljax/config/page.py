@@ -112,6 +112,17 @@ the same epochs and minibatches. With `stop_trunk=True` no gradient of the head 
 of its own, with any epochs and optimizer, and reads the trunk once more. In a phase that does not train the trunk, the
 head alone is trained. A head starts at 0, or from random numbers with `weights="random"`.
 
+A module may follow another: it starts as a copy of it and becomes (1 - rate) of itself + rate of the other after every
+update that is not skipped. Nothing trains it, and pieces read it as any frozen module; it is float32. Twin critics
+bootstrap from the least value of two such targets:
+
+```python
+config.algorithm = "twin_critics(bootstrap=('value_target', 'value_2_target'))"
+config.module.value_2 = rljax.module(weights="random")
+config.module.value_target = rljax.module(follows="value", rate=0.005)
+config.module.value_2_target = rljax.module(follows="value_2", rate=0.005)
+```
+
 ## Fields
 
 *run* marks a field that applies to the whole run; a phase cannot set it.

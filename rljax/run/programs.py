@@ -64,18 +64,17 @@ class Program:
     def model(self, module: str, phase: Phase | None = None) -> models.Model:
         """Return the network of a module in a phase (the last one by default).
 
-        Its output is logits for "policy", and for other modules what the algorithms of all phases use; that of a head
-        is the network of its trunk with a scalar.
+        Its output is logits for "policy", and for other modules what the algorithms of all phases use; a head has the
+        network of its trunk, with a scalar.
         """
         phase = self.phases[-1] if phase is None else phase
-        heads = frozenset({"logits"})
-        if module != "policy":
-            heads = frozenset().union(*(p.heads(module) for p in self.phases)) or frozenset({"scalar"})
-        output: Any = "both" if len(heads) > 1 else next(iter(heads))
+        source = phase.of(module).follows or module
+        outputs = modules.outputs(self.phases, source) or {"scalar"}
+        output: Any = "both" if len(outputs) > 1 else next(iter(outputs))
         architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
-        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, module))
+        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, source))
         return models.build(architecture, sharding.Layout(self.mesh))
 
     @functools.cached_property
