@@ -66,6 +66,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["prm"] = np.minimum(d["ref"] + r.normal(size=(B, T)) * 0.3, -0.01)  # of a language model that scores tokens
     d["learned"] = d["scored"] + r.normal(size=B) * 0.3  # differentiated by the reward model's objective
     d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
+    d["value_2"] = np.random.default_rng(seed + 2).random((B, T))  # of a second critic
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
@@ -147,7 +148,11 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         index=i(d.get("index", d["group"])),
         parts={k: f(v) for k, v in d["parts"].items()},
         extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
-        scores={"reward": types.Scores(reward=f(d["scored"])), "prm": types.Scores(logp=f(d["prm"]))},
+        scores={
+            "reward": types.Scores(reward=f(d["scored"])),
+            "prm": types.Scores(logp=f(d["prm"])),
+            **{name: types.Scores(value=f(d[name])) for name in ("value", "value_2")},
+        },
     )
     logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))
     divergence = {"js": f(d["js"])}
