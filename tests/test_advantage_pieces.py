@@ -27,6 +27,7 @@ PIECES = {name: build(*CALLS.get(name, ())) for name, build in transforms.pieces
     "by_rollout_spread": adv.scale_by("group", per="episode"),
     "by_tag": adv.center_steps(("group", "tag"), "tag"),
     "whiten_by_role": adv.whiten(0.0, ("domain", "agent")),
+    "values": transforms.chain(adv.values(), adv.gae(), kind=types.RolloutTransform),  # they are read by the next piece
 }
 
 

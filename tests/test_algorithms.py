@@ -74,6 +74,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "stable_reinforce": ({}, {"sigmas": 1.0}),
     "tis": ({}, {"cap": 1.05}),
     "train_long_think_short": ({"budget": 4.0},),
+    "twin_critics": ({}, {"combine": "mean"}),
     "awac": ({}, {"beta": 0.4}),
     "awr": ({}, {"beta": 0.2, "cap": 2.0}),
     "ulorl": ({}, {"entropy": 2.0}),

@@ -123,8 +123,7 @@ EXPECTED = {
     **same(J / S_TOKENS, "mars", "absolute_zero"),
     "reinforce_plus_plus": (J - 1e-3 * KL) / spread(REWARD[:, None] - 1e-3 * TO_GO),  # k1 in the reward: exact KL
     # critics: a true value function leaves the gradient alone at any lambda, any function of the state at lambda 1
-    "ppo": J / spread(gae(0.95)),
-    "vc_ppo": J / spread(gae(0.95)),
+    **same(J / spread(gae(0.95)), "ppo", "vc_ppo", "twin_critics"),  # both critics are true
     **same(J / spread(REWARD[:, None] - V), "orz", "t_ppo", "clip_delta"),
     "vapo": J / spread(gae(0.0)) + 0.1 / k * J,  # |y| = 3: lambda 0; the likelihood of right rows
     "tulu_3": (10 * J - 0.05 * KL) / spread(10 * REWARD[:, None] - V - 0.05 * TO_GO),

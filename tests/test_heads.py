@@ -167,11 +167,15 @@ REFUSED = [
     ("ppo(critic_optimizer='sgd(0.1)')", {}, r"trains 'value' with optimizer='sgd\(0.1\)' and its trunk with 'adamw"),
     ("ppo()", {"trunk": "polcy"}, r"config.module.value.trunk='polcy': no such module. Did you mean 'policy'"),
     ("ppo()", {"trunk": "value"}, r"config.module.value.trunk='value': it is a head itself"),
-    ("ppo()", {"layers": 2}, r"config.module.value.layers: a head has the network of its trunk, 'policy'"),
+    ("ppo()", {"layers": 2}, r"config.module.value.layers: its network is that of trunk='policy'"),
     ("ppo()", {"weights": "FOLDER"}, r"config.module.value: weights='FOLDER': a head starts at 0, or from 'random'"),
-    ("ppo()", {"like": "reward"}, r"config.module.value: like='reward': a head has the network of its trunk='policy'"),
-    ("ppo()", {"trunk": "", "stop_trunk": True}, r"stop_trunk=True: the module is no head. Set trunk"),
-    ("ppo()", {"trunk_weight": 0.5, "stop_trunk": True}, r"trunk_weight=0.5: with stop_trunk=True"),
+    ("ppo()", {"like": "reward"}, r"config.module.value: like='reward': its network is that of trunk='policy'"),
+    ("ppo()", {"trunk": "", "stop_trunk": True}, r"stop_trunk=True: it has no effect on a module that is no head"),
+    (
+        "ppo()",
+        {"trunk_weight": 0.5, "stop_trunk": True},
+        r"trunk_weight=0.5: it has no effect on a module that shares no",
+    ),
 ]
 
 

@@ -274,6 +274,18 @@ def test_settings_that_cannot_be(message, tmp_path):
         programs.build(c, devices=jax.devices()[:1])
 
 
+def test_a_module_that_follows_another_reads_what_it_reads_and_a_head_reads_the_rows():
+    c = config("ppo(kl=0.0)", "likelihood('live')", value=CRITIC)
+    c.module.live = rljax.module(follows="policy", rate=1.0, after="{solution}")
+    c.module.target = rljax.module(follows="value")
+    c.seam.advantage = "values(('target',)) | gae(1.0, 0.95)"
+    reads = programs.build(c, devices=jax.devices()[:1]).setups[0].reads
+    assert reads["target"] == reads["value"] != reads["live"]
+    c.module.value.trunk = "policy"
+    with pytest.raises(ValueError, match=r"value.trunk='policy': a head reads the rows as they are. Remove prompt"):
+        programs.build(c, devices=jax.devices()[:1])
+
+
 def test_an_exact_divergence_reads_the_rows_of_the_policy():
     c = config("gkd(teachers=('teacher',))", "", teacher={"prompt": "{solution}"})
     with pytest.raises(ValueError, match=r"config.module.teacher: phase 'main' takes an exact divergence from it"):

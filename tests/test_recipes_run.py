@@ -31,7 +31,7 @@ EVERYTHING = {
 }
 IMITATED = {"seam__penalty": "+ nll(0.1, reduce=mean_over_tokens(only='off_policy'))"}
 STEPS = {"luffy": IMITATED, "dpo": {}, "flow_rl": {}, "critique_grpo": {}, "clip_cov": EVERYTHING}
-ELSEWHERE = ("sft", "t_ppo", "remix")  # step in every tiny run, in test_partial, in test_memories
+ELSEWHERE = ("sft", "t_ppo", "remix", "twin_critics")  # in every tiny run, test_partial, test_memories, test_targets
 TRAINED = [name for name in algorithms.TABLE if not recipes.refused(name)]
 ROWS = {}  # of each source, from the first recipe that has it
 

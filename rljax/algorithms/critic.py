@@ -1,5 +1,7 @@
 """Recipes with a critic: a second objective regresses its values, and the values make the advantage."""
 
+from typing import Literal
+
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate
@@ -13,10 +15,11 @@ def _critic(
     prepare=(),
     expectile: float = 0.5,
     over: tuple[float, float] | None = None,
+    module: str = "value",
 ) -> types.Objective:
     error = surrogate.value_error(clip, expectile) if over is None else surrogate.value_histogram(over)
     return types.Objective(
-        module="value",
+        module=module,
         prepare=tuple(prepare),
         loss=(error,),
         reduce=reduce.mean_over_tokens(),
@@ -50,6 +53,32 @@ def ppo(
         loss=[ratio.token(), surrogate.clip(low, high, dual)],
         reduce=reduce.mean_over_tokens(),
         others=[_critic(value_clip, critic_epochs, critic_optimizer, over=value_range)],
+    )
+
+
+@recipe
+def twin_critics(
+    bootstrap: tuple[str, ...] = ("value", "value_2"),
+    combine: Literal["min", "mean"] = "min",
+    gamma: Fraction = 1.0,
+    lam: Fraction = 0.95,
+    kl: NonNegative = 0.05,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+):
+    """PPO with two critics, ``value`` and ``value_2``, whose targets and advantages bootstrap from the least value.
+
+    Clipped double Q-learning (TD3, arXiv 1802.09477) of state values, against overestimation. ArCHer (arXiv 2402.19446)
+    bootstraps from modules that follow its twin critics: ``bootstrap`` = ("value_target", "value_2_target"). The
+    critics differ by how they start: set ``config.module.value_2.weights="random"``. Differs from ``ppo`` by the second
+    critic, and by no value clip.
+    """
+    return compose(
+        reward=when(kl, reward.kl("k1", kl)),
+        advantage=[advantage.values(bootstrap, combine), advantage.gae(gamma, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[_critic(None), _critic(None, module="value_2")],
     )
 
 

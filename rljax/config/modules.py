@@ -8,7 +8,7 @@ from rljax import types
 from rljax.config import schema
 from rljax.language import messages, parse, settings
 from rljax.models.checkpoints import families, weights
-from rljax.models.config import Module, ModuleConfig
+from rljax.models.config import READING, Module, ModuleConfig
 from rljax.training.phases import Phase
 from rljax.transforms import modules
 
@@ -65,23 +65,43 @@ def _resolve(
         return built[name].changes
     given = {k: v for k, v in schema.checked_module(config.module[name], where).items() if v is not None}
     fields = settings.build(ModuleConfig, {k: given.pop(k) for k in _FIELDS if k in given}, where)
-    field, base = ("trunk", fields.trunk) if fields.trunk else ("like", fields.like)
-    if base != "policy" and base not in config.module:
-        nearest = parse.nearest(base, ("policy", *config.module))
-        raise ValueError(f"{where}.{field}={messages.shown(base)}: no such module.{nearest}")
-    if fields.trunk and given:
-        raise ValueError(f"{where}.{next(iter(given))}: a head has the network of its trunk, {base!r}. Remove it.")
-    if fields.trunk and base != "policy" and config.module[base].get("trunk"):
+    field, base = fields.base
+    for key, other in (("trunk", fields.trunk), (field, base)):
+        if other not in ("", "policy", *config.module):
+            nearest = parse.nearest(other, ("policy", *config.module))
+            raise ValueError(f"{where}.{key}={messages.shown(other)}: no such module.{nearest}")
+    if field != "like" and given:
+        raise ValueError(f"{where}.{next(iter(given))}: its network is that of {field}={base!r}. Remove it.")
+    if fields.trunk and _field(config, fields.trunk, "trunk"):
         raise ValueError(
-            f"{where}.trunk={base!r}: it is a head itself, on the trunk of {config.module[base].trunk!r}. Set that."
+            f"{where}.trunk={fields.trunk!r}: it is a head itself, on the trunk of "
+            f"{_field(config, fields.trunk, 'trunk')!r}. Set that."
         )
+    if fields.follows and _field(config, base, "follows"):
+        raise ValueError(f"{where}.follows={base!r}: it follows {_field(config, base, 'follows')!r} itself. Set that.")
+    if fields.follows and fields.trunk and fields.trunk != _field(config, base, "trunk"):
+        raise ValueError(
+            f"{where}.trunk={fields.trunk!r}: a head follows a head on the same trunk, and {base!r} is none. Remove it."
+        )
+    for key in READING if fields.trunk else ():
+        if getattr(fields, key) or _field(config, fields.trunk, key):
+            raise ValueError(
+                f"{where}.trunk={fields.trunk!r}: a head reads the rows as they are. Remove {key} or trunk."
+            )
     inherited = {} if base == "policy" else _resolve(config, base, built, (*path, name))
-    for field in ("prompt", "cut", "after", "words") if fields.trunk else ():
-        if getattr(fields, field) or (base in built and getattr(built[base].settings, field)):
-            raise ValueError(f"{where}.trunk={base!r}: a head reads the rows as they are. Remove {field} or trunk.")
     changes = {**inherited, **given}
     built[name] = Module(fields, changes)
     return changes
+
+
+def outputs(phases: Sequence[Phase[schema.Config]], module: str) -> frozenset[str]:
+    """Return what the algorithms of all phases use of a module's network: "logits", "scalar", or both."""
+    return frozenset({"logits"}) if module == "policy" else frozenset().union(*(p.heads(module) for p in phases))
+
+
+def _field(config: schema.ConfigDict, module: str, field: str) -> str:
+    """Return a field of a module, "" for the policy, which has none."""
+    return "" if module == "policy" else config.module[module].get(field, "")
 
 
 def bins(phases: Sequence[Phase[schema.Config]], module: str) -> tuple[float, float, int] | None:
@@ -123,16 +143,35 @@ def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module
             raise ValueError(f"config.module.{name}: {error}") from None
     for phase in phases:
         _check_trunks(phase)
+    _check_followers(phases)
+
+
+def _check_followers(phases: Sequence[Phase[schema.Config]]) -> None:
+    """Check that what is followed is trained, that followers are not, and that both have the outputs that are read."""
+    trained = {name: phase for phase in phases for name in phase.trained}
+    for name in dict.fromkeys(name for phase in phases for name in phase.modules):
+        source = phases[0].of(name).follows
+        if not source:
+            continue
+        where = f"config.module.{name}.follows={source!r}"
+        if name in trained:
+            raise ValueError(f"{where}: {trained[name].algorithm.spec} (phase {trained[name].name!r}) trains {name!r}.")
+        if source not in trained:
+            raise ValueError(f"{where}: no phase trains {source!r}, so it never moves. Remove it.")
+        if missing := outputs(phases, name) - outputs(phases, source):
+            read = "values or rewards" if "scalar" in missing else "log-probs"
+            raise ValueError(f"{where}: the phases read {read} of {name!r}, and {source!r} has none.")
 
 
 def _check_trunks(phase: Phase[schema.Config]) -> None:
     """Check that a phase uses heads as heads, and that a head and its trunk can take the same gradient steps."""
     objectives, spec = phase.algorithm.objectives, phase.algorithm.spec
     for name in phase.modules:
-        if phase.trunk(name) and "logits" in phase.heads(name):
+        trunk = phase.of(name).trunk
+        if trunk and "logits" in phase.heads(name):
             raise ValueError(
-                f"config.module.{name}.trunk={phase.trunk(name)!r} (phase {phase.name!r}): {spec} reads log-probs of "
-                f"{name!r}, and a head is a number at each position. Remove it."
+                f"config.module.{name}.trunk={trunk!r} (phase {phase.name!r}): {spec} reads log-probs of {name!r}, and "
+                "a head is a number at each position. Remove it."
             )
 
     def steps(o: types.Objective) -> dict[str, Any]:
@@ -150,7 +189,7 @@ def _check_trunks(phase: Phase[schema.Config]) -> None:
             for field, value in given.items():
                 if value != of_trunk[field]:
                     raise ValueError(
-                        f"config.module.{name}.trunk={phase.trunk(name)!r} (phase {phase.name!r}): {spec} trains "
+                        f"config.module.{name}.trunk={phase.of(name).trunk!r} (phase {phase.name!r}): {spec} trains "
                         f"{name!r} with {field}={value!r} and its trunk with {of_trunk[field]!r}, and one optimizer "
                         "updates both. Set stop_trunk=True."
                     )

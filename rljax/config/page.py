@@ -94,7 +94,7 @@ by how likely the solution is behind it. `cut` is what separates thought and ans
 config.module.judge = rljax.module(after=" Is this right? ", words=("yes", "no"))
 config.phase.reward = rljax.phase(algorithm="reward_classifier(module='judge')", steps=80)
 config.phase.main.seam.reward = "judged()"
-config.module.scorer = rljax.module(weights="FOLDER", cut="####", after="#### {solution}")
+config.module.scorer = rljax.module(follows="policy", rate=1.0, cut="####", after="#### {solution}")
 ```
 
 A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distributions, by
@@ -125,6 +125,17 @@ The loss of the head, times `trunk_weight`, is then in the gradient of the trunk
 the same epochs and minibatches. With `stop_trunk=True` no gradient of the head enters the trunk: it has gradient steps
 of its own, with any epochs and optimizer, and reads the trunk once more. In a phase that does not train the trunk, the
 head alone is trained. A head starts at 0, or from random numbers with `weights="random"`.
+
+A module may follow another: it starts as a copy of it and becomes (1 - rate) of itself + rate of the other after every
+update that is not skipped. Nothing trains it, and pieces read it as any frozen module; it is float32. Twin critics
+bootstrap from the least value of two such targets:
+
+```python
+config.algorithm = "twin_critics(bootstrap=('value_target', 'value_2_target'))"
+config.module.value_2 = rljax.module(weights="random")
+config.module.value_target = rljax.module(follows="value", rate=0.005)
+config.module.value_2_target = rljax.module(follows="value_2", rate=0.005)
+```
 
 ## Fields
 

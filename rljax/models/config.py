@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from rljax.language import settings
 from rljax.language.settings import Positive, group, setting
 from rljax.models.architectures import Architecture
+from rljax.types import Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,9 @@ class ModelConfig:
     __post_init__ = settings.check
 
 
+READING = ("prompt", "cut", "after", "words")  # fields of a module: what it reads in place of the rows
+
+
 @dataclasses.dataclass(frozen=True)
 class ModuleConfig:
     """The fields of a module beside the policy. It may also set every field of ``ModelConfig`` but ``weights``."""
@@ -53,6 +57,12 @@ class ModuleConfig:
     trunk_weight: Positive = setting(
         1.0, "Factor of the loss of a head in the gradient steps that it shares with its trunk.", fixed=True
     )
+    follows: str = setting(
+        "", "Module that it starts as a copy of and follows after each update, in float32; '': none.", fixed=True
+    )
+    rate: Annotated[float, Range(0, 1, open_low=True)] = setting(
+        0.005, "Share of the way to the module that it follows which one update moves it.", fixed=True
+    )
     prompt: str = setting(
         "",
         "Text that it reads behind the prompt; '{solution}' is the demonstration, '{prompt}' in front the task's own "
@@ -71,23 +81,32 @@ class ModuleConfig:
         (), "Two words, (yes, no): its reward of a row is log p(yes) - log p(no) as the next token.", fixed=True
     )
 
-    def __post_init__(self) -> None:
-        settings.check(self)
-        self._check_trunk()
+    @property
+    def base(self) -> tuple[str, str]:
+        """The field that says which module's network it has, and that module."""
+        return next((field, name) for field in ("follows", "trunk", "like") if (name := getattr(self, field)))
 
-    def _check_trunk(self) -> None:
-        """Raise ValueError on settings of a head without a trunk, and on settings of a network with one."""
-        for field, value, default in (("stop_trunk", self.stop_trunk, False), ("trunk_weight", self.trunk_weight, 1)):
-            if value != default and not self.trunk:
-                raise ValueError(f"{field}={value}: the module is no head. Set trunk, or remove {field}.")
-        if self.stop_trunk and self.trunk_weight != 1:
-            raise ValueError(
-                f"trunk_weight={self.trunk_weight}: with stop_trunk=True the head shares no gradient step. Remove it."
-            )
-        if self.trunk and self.like != "policy":
-            raise ValueError(f"like={self.like!r}: a head has the network of its trunk={self.trunk!r}. Remove like.")
+    def __post_init__(self) -> None:
+        """Raise ValueError on an invalid value, and on fields that have no effect beside each other."""
+        settings.check(self)
+        field, base = self.base
+        needs = {"stop_trunk": self.trunk and not self.follows, "trunk_weight": self.trunk and not self.stop_trunk}
+        for name, read in {**needs, "rate": self.follows}.items():
+            if getattr(self, name) != getattr(ModuleConfig, name) and not read:
+                raise ValueError(f"{name}={getattr(self, name)}: it has no effect {_WITHOUT[name]}. Remove it.")
+        if field != "like" and self.like not in ("policy", base):
+            raise ValueError(f"like={self.like!r}: its network is that of {field}={base!r}. Remove like.")
+        if self.follows and self.weights:
+            raise ValueError(f"weights={self.weights!r}: it starts as a copy of follows={base!r}. Remove weights.")
         if self.trunk and self.weights not in ("", "random"):
             raise ValueError(f"weights={self.weights!r}: a head starts at 0, or from 'random' numbers.")
+
+
+_WITHOUT = {
+    "stop_trunk": "on a module that is no head, or that no gradient trains",
+    "trunk_weight": "on a module that shares no gradient step with a trunk",
+    "rate": "without follows",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,4 +119,5 @@ class Module:
     def architecture(self, policy: Architecture) -> Architecture:
         """Return its architecture, given the policy's; ValueError as for any architecture."""
         head = {"head_size": 0} if {"width", "heads"} & {*self.changes} else {}  # 0: width / heads
-        return dataclasses.replace(policy, **{**head, **self.changes})
+        wide = {"param_dtype": "float32"} if self.settings.follows else {}  # small steps vanish in bfloat16
+        return dataclasses.replace(policy, **{**head, **self.changes, **wide})

@@ -297,7 +297,7 @@ def load(
             program = programs.build(config, tokenizer, trains=False)
         number = program.number(extras["step"] - 1)
         setup, state, trees = program.setups[number], program.steps[number].shape, {}
-        for name in filter(None, (setup.phase.trunk(module), module)):
+        for name in filter(None, (setup.phase.of(module).trunk, module)):
             field = "params" if name in state.params else "frozen"
             held: dict[str, types.Tree] = getattr(state, field)
             if name not in held:

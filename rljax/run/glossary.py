@@ -139,6 +139,8 @@ valid_rows [rows] rows that count
     0: nothing is learned; far below the batch: dynamic() fills up, or the verifier fails
 value/* [as named] the metric after the slash, of the critic's objective
     see there
+value_2/* [as named] the metric after the slash, of the second critic's objective
+    see there
 weight [ratio] product of weights, mean over tokens; 0 where a mask drops a token
     near 0: nearly all tokens are dropped
 """)
@@ -192,8 +194,9 @@ world/nashconv [chips] in Kuhn poker, what both players could gain by a best res
 
 def lookup(name: str, entries: tuple[Entry, ...] = METRICS) -> Entry | None:
     """Return the entry of a name, or that of the longest pattern that fits it; None if there is none."""
-    if name.startswith("value/"):
-        return lookup(name.removeprefix("value/"), entries)
+    module, slash, rest = name.partition("/")
+    if slash and module in ("value", "value_2"):
+        return lookup(rest, entries)
     fits = [e for e in entries if name == e.name or (e.name.endswith("*") and name.startswith(e.name[:-1]))]
     return max(fits, key=lambda e: len(e.name), default=None)
 

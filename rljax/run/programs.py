@@ -20,6 +20,7 @@ from rljax.data.config import TokenizerConfig
 from rljax.host import backends
 from rljax.language import messages
 from rljax.models.checkpoints import weights
+from rljax.models.config import READING
 from rljax.sampling import stopping
 from rljax.training import checks, optimizers, phases, readings, sharding, steps
 from rljax.transforms.source import files
@@ -66,18 +67,17 @@ class Program:
     def model(self, module: str, phase: Phase | None = None) -> models.Model:
         """Return the network of a module in a phase (the last one by default).
 
-        Its output is logits for "policy", and for other modules what the algorithms of all phases use; that of a head
-        is the network of its trunk with a scalar.
+        Its output is logits for "policy", and for other modules what the algorithms of all phases use; a head has the
+        network of its trunk, with a scalar.
         """
         phase = self.phases[-1] if phase is None else phase
-        heads = frozenset({"logits"})
-        if module != "policy":
-            heads = frozenset().union(*(p.heads(module) for p in self.phases)) or frozenset({"scalar"})
-        output: Any = "both" if len(heads) > 1 else next(iter(heads))
+        source = phase.of(module).follows or module
+        outputs = modules.outputs(self.phases, source) or {"scalar"}
+        output: Any = "both" if len(outputs) > 1 else next(iter(outputs))
         architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
-        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, module))
+        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, source))
         return models.build(architecture, sharding.Layout(self.mesh))
 
     @functools.cached_property
@@ -116,10 +116,12 @@ class Program:
     def _reads(self, number: int, names: Sequence[str]) -> dict[str, readings.Reading]:
         """Return what modules read in place of the rows of a phase, by name, of those that have such settings."""
         module, task, stored = self.phases[number].module, self.tasks[number], self.stored[number] is not None
-        built = {
-            name: readings.build(module[name].settings, self.tokenizer, task, stored, f"config.module.{name}")
-            for name in names
-        }
+        built = {}
+        for name in names:
+            fields = module[name].settings
+            if fields.follows in module and not any(getattr(fields, field) for field in READING):
+                fields = module[fields.follows].settings  # it reads what it follows reads
+            built[name] = readings.build(fields, self.tokenizer, task, stored, f"config.module.{name}")
         kept = {name: reading for name, reading in built.items() if reading is not None}
         phase = self.phases[number]
         for name in sorted({*phase.teachers} & {*kept}):

@@ -62,7 +62,7 @@ def of_minibatch(
     """
     objectives = [setup.algorithm.objectives[number] for number in joint]
     keys = [key, *(jax.random.fold_in(key, _HEADS + number) for number in joint[1:])]
-    weights = [1.0, *(setup.phase.module[o.module].settings.trunk_weight for o in objectives[1:])]
+    weights = [1.0, *(setup.phase.of(o.module).trunk_weight for o in objectives[1:])]
     score = functools.partial(_scores, setup, objectives, state)
     live: Sequence[Any] = [None] * len(joint)
     if any(interpreter.objective_needs(o).live for o in objectives):

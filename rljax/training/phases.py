@@ -14,12 +14,13 @@ from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing, scoring
-from rljax.models.config import Module
+from rljax.models.config import Module, ModuleConfig
 from rljax.training import readings
 from rljax.training.config import LearnerConfig, PhaseConfig, Settings
 from rljax.transforms import modules
 
 _CANDIDATES = 8  # stream of the root key
+_PLAIN = ModuleConfig()
 _HEAD = "scalar"  # the parameter of a head that is a number at each position
 _OUTPUTS = (_HEAD, "unembedding")  # parameters of a network that a head on its trunk does not read
 
@@ -45,15 +46,16 @@ class Phase(Generic[S]):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that the algorithm uses and their trunks: "policy", "value" if it is one of them, the others."""
-        used = {*self.trained, *self.read, *self.teachers}
+        """The modules that the algorithm uses, their trunks and what they follow: "policy", "value" if used, others."""
+        used = {*self.trained, *self.read, *self.teachers, "policy"}
         used |= {*("value",) * interpreter.needs(self.algorithm).value}
-        others = {*used, *map(self.trunk, used)} - {"policy", ""}
-        return ("policy", *sorted(others, key=lambda name: (name != "value", name)))
+        while more := {name for m in used for name in (self.of(m).trunk, self.of(m).follows) if name} - used:
+            used |= more
+        return ("policy", *sorted(used - {"policy"}, key=lambda name: (name != "value", name)))
 
-    def trunk(self, module: str) -> str:
-        """Return the module on whose trunk a module is a head; "" where it has its own network."""
-        return self.module[module].settings.trunk if module in self.module else ""
+    def of(self, module: str) -> ModuleConfig:
+        """Return the settings of a module; the defaults for the policy."""
+        return self.module[module].settings if module in self.module else _PLAIN
 
     @property
     def joint(self) -> tuple[tuple[int, ...], ...]:
@@ -64,8 +66,8 @@ class Phase(Generic[S]):
         first = {o.module: number for number, o in reversed([*enumerate(self.algorithm.objectives)])}
         leads = {}
         for number, o in enumerate(self.algorithm.objectives):
-            alone = not self.trunk(o.module) or self.module[o.module].settings.stop_trunk
-            leads[number] = number if alone else first.get(self.trunk(o.module), number)
+            head = self.of(o.module)
+            leads[number] = number if head.stop_trunk else first.get(head.trunk, number)
         return tuple((n, *(m for m in leads if m != n == leads[m])) for n in leads if n == leads[n])
 
     @property
@@ -269,13 +271,13 @@ class Setup(Generic[S]):
 
         The state holds the matrix of a head only; the other parameters of its network are those of its trunk.
         """
-        trunk = self.phase.trunk(module)
+        trunk = self.phase.of(module).trunk
         rest = {name: x for name, x in trees[trunk].items() if name not in _OUTPUTS} if trunk else {}
         return {**rest, **trees[module]}
 
     def held(self, module: str, params: types.Tree) -> types.Tree:
         """Return the part of a network's parameters that the state holds for a module; the inverse of ``whole``."""
-        return {_HEAD: params[_HEAD]} if self.phase.trunk(module) else params
+        return {_HEAD: params[_HEAD]} if self.phase.of(module).trunk else params
 
     def params(self, state: types.TrainState, module: str) -> types.Tree:
         """Return the parameters that the network of a module reads, which the phase trains or reads."""

@@ -11,7 +11,7 @@ from rljax.data import tokenizers
 from rljax.environments import worlds
 from rljax.language import messages
 from rljax.models import packing
-from rljax.models.config import ModuleConfig
+from rljax.models.config import READING, ModuleConfig
 from rljax.transforms.source import edits
 
 SOLUTION, PROMPT = "{solution}", "{prompt}"
@@ -52,7 +52,7 @@ def build(
       ValueError: a text that the tokenizer cannot write, a word that is not one token, not two different words, or a
         solution that the program cannot compute.
     """
-    if not (fields.prompt or fields.cut or fields.after or fields.words):
+    if not any(getattr(fields, field) for field in READING):
         return None
     asked, behind = fields.prompt.startswith(PROMPT), fields.prompt.removeprefix(PROMPT)
     prompt = _parts(tokenizer, behind, f"{where}.prompt")

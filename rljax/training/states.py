@@ -34,8 +34,8 @@ def _params(
         if module == "policy":
             params[module] = setup.networks[module].init(key)
             return
-        start = setup.phase.module[module].settings
-        for base in (start.trunk, start.like):
+        start = setup.phase.of(module)
+        for base in (start.trunk, start.follows or start.like):
             if base in setup.networks:
                 add(base)
         params[module] = _new(setup, module, {**known, **params}, jax.random.fold_in(key, len(params)))
@@ -48,9 +48,13 @@ def _params(
 def _new(setup: phases.Setup, module: str, known: Mapping[str, types.Tree], key: types.Key) -> types.Tree:
     """Return a new module's parameters.
 
-    It starts from the parameters of the module that it is like, where shapes are equal, with a newly initialized head.
+    It starts as a copy of the module that it follows, or from the parameters of the module that it is like, where
+    shapes are equal, with a newly initialized head.
     """
-    start, fresh = setup.phase.module[module].settings, setup.held(module, setup.networks[module].init(key))
+    start, fresh = setup.phase.of(module), setup.held(module, setup.networks[module].init(key))
+    if start.follows:
+        source = setup.whole(known, start.follows)
+        return jax.tree.map(lambda x, y: jnp.array(y, x.dtype), fresh, {name: source[name] for name in fresh})
     if start.trunk:
         return jax.tree.map(functools.partial(_drawn, key), fresh) if start.weights else fresh
     like = setup.whole(known, start.like) if start.like in known and start.weights != "random" else {}

@@ -229,6 +229,8 @@ def _finish(
     def keep(new: types.Tree, old: types.Tree) -> types.Tree:
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 
+    moved = _followed(setup, state)
+    state = state.replace(frozen=state.frozen | keep(moved, {name: previous.frozen[name] for name in moved}))
     if setup.precedent:
         state = state.replace(snapshot=keep(adapters.trained(previous.params["policy"]), state.snapshot))
     elif state.snapshot is not None:
@@ -243,3 +245,19 @@ def _finish(
         skipped=jnp.where(finite, 0, state.skipped + 1),
         skipped_total=state.skipped_total + skipped.astype(jnp.int32),
     )
+
+
+def _followed(setup: phases.Setup, state: types.TrainState) -> dict[str, types.Tree]:
+    """Return the modules that follow another, moved towards what it is after the update."""
+    moved = {}
+    for name, tree in state.frozen.items():
+        start = setup.phase.of(name)
+        if start.follows:
+            source = setup.params(state, start.follows)
+            moved[name] = toward(tree, {key: source[key] for key in tree}, start.rate)
+    return moved
+
+
+def toward(target: types.Tree, source: types.Tree, rate: float) -> types.Tree:
+    """Return (1 - rate) target + rate source: one step of Polyak averaging; equal trees stay equal to the last bit."""
+    return jax.tree.map(lambda x, y: x + rate * (y - x), target, source)

@@ -44,6 +44,29 @@ def ppo_critic(d):
     return value_loss(d, above_value(d, parts.gae(charged(d, 0.05), 1.0, 0.95)))
 
 
+def least(d):
+    """Return the batch whose critic gives, at each token, the lower of two critics' values."""
+    v = d["value"].copy()
+    for i, ts in parts.rows(d):
+        for t in ts:
+            v[i, t] = min(d["value"][i, t], d["value_2"][i, t])
+    return {**d, "value": v}
+
+
+def twin_critics(d, combine="min"):
+    return whitened(d, twin_advantage(d, combine))
+
+
+def twin_advantage(d, combine="min"):
+    d = least(d) if combine == "min" else {**d, "value": (d["value"] + d["value_2"]) / 2}
+    return parts.gae(charged(d, 0.05), 1.0, 0.95)
+
+
+def twin_critics_critic(d):
+    d = least(d)
+    return value_loss(d, above_value(d, parts.gae(charged(d, 0.05), 1.0, 0.95)), None)
+
+
 def critic_warmup(d, lam=1.0, expectile=0.5):
     """The expectile's loss, 2 |tau - [R < V]| (V - R)^2 / 2, of the lambda-returns. 2110.06169, eq. 5."""
     target = above_value(d, parts.gae(d, 1.0, lam))

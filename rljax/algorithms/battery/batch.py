@@ -69,6 +69,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["after"] = -other.random((B, 3))  # log-probs of a solution behind each row
     d["student"] = -other.random((B, T)) * 2
     d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
+    d["value_2"] = other.random((B, T))  # of a second critic
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
@@ -156,6 +157,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             "student": types.Scores(
                 logp=f(d["student"]), after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))
             ),
+            **{name: types.Scores(value=f(d[name])) for name in ("value", "value_2")},
         },
     )
     logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))

@@ -31,6 +31,7 @@ from rljax.transforms.advantage.credit import (
     step_value_difference,
     truncated_gae,
     turn_gae,
+    values,
     zscore_steps,
 )
 from rljax.transforms.advantage.normalise import (

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.advantage import normalise
 
 Piece = types.RolloutTransform
@@ -23,6 +23,29 @@ def _estimates(r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Nu
     advantage = trajectories.gae(r, paid, value, r.mask, gamma, lam)
     target = advantage if value_lam is None else trajectories.gae(r, paid, value, r.mask, gamma, value_lam)
     return advantage, value + target
+
+
+def _value_needs(a) -> types.Needs:
+    names = a["module"]
+    if not names or len({*names}) != len(names):
+        raise ValueError(f"values: module={names} must be at least one name, each once")
+    return modules.needs(*names, field="value")
+
+
+@define.advantage(needs=_value_needs)
+def values(r, module: tuple[str, ...] = ("value", "value_2"), combine: Literal["min", "mean"] = "min"):
+    """Replace the values that later pieces read by the least of several critics' values, or by their mean; A stays.
+
+    V_t = min_i V_i(s_t), from which the targets of all critics then bootstrap: clipped double Q-learning (TD3, arXiv
+    1802.09477, eq. 10, from memory), here of state values. ArCHer (arXiv 2402.19446) reads critics that follow the
+    trained ones, ``config.module.NAME.follows``.
+
+    Args:
+      module: names of ``config.module``, critics.
+      combine: how several values become one.
+    """
+    each = jnp.stack([modules.score(r, name, "value") for name in module])
+    return r.replace(value=jnp.min(each, axis=0) if combine == "min" else jnp.mean(each, axis=0))
 
 
 @define.advantage(needs=VALUE)
