@@ -130,6 +130,7 @@ def read(
         )
     first = rows.context.training
     if reading.asked:
+        assert rows.index is not None
         prompts = task.prompts(rows.index, split)
         first = prompts.token, prompts.mask
     prompt = _behind(_Part(*first), reading.prompt, shown)
