@@ -131,6 +131,7 @@ class Scores(flax.struct.PyTreeNode):
     value: Array | None = None  # [B, T]
     value_logits: Array | None = None  # [B, T, bins] of a value that is a distribution
     reward: Array | None = None  # [B] of a learned reward model
+    process: Array | None = None  # [B, T] of a process reward model: the logit that a step which ends here is right
 
 
 class Loss(flax.struct.PyTreeNode):
@@ -210,6 +211,7 @@ class Needs:
     value: bool = False  # of the module "value" in a rollout, of the objective's module in a loss
     value_logits: frozenset[tuple[float, float, int]] = frozenset()  # first and last center, number of bins
     reward: bool = False  # Scores.reward of the objective's module
+    process: bool = False  # Scores.process of the objective's module
     scores: frozenset[tuple[str, str]] = frozenset()  # (module, field of Scores) that a piece reads in Rollout.scores
     token_reward: bool = False  # Rollout.token_reward, paid by the source
     off_policy: bool = False  # rows that the policy did not sample, Rollout.on_policy 0

@@ -91,7 +91,7 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
         **{"mask": mask[ROW] * 1.0, "reward": r, "group": np.arange(N) // 2, "valid": rows, "token": SEQUENCE[ROW]},
         **{"logp": live[ROW], "proximal": logp, "behaviour": logp, "raw": logp, "ref": REF[ROW], "entropy": H * tokens},
         **{"sampled_entropy": H * tokens, "square_prob": 2 * np.exp(logp)},  # equal token weights in otb
-        **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW]},
+        **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW], "stepwise": tokens, "live_stepwise": tokens},
         **{"value": state_values(reward)[STATE][ROW], "live_value": tokens, "turn": np.zeros((N, 3), int)},
         **{"version": np.zeros((N, 3), int), "episode": np.arange(N), "agent": np.zeros(N, int)},
         **{"domain": np.zeros(N, int), "on_policy": rows, "finish": rows, "outcome": r, "parts": parts, "extra": extra},
@@ -103,6 +103,7 @@ CALLS |= {"gpg": {"floor": 0.1}, "oreal": {"kl": 0.0}, "pass_at_k": {"k": 1}, "p
 CALLS |= {"rlccf": {"models": 1}, "spo": {"prompts": 729}, "clip_cov": {"bounds": (100.0, 200.0)}}  # nothing inside
 PAID = {"ui_s1", "rlvmr", "istar", "tango"}  # steps are paid the row's reward once more
 UNPAID = {"clip_delta", "gated_reward", "mars", "score", "score_initial"}  # token rewards of 0
+UNPAID |= {"process_reward_model", "math_shepherd"}
 
 
 def adapted(name, rollout):

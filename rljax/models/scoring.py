@@ -42,11 +42,12 @@ def score(
 
         logp = z[token] - log_normaliser        entropy = -sum p log p      square_prob = sum p^2
         value = scalar(h_{L+t-1})               divergences: ``ops.divergence``
+        process = scalar(h_{L+t})
 
     and the reward of a row is scalar(h) at its last real position. An action is real up to its last
     position with mask 1, tool output before it included; beyond it every score is 0 and has no
     gradient. A model with output "logits" fills logp and, on request, the functions of p; "scalar"
-    fills value and reward on request; "both" fills both from one forward pass.
+    fills value, reward and process on request; "both" fills both from one forward pass.
 
     Args:
       model: provides ``apply``, ``apply_shared``, and ``logits`` or ``scalar``.
@@ -234,8 +235,8 @@ def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.
 def _scalars(
     model: models.Model, params: Tree, hidden: Array, previous: Array, rows: _Rows, needs: types.Needs
 ) -> types.Scores:
-    """Return value (and logits of its bins) of every completion position, and reward at each row's last real one."""
-    value = logits = reward = None
+    """Return the scalars of completion positions: value and its bins before, process after; reward after the last."""
+    value = logits = reward = process = None
     if needs.value:
         value = rows.take(jnp.where(rows.real, model.scalar(params, previous), 0.0))
     if needs.value_logits:
@@ -244,7 +245,10 @@ def _scalars(
         assert rows.last is not None
         end = jnp.take_along_axis(hidden, rows.last[:, None, None], axis=1)
         reward = model.scalar(params, end[:, 0])
-    return types.Scores(value=value, value_logits=logits, reward=reward)
+    if needs.process:
+        after = hidden[:, -rows.real.shape[1] :]
+        process = rows.take(jnp.where(rows.real, model.scalar(params, after), 0.0))
+    return types.Scores(value=value, value_logits=logits, reward=reward, process=process)
 
 
 def _compared(

@@ -106,6 +106,14 @@ class Phase(Generic[S]):
         return wanted
 
     @property
+    def implicit(self) -> frozenset[str]:
+        """The modules that a piece trains, or pays by, as log-ratios to the reference."""
+        trained = {o.module for o in self.algorithm.objectives if interpreter.objective_needs(o).reference}
+        pays = [p.needs for p in self.algorithm.transforms if p.needs.reference]
+        read = {name for needs in pays for name, field in needs.scores if field == "logp"}
+        return frozenset(trained | read) - {"policy"}
+
+    @property
     def teachers(self) -> tuple[str, ...]:
         """The modules that the policy has an exact divergence from."""
         return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))
@@ -113,10 +121,10 @@ class Phase(Generic[S]):
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
         named = [field for name, field in interpreter.needs(self.algorithm).scores if name == module]
-        scalar = [field in ("value", "reward") for field in named] + [False] * (module in self.teachers)
+        scalar = [field in ("value", "reward", "process") for field in named] + [False] * (module in self.teachers)
         for o in self.algorithm.objectives:
             needs = interpreter.objective_needs(o)
-            scalar += [needs.value or needs.reward] if o.module == module else []
+            scalar += [needs.value or needs.reward or needs.process] if o.module == module else []
         return frozenset("scalar" if one else "logits" for one in scalar) or frozenset({"scalar"})
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:

@@ -65,6 +65,9 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["scored"] = r.normal(size=B)  # of a reward model that is not trained
     d["prm"] = np.minimum(d["ref"] + r.normal(size=(B, T)) * 0.3, -0.01)  # of a language model that scores tokens
     d["learned"] = d["scored"] + r.normal(size=B) * 0.3  # differentiated by the reward model's objective
+    r = np.random.default_rng(seed + 2)
+    d["stepwise"] = r.normal(size=(B, T))  # logits of a process reward model that is not trained
+    d["live_stepwise"] = d["stepwise"] + r.normal(size=(B, T)) * 0.3  # differentiated by its objective
     d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
@@ -147,11 +150,14 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         index=i(d.get("index", d["group"])),
         parts={k: f(v) for k, v in d["parts"].items()},
         extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
-        scores={"reward": types.Scores(reward=f(d["scored"])), "prm": types.Scores(logp=f(d["prm"]))},
+        scores={
+            "reward": types.Scores(reward=f(d["scored"])),
+            "prm": types.Scores(logp=f(d["prm"]), process=f(d["stepwise"])),
+        },
     )
-    logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))
-    divergence = {"js": f(d["js"])}
-    return rollout, types.Scores(logp=logp, entropy=entropy, divergence=divergence, value=value, reward=reward)
+    names = {"value": "live_value", "reward": "learned", "process": "live_stepwise"}
+    fields = {field: f(d[name]) for field, name in ({"logp": "logp", "entropy": "entropy"} | names).items()}
+    return rollout, types.Scores(divergence={"js": f(d["js"])}, **fields)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:

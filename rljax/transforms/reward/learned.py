@@ -17,12 +17,6 @@ def _implied(r: types.Rollout, module: str, beta):
     return beta * jnp.where(r.mask > 0, modules.score(r, module, "logp") - reference, 0.0)
 
 
-def _paid(r: types.Rollout, reward, usable):
-    """Return the rows with a reward; those without a usable score are invalid."""
-    r = trajectories.replaced(r, jnp.where(usable, reward, 0.0))
-    return r.replace(valid=jnp.where(usable, ops.valid_rows(r), 0.0))
-
-
 @define.reward(needs=_implicit_needs)
 def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types.Number = 0.0):
     """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
@@ -39,10 +33,7 @@ def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types
     """
     learned = trajectories.summed(r, jnp.sum(_implied(r, module, beta), axis=1))
     finite = jnp.isfinite(learned)
-    paid = verified * trajectories.uncharged(r) + learned
-    return trajectories.replaced(r, jnp.where(finite, paid, 0.0)).replace(
-        valid=jnp.where(finite, ops.valid_rows(r), 0.0)
-    )
+    return trajectories.scored(r, verified * trajectories.uncharged(r) + learned, finite)
 
 
 @define.reward(needs=_implicit_needs)
@@ -57,8 +48,8 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
       beta: scale of the log-ratio.
     """
     step = _implied(r, module, beta)
-    paid = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
-    return r.replace(token_reward=paid + step, extra={"paid": paid, **r.extra})
+    before = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
+    return r.replace(token_reward=before + step, extra={"paid": before, **r.extra})
 
 
 def _needs(a) -> types.Needs:
@@ -103,5 +94,4 @@ def learned(
     reward = jnp.min(scores, axis=0) if combine == "worst" else jnp.mean(scores, axis=0)
     if combine == "uncertainty":
         reward = reward - coefficient * jnp.var(scores, axis=0)
-    paid = verified * trajectories.uncharged(r) + scale * (reward + bias)
-    return _paid(r, paid, inside)
+    return trajectories.scored(r, verified * trajectories.uncharged(r) + scale * (reward + bias), inside)
