@@ -378,8 +378,7 @@ def test_a_process_reward_model_learns_from_labels_and_pays_alone():
     np.testing.assert_allclose(metrics["prm/classified"], np.mean((label * logit > 0)[label != 0]), rtol=1e-5)
     assert equal(state.params["policy"], start["policy"]) and not equal(state.params["prm"], start["prm"])
     logit, _ = logits()
-    record = ranking.steps_report(*ranking.labelled(first, state, program.key, 2, 2, "prm"))
-    assert ranking.of_steps(first) == ranking.of_steps(second) == ("prm",) and record["steps"] >= 4
+    assert ranking.of_steps(first) == ranking.of_steps(second) == ("prm",)
     held = second.begin(state, program.key)
     kept = jax.device_get(held.frozen)
     held, metrics = second.update(held, rows, program.key)
