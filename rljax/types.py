@@ -134,6 +134,7 @@ class Scores(flax.struct.PyTreeNode):
     after_logp: Array | None = None  # [B, K] of the solution behind the row, ``config.module.NAME.after``; nats
     after_mask: Array | None = None  # [B, K]
     heads: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of heads on the same trunk, by module
+    process: Array | None = None  # [B, T] of a process reward model: the logit that a step which ends here is right
 
 
 class Loss(flax.struct.PyTreeNode):
@@ -213,6 +214,7 @@ class Needs:
     value: bool = False  # of the module "value" in a rollout, of the objective's module in a loss
     value_logits: frozenset[tuple[float, float, int]] = frozenset()  # first and last center, number of bins
     reward: bool = False  # Scores.reward of the objective's module
+    process: bool = False  # Scores.process of the objective's module
     scores: frozenset[tuple[str, str]] = frozenset()  # (module, field of Scores) that a piece reads in Rollout.scores
     token_reward: bool = False  # Rollout.token_reward, paid by the source
     off_policy: bool = False  # rows that the policy did not sample, Rollout.on_policy 0

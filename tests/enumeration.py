@@ -91,7 +91,7 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
         **{"logp": live[ROW], "proximal": logp, "behaviour": logp, "raw": logp, "ref": REF[ROW], "entropy": H * tokens},
         **{"sampled_entropy": H * tokens, "square_prob": 2 * np.exp(logp)},  # equal token weights in otb
         **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW], "after": -np.ones((len(r), 3))},
-        "student": logp - (1 - r[:, None]) * tokens,
+        **{"student": logp - (1 - r[:, None]) * tokens, "stepwise": tokens, "live_stepwise": tokens},
         **dict.fromkeys(("value", "value_2"), state_values(reward)[STATE][ROW]),
         **{"live_value": tokens, "turn": np.zeros((N, 3), int)},
         **{"version": np.zeros((N, 3), int), "episode": np.arange(N), "agent": np.zeros(N, int)},
@@ -110,6 +110,7 @@ CALLS |= {
 CALLS |= {"rlccf": {"models": 1}, "spo": {"prompts": 729}, "clip_cov": {"bounds": (100.0, 200.0)}}  # nothing inside
 PAID = {"ui_s1", "rlvmr", "istar", "tango"}  # steps are paid the row's reward once more
 UNPAID = {"clip_delta", "gated_reward", "mars", "score", "score_initial"}  # token rewards of 0
+UNPAID |= {"process_reward_model", "math_shepherd"}
 
 
 def adapted(name, rollout):

@@ -61,6 +61,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "longwriter_zero": (WEIGHTS,),
     "luffy": ({"length": 6},),
     "m2po": ({}, {"tau": 0.005}),
+    "math_shepherd": ({}, {"threshold": 0.4}),
     "pass_at_k": ({"k": 2},),
     "prime": ({}, {"beta": 0.5, "gamma": 0.9}),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
@@ -378,12 +379,11 @@ OTHER_MODULES = [case for case in CASES if recipe(*case).objectives[0].module !=
 @pytest.mark.parametrize("case", OTHER_MODULES, ids=label)
 def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(case):
     name, i = case
-    module = recipe(*case).objectives[0].module
-    field, score = {
-        "reward": ("learned", "reward"),
-        "value": ("live_value", "value"),
-        "prm": ("logp", "logp"),  # a language model
-    }[module]
+    objective = recipe(*case).objectives[0]
+    needs = interpreter.objective_needs(objective)
+    fields = {"reward": "learned", "value": "live_value", "process": "live_stepwise"}
+    score = next((name for name in fields if getattr(needs, name)), "logp")  # logp: of a language model
+    field = fields.get(score, "logp")
     live = batch.arrays(name=name)
     live[field] = dual.variables(live[field])[0]
     want = oracle(name)(live, **CALLS[name][i])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import environments, types
+from rljax import algorithms, environments, types
 from rljax.config import resolve
 from rljax.models.checkpoints import weights
 from rljax.run import programs
@@ -75,6 +75,14 @@ def test_the_loss_over_bins_is_the_cross_entropy_of_the_target(sigma):
 def test_bins_that_cannot_be_are_refused(over, bins):
     with pytest.raises(ValueError, match=r"value_histogram: over=.* must be increasing, and bins=.* at least 2"):
         surrogate.value_histogram(over, bins)
+
+
+@pytest.mark.parametrize("name", ["vc_ppo", "vapo"])
+def test_recipes_with_a_range_have_the_critic_of_ppo(name):
+    plain, ranged = (algorithms.TABLE[name](value_range=over).objectives for over in (None, (-0.25, 1.25)))
+    critic = algorithms.TABLE["ppo"](value_range=(-0.25, 1.25)).objectives[1]
+    assert [p.spec for p in ranged[1].loss] == [p.spec for p in critic.loss] != [p.spec for p in plain[1].loss]
+    assert [p.spec for p in ranged[0].loss] == [p.spec for p in plain[0].loss]
 
 
 def test_phases_with_different_bins_are_refused():

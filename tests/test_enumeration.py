@@ -160,9 +160,9 @@ EXPECTED = {
     "kto": kto(0.1),
     "simpo": 3 / m * 2 * advantages(antisymmetric(MORE * 2 / 3 * sigmoid(1 - 2 / 3 * GAP))),
     "orpo": orpo(0.1),
-    **dict.fromkeys(
-        ("bradley_terry", "reward_regression", "reward_classifier", "critic_warmup"), 0 * J
-    ),  # the policy is not trained
+    # the policy is not trained
+    **same(0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup"),
+    **same(0 * J, "process_reward_model", "math_shepherd"),
     "p3o": 3 * (J - 0.05 * KL),  # a loss of rows: 3 times (r1 - r2) grad(logp1 - logp2) / 2
     # by definition
     **{"lens": lens(), "tempo": tempo(), "verifree": verifree()},

@@ -50,6 +50,7 @@ def scored(x, token, divergences=()):
         value=x[..., 0],
         value_logits=x,
         reward=x[:, 0, 0],
+        process=x[..., 0],
     )
 
 
@@ -78,6 +79,8 @@ def problem(piece, policy):
         extra={**rows.extra, "now": jnp.zeros_like(rows.group), "preference": jnp.asarray([1.0, -1.0] * 6)}
         | {"margin": jnp.ones_like(rows.reward)},
     )
+    if piece.needs.token_reward:
+        rows = rows.replace(token_reward=rows.advantage)
     loss = {"prepare": (), "ratio": (piece, surrogate.unclipped())}.get(piece.seam, (ratio.token(), piece))
     if piece.seam in ("prepare", "weight", "penalty"):
         loss = (ratio.token(), surrogate.unclipped(), *(() if piece.seam == "prepare" else (piece,)))

@@ -15,7 +15,7 @@ from rljax.config import files, resolve
 from rljax.data import tokenizers
 from rljax.models.checkpoints import weights
 from rljax.run import loop, programs, ranking
-from rljax.transforms import reward, trajectories
+from rljax.transforms import ops, reward, trajectories
 from tests import tiny
 
 ONE = jax.devices()[:1]
@@ -66,6 +66,27 @@ def test_a_module_that_the_config_lacks_is_named():
         rljax.module(widht=3)
     with pytest.raises(ValueError, match=r"reward: module=\('reward', 'reward'\) must be at least one name, each once"):
         resolve.phases(with_modules(seam="learned(module=('reward', 'reward'))"))
+
+
+def test_an_implicit_reward_from_another_reference_is_warned_of():
+    def warned(*between, reference="start", after=""):
+        c = tiny.config()
+        c.phases = ("reward", *(f"p{n}" for n in range(len(between))), "main")
+        c.phase.reward = rljax.phase(algorithm="implicit_bradley_terry()", steps=1)
+        for number, algorithm in enumerate(between):
+            c.phase[f"p{number}"] = rljax.phase(
+                algorithm=algorithm, steps=1, reference=reference, seam={"after": after}
+            )
+        c.phase.main.update({"reference": reference, "seam": {"reward": "implicit()"}})
+        return [line for line in resolve.phases(c)[-1].warnings if "its own reference" in line]
+
+    assert not warned() and not warned("bradley_terry()")  # the policy has not moved
+    (line,) = warned("grpo()")
+    assert "phase 'main' measures 'prm' from its own reference, and phase 'reward' has trained it from another" in line
+    assert "config.phase.main.reference='keep'" in line
+    assert warned("rloo(kl=0.0)", reference="keep")  # which keeps none
+    assert not warned("grpo()", reference="keep")
+    assert warned("grpo()", reference="keep", after="ema_reference(0.99)")  # which moves it
 
 
 def test_a_config_with_modules_is_stored_and_read_again():
@@ -151,6 +172,76 @@ def test_an_implicit_reward_is_the_sum_of_log_ratios_over_the_trained_tokens():
     np.testing.assert_allclose(out.reward, [*want[:2], 0], rtol=1e-6)
 
 
+STEP_END = np.array([[0, 1, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]])
+
+
+def stepped():
+    """Return rows whose steps end at ``STEP_END``, the last one on a token that is not trained, and the logits."""
+    logit = np.random.default_rng(3).normal(size=(4, 4))
+    mask = np.ones((4, 4))
+    mask[3, 1:] = 0
+    paid = jnp.asarray(STEP_END * np.where(logit > 0.2, 0.5, -0.5), jnp.float32)
+    held = {"prm": types.Scores(process=jnp.asarray(logit, jnp.float32))}
+    r = types.Rollout(jnp.asarray(mask), jnp.asarray([1.0, 0, 1, 0]), jnp.zeros(4, int), token_reward=paid, scores=held)
+    ends = STEP_END * mask > 0
+    p = 1 / (1 + np.exp(-logit))
+    return r, [[x for x, end in zip(*row, strict=True) if end] for row in zip(p, ends, strict=True)]
+
+
+def test_a_process_reward_model_pays_the_row_by_its_steps():
+    r, p = stepped()
+    for combine, of in (("product", np.prod), ("minimum", np.min), ("last", lambda x: x[-1])):
+        want = [of(x) if x else 0.0 for x in p]
+        np.testing.assert_allclose(paid(reward.process(combine=combine), r)[0], want, rtol=1e-6)
+    given = np.asarray(r.reward + jnp.sum(r.token_reward * r.mask, axis=1))
+    want = [np.prod(x) if x else 0.0 for x in p] + 2.0 * given
+    np.testing.assert_allclose(paid(reward.process(verified=2.0), r)[0], want, rtol=1e-6)
+    # the labels themselves are not read, and a logit that is not finite counts where a step ends alone
+    other = r.replace(token_reward=-3.0 * r.token_reward)
+    np.testing.assert_array_equal(paid(reward.process(), other)[0], paid(reward.process(), r)[0])
+    for place, valid in (((0, 1), [0, 1, 1, 1]), ((0, 0), [1, 1, 1, 1])):
+        broken = {"prm": types.Scores(process=r.scores["prm"].process.at[place].set(jnp.nan))}
+        for piece in (reward.process(), reward.process_steps()):
+            out = piece.apply(r.replace(scores=broken), piece.init(), jax.random.key(0))[0]
+            np.testing.assert_array_equal(ops.valid_rows(out), valid)
+            assert np.all(np.isfinite(trajectories.total(out)))
+
+
+def test_a_process_reward_model_pays_each_step_beside_charges():
+    r, p = stepped()
+    r = r.replace(raw_logp=jnp.full((4, 4), -1.0), ref_logp=jnp.full((4, 4), -1.25))
+    steps, charge = reward.process_steps(), reward.kl("k1", 2.0)
+
+    def applied(*pieces):
+        out = r
+        for piece in pieces:
+            out = piece.apply(out, piece.init(), jax.random.key(0))[0]
+        return out
+
+    np.testing.assert_allclose(trajectories.total(applied(steps)), [sum(x) for x in p], rtol=1e-6)
+    np.testing.assert_array_equal(applied(steps).token_reward > 0, STEP_END * np.asarray(r.mask) > 0)
+    for pieces in ((steps, charge), (charge, steps)):
+        out = applied(*pieces)
+        np.testing.assert_allclose(trajectories.uncharged(out), [sum(x) for x in p], rtol=1e-5)
+        charged = [sum(x) - 0.5 * n for x, n in zip(p, (4, 4, 4, 1), strict=True)]
+        np.testing.assert_allclose(trajectories.total(out), charged, rtol=1e-5, atol=1e-6)
+
+
+def test_the_report_of_steps_counts_them_one_by_one():
+    r = np.random.default_rng(1)
+    label, logit = r.integers(-1, 2, (6, 8)) * 0.5, r.normal(size=(6, 8))
+    label[2] = 0
+    out = ranking.steps_report(label, logit)
+    pairs = [[(y > 0, z > 0) for y, z in zip(*row, strict=True) if y] for row in zip(label, logit, strict=True)]
+    every = [pair for row in pairs for pair in row]
+    assert out["steps"] == len(every)
+    np.testing.assert_allclose(out["right"], np.mean([y for y, _ in every]))
+    np.testing.assert_allclose(out["accuracy"][0], np.mean([np.mean([y == z for y, z in row]) for row in pairs if row]))
+    np.testing.assert_allclose(out["accuracy_right"], np.mean([z for y, z in every if y]))
+    np.testing.assert_allclose(out["accuracy_wrong"], np.mean([not z for y, z in every if not y]))
+    assert ranking.steps_report(0 * label, logit)["steps"] == 0
+
+
 def test_the_report_of_a_ranking_counts_pairs_one_by_one():
     r = np.random.default_rng(0)
     given, learned = r.integers(0, 2, (40, 5)).astype(float), r.normal(size=(40, 5))
@@ -189,8 +280,12 @@ def equal(one, two):
 
 @pytest.mark.full
 def test_a_reward_model_is_trained_then_frozen_and_pays(tmp_path):
-    """Rows of both phases; the model moves in its phase alone, the policy in the other alone; resume is bit for bit."""
-    c = with_modules(reward=rljax.module(width=16), seam="learned(verified=1.0)")
+    """Rows of both phases; the model moves in its phase alone, the policy in the other; resume is bit for bit.
+
+    The other phase trains a second model, which is implied by a language model, and pays by it too.
+    """
+    seam = "learned(verified=1.0) | implicit_steps()"
+    c = with_modules("prime()", reward=rljax.module(width=16), seam=seam)
     c.checkpoint.max_to_keep = 9
     whole = loop.train(c, tmp_path / "whole", progress=False, devices=ONE)
     program = whole.program
@@ -203,11 +298,12 @@ def test_a_reward_model_is_trained_then_frozen_and_pays(tmp_path):
     assert equal(state.params["policy"], start.params["policy"])
     assert not equal(state.params["reward"], start.params["reward"]) and metrics["reward/loss"] > 0
     held = second.begin(state, program.key)
-    assert {*held.params} == {"policy"} and {*held.frozen} == {"reward"}
+    assert {*held.params} == {"policy", "prm"} and {*held.frozen} == {"reward"}
     assert {x.shape for x in leaves(held.opt_state)} == {(), *(x.shape for x in leaves(held.params))}
-    kept = jax.device_get(held.frozen)
+    kept = jax.device_get((held.frozen, held.params))
     after, metrics = second.fused(held, program.key)
-    assert equal(after.frozen, kept) and not equal(after.params["policy"], state.params["policy"])
+    assert equal(after.frozen, kept[0])
+    assert not any(equal(after.params[name], kept[1][name]) for name in ("policy", "prm"))
     c.phase.main.steps = 1
     loop.train(c, tmp_path / "cut", progress=False, devices=ONE, allow_config_change=True)
     c.phase.main.steps = 2
@@ -254,3 +350,36 @@ def test_a_learned_reward_is_the_score_of_the_row(tmp_path):
     c.module.reward = rljax.module(weights=str(tmp_path / "model"))
     with pytest.raises(ValueError, match=r"its tokenizer differs from that of the run: id \d+ is"):
         programs.build(c, devices=ONE)
+
+
+@pytest.mark.full
+def test_a_process_reward_model_learns_from_labels_and_pays_alone():
+    """Its loss and its reward are those of the network's logits where the task says that a step ends."""
+    c = tiny.config(task="arithmetic(operands=2, digits=1, noise=0.3, step_reward=0.5)")
+    c.phases = ("steps", "main")
+    c.phase.steps = rljax.phase(algorithm="process_reward_model()", steps=2, warmup=1)
+    c.phase.main.seam.reward = "process_steps()"
+    program = programs.build(c, devices=ONE)
+    first, second = program.steps
+    state = jax.tree.map(jnp.copy, first.begin(None, program.key))
+    state.params["prm"]["scalar"] = jax.random.normal(jax.random.key(4), state.params["prm"]["scalar"].shape)
+    rows, start = first.rollout(state, program.key), jax.device_get(state.params)
+
+    def logits():
+        scored = first.score("prm", state.params["prm"], rows, types.Needs(process=True)).process
+        return np.asarray(scored, np.float64), np.asarray(rows.token_reward)
+
+    logit, label = logits()
+    want = np.mean(np.log1p(np.exp(-2 * label * logit))[label != 0])
+    state, metrics = first.update(state, rows, program.key)
+    np.testing.assert_allclose(metrics["prm/loss"], want, rtol=1e-5)
+    np.testing.assert_allclose(metrics["prm/classified"], np.mean((label * logit > 0)[label != 0]), rtol=1e-5)
+    assert equal(state.params["policy"], start["policy"]) and not equal(state.params["prm"], start["prm"])
+    logit, _ = logits()
+    assert ranking.of_steps(first) == ranking.of_steps(second) == ("prm",)
+    held = second.begin(state, program.key)
+    kept = jax.device_get(held.frozen)
+    held, metrics = second.update(held, rows, program.key)
+    want = np.mean(np.sum((label != 0) / (1 + np.exp(-logit)), axis=1))
+    np.testing.assert_allclose(metrics["reward"], want, rtol=1e-5)
+    assert equal(held.frozen, kept) and not equal(held.params["policy"], start["policy"])

@@ -112,7 +112,7 @@ PROMPTS, SAMPLES, LENGTH, WIDTH = 2, 4, 3, 6
 # by rows of a prompt: real tokens; the mask has gaps where a tool spoke
 ENDS = np.array([[6, 2, 3, 0], [1, 5, 4, 2]])
 EXACT = frozenset({"reverse_kl"})
-NEEDS = types.Needs(entropy=True, square_prob=True, log_normaliser=True, value=True)
+NEEDS = types.Needs(entropy=True, square_prob=True, log_normaliser=True, value=True, process=True)
 NAMES = ("logp", "raw_logp", "entropy", "square_prob", "log_normaliser", "value", *EXACT)
 
 

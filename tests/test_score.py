@@ -199,10 +199,11 @@ def test_positions_after_the_end_have_no_gradient_and_no_influence():
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
 
 
-def test_value_before_each_token_and_reward_at_the_last():
+def test_value_before_each_token_process_after_it_and_reward_at_the_last():
     model, rollout = _model(output="scalar"), _rollout()
     params = _params(model)
-    got = _jit_score(model, types.Needs(value=True, reward=True, entropy=True), 1.0, 8, False)(params, rollout, None)
+    needs = types.Needs(value=True, reward=True, process=True, entropy=True)
+    got = _jit_score(model, needs, 1.0, 8, False)(params, rollout, None)
     assert got.logp is None and got.entropy is None
     for row in range(4):
         context = np.asarray(rollout.context.token[row])[np.asarray(rollout.context.mask[row]) > 0]
@@ -215,6 +216,9 @@ def test_value_before_each_token_and_reward_at_the_last():
         value = np.zeros(WIDTH)
         value[: len(done)] = number[len(context) - 1 : count - 1]
         np.testing.assert_allclose(got.value[row], value, rtol=1e-4, atol=1e-4)
+        after = np.zeros(WIDTH)
+        after[: len(done)] = number[len(context) : count]
+        np.testing.assert_allclose(got.process[row], after, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(got.reward[row], number[-1], rtol=1e-4, atol=1e-4)
 
 

@@ -211,6 +211,38 @@ def test_only_the_final_answer_counts():
     assert verdict.outcome.tolist() == list(cases.values())
 
 
+def step_labels(text, working, answer):
+    """Return {place: whether the step that ends there is right}; a tilde stands for no end-of-sequence."""
+    labels, whole = {}, text.rstrip("~")
+    for number, step in enumerate(whole.split(";")[:-1]):
+        place = len(";".join(whole.split(";")[: number + 1]))
+        labels[place] = number < len(working) and step == working[number]
+    last = len(whole) - text.endswith("~")
+    return labels | {last: not text.endswith("~") and whole.split(";")[-1] == answer}
+
+
+def test_steps_are_labelled_by_the_solution():
+    task = on_device.make("arithmetic", step_reward=0.5, completion_length=24)
+    index = next(i for i in range(99) if sum(map(int, task.text(i, "train")[1:5:3])) > 9)  # with a carry
+    a, b = map(int, task.text(index, "train")[:-1].split("+"))
+    *working, answer = working_by_hand(a, b, 2, False).split(";")
+    forgotten = working_by_hand(a, b, 2, True)
+    one, two = working
+    cases = [f"{one};{two};{answer}", forgotten, answer, f"{one};{answer}", f"{two};{one};{answer}", ";", ""]
+    cases += [f"{one};{two};{answer}0", f"{one};{two};{answer}~", f"{one};{two};~", f"{one}0;{two};{answer}"]
+    cases += [f"{one};{one};{answer}", f";{one};{answer}", f"{one};{two};;{answer}", f"{one[1:]};{two};{answer}"]
+    token, mask = on_device.completions(task, cases)
+    verdict = on_device.verify(task, [index] * len(cases), token, mask)
+    for case, paid in zip(cases, verdict.token_reward, strict=True):
+        labels = step_labels(case, working, answer)
+        want = np.zeros(24)
+        for place, right in labels.items():
+            want[place] = 0.5 if right else -0.5
+        np.testing.assert_array_equal(paid, want, err_msg=case)
+    assert verdict.reward.tolist() == [case.split(";")[-1] == answer for case in cases]
+    assert task.supplies == ("token_reward",) and on_device.make("arithmetic").supplies == ()
+
+
 def test_pieces_of_several_characters_are_no_answer():
     task = environments.lookup("arithmetic")(digits=1)
     task = task.bind(tokenizers.train(["12 12 12 12", "0123456789+=;"], vocabulary=20, model_type="bpe"))
@@ -247,6 +279,7 @@ def test_characters_are_written_by_pieces_and_not_by_bytes(tmp_path):
         ("arithmetic", {"slip": 1.5}, r"slip=1.5: must be a number in \[0, 1\]"),
         ("arithmetic", {"noise": -1}, "noise=-1"),
         ("arithmetic", {"heldout": 0.0}, "heldout: 0.0"),
+        ("arithmetic", {"step_reward": 1.0, "working": False}, "step_reward: 1.0 pays steps of the working"),
         ("arithmetic", {"digits": 5, "operators": "*", "working": False}, "digits: 5 .* beyond int32"),
         ("arithmetic", {"prompt_length": 5}, "prompt_length: 5 tokens are too few; these settings need 6"),
         ("arithmetic", {"completion_length": 19}, "completion_length: 19 tokens are too few; these settings need 20"),

@@ -448,6 +448,7 @@ def test_a_piece_that_asks_for_what_is_not_there_says_so():
         (surrogate.likelihood(), empty, "no logp"),
         (surrogate.value_error(), scores, "needs scores.value"),
         (surrogate.value_histogram((0.0, 1.0)), scores, "needs scores.value_logits"),
+        (surrogate.step_labels(), scores, "needs scores.process"),
         (ratio.token(), empty, "ratio: the scores have no logp"),
         (ratio.token("behaviour"), scores, "anchor='behaviour', but the rollout has no such"),
         (penalty.kl(), scores, "no ref_logp"),

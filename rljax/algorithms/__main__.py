@@ -23,6 +23,7 @@ READS = {
     "log_normaliser": "the logsumexp of the logits at every token",
     "value": "the values of a critic",
     "reward": "the scores of the reward model that is trained",
+    "process": "the scores of tokens by the process reward model that is trained",
     "token_reward": "rewards paid at tokens",
     "reference": "log-probs of the reference policy",
     "behaviour": "log-probs of the distribution that the sampler drew from",
@@ -55,8 +56,8 @@ same methods and which names are not in the table.
 
 - yes;
 - with a task that reports these parts of its verdict (`Task.parts`);
-- with a world, of which one is named: a run refuses the recipe on a task of one turn, and on a world that does not
-  supply what is listed (several turns, seats, rows of an episode, domains, arrays of the turns, parts);
+- with a task or a world, of which one is named: a run refuses the recipe on a task or a world that does not supply what
+  is listed (token rewards, several turns, seats, rows of an episode, domains, arrays of the turns, parts);
 - with a module of the config, which it reads and does not train;
 - only on arrays, with `rljax.objective`: no source and no world supplies what is listed, and a run refuses the recipe.
 
@@ -86,7 +87,10 @@ def reads(algorithm: types.Algorithm) -> str:
 def trains(algorithm: types.Algorithm) -> str:
     """Write whether a run can train an algorithm, by the check that the config makes."""
     unsupplied, parts = algorithms.unsupplied(algorithm), algorithms.missing_parts(algorithm)
-    world = inputs.ON_WORLDS.get(algorithm.spec.partition("(")[0])
+    name = algorithm.spec.partition("(")[0]
+    if name in inputs.ON_TASKS:
+        return f"with a task such as `{inputs.ON_TASKS[name]}`: {', '.join(unsupplied)}"
+    world = inputs.ON_WORLDS.get(name)
     if world and (unsupplied or parts):
         return f"with a world such as `{world}`: {', '.join((*unsupplied, *(f'`{p}`' for p in parts)))}"
     if unsupplied:

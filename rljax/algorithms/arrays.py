@@ -189,9 +189,10 @@ def objective(
     key = jax.random.key(0) if key is None else key
     value = scores.value if scores.value_logits is None else scores.value_logits
     scored = {"policy": scores.logp, "value": value}
+    other = scores.process if scores.reward is None else scores.reward
     values, metrics = [], {}
     for i, o in enumerate(built.objectives):
-        if scored.get(o.module, scores.reward) is None:
+        if scored.get(o.module, other) is None:
             continue
         objective_key = jax.random.fold_in(key, i)
         rows, inner = interpreter.prepare_minibatch(o, rollout, scores, state["objectives"][i], objective_key)

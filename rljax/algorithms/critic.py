@@ -118,31 +118,42 @@ def orz(critic_epochs: Count = 12, low: NonNegative = 0.2, high: NonNegative = 0
 
 
 @recipe
-def vc_ppo(lam: Fraction = 0.95, low: NonNegative = 0.2, high: NonNegative = 0.2):
+def vc_ppo(
+    lam: Fraction = 0.95,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    value_range: tuple[float, float] | None = None,
+):
     """PPO whose critic learns from undiscounted returns (lambda 1) while the policy uses ``lam``.
 
-    VC-PPO (arXiv 2503.01491). Train the critic alone in a first phase.
+    VC-PPO (arXiv 2503.01491). Train the critic alone in a first phase. ``value_range`` as in ``ppo``.
     """
     return compose(
         advantage=[advantage.gae(1.0, lam, value_lam=1.0), advantage.whiten()],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_tokens(),
-        others=[_critic(0.2)],
+        others=[_critic(0.2, over=value_range)],
     )
 
 
 @recipe
-def vapo(alpha: Positive = 0.05, low: NonNegative = 0.2, high: NonNegative = 0.28, likelihood: NonNegative = 0.1):
+def vapo(
+    alpha: Positive = 0.05,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.28,
+    likelihood: NonNegative = 0.1,
+    value_range: tuple[float, float] | None = None,
+):
     """VC-PPO with lambda = 1 - 1 / (alpha |y|), a raised clip, token mean, and the likelihood of correct rows.
 
-    VAPO (arXiv 2504.05118). Train the critic alone in a first phase.
+    VAPO (arXiv 2504.05118). Train the critic alone in a first phase. ``value_range`` as in ``ppo``.
     """
     right = penalty.nll(likelihood, "correct", reduce=reduce.mean_over_tokens("correct"))
     return compose(
         advantage=[advantage.length_adaptive_gae(alpha), advantage.whiten()],
         loss=[ratio.token(), surrogate.clip(low, high), *when(likelihood, right)],
         reduce=reduce.mean_over_tokens(),
-        others=[_critic(0.2)],
+        others=[_critic(0.2, over=value_range)],
     )
 
 

@@ -23,6 +23,9 @@ SUPPLIED = {
 # The extra that a run computes itself: log-probs [B, T] of the policy one step earlier, unfiltered
 PRECEDENT = "previous_logp"
 
+# A task of one turn on which each recipe trains that needs steps which are paid; tests run them
+ON_TASKS = {name: "arithmetic(step_reward=1.0)" for name in ("process_reward_model", "math_shepherd")}
+
 # A task on which each recipe trains that needs a world; tests run them
 ON_WORLDS = {
     "webagent_r1": "maze()",

@@ -2,7 +2,7 @@
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe
-from rljax.transforms import advantage, ratio, reduce, reward, surrogate
+from rljax.transforms import advantage, prepare, ratio, reduce, reward, surrogate
 from rljax.types import Fraction, NonNegative, Positive
 
 
@@ -57,6 +57,36 @@ def implicit_bradley_terry(
     ``reward.implicit_steps``, with the reference of that phase: the same as in this one, if the policy is.
     """
     return _model(module, surrogate.implicit_bradley_terry(beta, margin, ties, center))
+
+
+def _steps(module: str, *transforms: types.RolloutTransform) -> types.Algorithm:
+    """Train a module on labelled steps; the loss is a mean over steps."""
+    model = types.Objective(
+        module=module, prepare=(prepare.step_ends(),), loss=(surrogate.step_labels(),), reduce=reduce.mean_over_tokens()
+    )
+    return types.Algorithm(objectives=(model,), transforms=transforms)
+
+
+@recipe
+def process_reward_model(module: str = "prm"):
+    """Train a process reward model: the cross-entropy of "this step is right" at the last token of each step.
+
+    Let's verify step by step (arXiv 2305.20050). The labels are the signs of token rewards, such as those of
+    ``arithmetic(step_reward=1.0)``. A later phase reads it by ``reward.process`` or ``reward.process_steps``. Differs
+    from ``reward_classifier`` by a label for each step.
+    """
+    return _steps(module)
+
+
+@recipe
+def math_shepherd(threshold: Fraction = 0.0, module: str = "prm"):
+    """Train a process reward model without labels of steps: a step is right if a sample that continues it is.
+
+    Math-Shepherd (arXiv 2312.08935), hard estimation: the rows of a group that begin alike are the continuations
+    (``reward.continuations``), where the paper samples some from each step. The task says where steps end. Differs from
+    ``process_reward_model`` by the labels.
+    """
+    return _steps(module, reward.continuations(threshold))
 
 
 @recipe

@@ -165,7 +165,7 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
     Returns:
       A list for each phase; what concerns the run is in the first one.
     """
-    warnings: list[list[str]] = [_of_phase(phase) for phase in phases]
+    warnings = [[*_of_phase(phase), *lines] for phase, lines in zip(phases, _references(phases), strict=True)]
     for name in config.phase:
         if name not in config.phases and config.phase[name].to_dict() != schema.phase().to_dict():
             warnings[0].append(f"config.phase.{name} has no effect: config.phases={config.phases} does not name it.")
@@ -199,6 +199,36 @@ def _of_phase(phase: Phase[schema.Config]) -> list[str]:
             "are 0 and the policy does not learn. Set it to 0, or above 1."
         )
     return lines
+
+
+def _references(phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
+    """Return for each phase the warnings about modules that it measures from another reference than they learned from.
+
+    The reference of a phase is the policy at its start, that is after so many phases which train the policy, or that of
+    the phase before; pieces after the update move it.
+    """
+    warnings: list[list[str]] = []
+    learned: dict[str, tuple[str, Any]] = {}  # of each module: the phase that has trained it, and its reference
+    policies, held = 0, None
+    for phase in phases:
+        if not modules.reads_reference(interpreter.needs(phase.algorithm)):
+            held = None
+        elif held is None or phase.start.reference == "start":
+            held = policies
+        read = sorted((phase.implicit - phase.trained) & {*learned})
+        warnings.append(
+            [
+                f"phase {phase.name!r} measures {name!r} from its own reference, and phase {learned[name][0]!r} has "
+                f"trained it from another one. Set config.phase.{phase.name}.reference='keep', and so in every phase "
+                "between them."
+                for name in read
+                if learned[name][1] != held
+            ]
+        )
+        held = phase.name if phase.algorithm.after and held is not None else held
+        learned |= {name: (phase.name, held) for name in phase.implicit & phase.trained}
+        policies += "policy" in phase.trained
+    return warnings
 
 
 def _at(tree: Any, path: Sequence[str]) -> Any:

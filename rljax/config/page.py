@@ -97,6 +97,17 @@ config.phase.main.seam.reward = "judged()"
 config.module.scorer = rljax.module(follows="policy", rate=1.0, cut="####", after="#### {solution}")
 ```
 
+A process reward model is trained on labelled steps by `process_reward_model()`, whose labels are the signs of rewards
+that the task pays where a step ends, or by `math_shepherd()`, which labels a step by the samples that continue it. It
+pays the row by `process(combine="minimum")`, the product, minimum or last of its probabilities that the steps are
+right, or each step by `process_steps()`. The evaluation of a phase that trains or reads it has its held-out accuracy:
+
+```python
+config.task = "arithmetic(step_reward=1.0)"
+config.phase.reward = rljax.phase(algorithm="process_reward_model()", steps=80)
+config.phase.main.seam.reward = "process()"
+```
+
 A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distributions, by
 `on_policy_distillation(...)`, from its log-probs of the sampled tokens, or beside rewards by the penalty
 `distillation(...)`. Several teachers are averaged:

@@ -112,6 +112,7 @@ def arithmetic(
     heldout: float = 0.1,
     prompt_length: int | None = None,
     completion_length: int | None = None,
+    step_reward: float = 0.0,
 ) -> task.Problems | mixed.Mixed:
     """Build the arithmetic task: ``37+48=`` is answered by ``7+8=15;3+4+1=8;85``, or by ``85`` without working.
 
@@ -133,6 +134,7 @@ def arithmetic(
       heldout: fraction of problems held out, strictly between 0 and 1.
       prompt_length: tokens of a prompt; None: as many as needed.
       completion_length: tokens of a completion, end-of-sequence included; None: as many as demonstrations need.
+      step_reward: paid where a column's sum, or the row, ends right, and charged where it ends wrong.
 
     Returns:
       The task, not yet bound to a tokenizer.
@@ -140,7 +142,7 @@ def arithmetic(
     Raises:
       ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
-    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length)
+    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length, step_reward)
     if isinstance(digits, tuple):
         if len(digits) < 2 or len(set(digits)) < len(digits):
             raise ValueError(f"digits: {digits} is not a number, or several different ones")

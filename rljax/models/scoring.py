@@ -44,12 +44,13 @@ def score(
 
         logp = z[token] - log_normaliser        entropy = -sum p log p      square_prob = sum p^2
         value = scalar(h_{L+t-1})               divergences: ``ops.divergence``
+        process = scalar(h_{L+t})
 
     and the reward of a row is scalar(h) at its last real position, or with words (yes, no) the difference of their
     logits there, at temperature 1: log p(yes) - log p(no) of the next token. An action is real up to its last
     position with mask 1, tool output before it included; beyond it every score is 0 and has no
     gradient. A model with output "logits" fills logp and, on request, the functions of p; "scalar"
-    fills value and reward on request; "both" fills both from one forward pass.
+    fills value, reward and process on request; "both" fills both from one forward pass.
 
     Args:
       model: provides ``apply``, ``apply_shared``, and ``logits`` or ``scalar``.
@@ -235,11 +236,11 @@ def _scalars(
     rows: _Rows,
     words: tuple[int, int] | None = None,
 ) -> types.Scores:
-    """Return value (and logits of its bins) of every completion position, and reward at each row's last real one.
+    """Return the scalars of completion positions: value and its bins before, process after; reward after the last.
 
     A model without a scalar head has no values, and the rewards of its words only.
     """
-    value = logits = reward = None
+    value = logits = reward = process = None
     scalar = model.architecture.output != "logits"
     if needs.value and scalar:
         value = rows.take(jnp.where(rows.real, model.scalar(params, previous), 0.0))
@@ -253,7 +254,10 @@ def _scalars(
         else:
             z = model.logits(params, end)
             reward = z[:, words[0]] - z[:, words[1]]
-    return types.Scores(value=value, value_logits=logits, reward=reward)
+    if needs.process and scalar:
+        after = hidden[:, -rows.real.shape[1] :]
+        process = rows.take(jnp.where(rows.real, model.scalar(params, after), 0.0))
+    return types.Scores(value=value, value_logits=logits, reward=reward, process=process)
 
 
 def _compared(

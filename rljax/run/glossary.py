@@ -49,7 +49,7 @@ bias_middle [reward] the same over the middle third
     see bias_early
 carried [fraction] rows that are unfinished and carried to the next step
     near 1: the segment is much shorter than the completions
-classified [fraction] rows that the reward model puts on the right side of each level, mean
+classified [fraction] rows that the reward model puts on the right side of each level, or steps as their labels; mean
     near 0.5: nothing is learned
 clipped [fraction] tokens whose gradient the clip or the mask of the surrogate removes
     above 0.3: the updates are large; 0 always: the clip has no effect

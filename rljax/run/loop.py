@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -128,10 +127,12 @@ def _evaluation(
         verifiers=workers,
         phase=number,
     )
-    if models := ranking.models(run.program.steps[number]):
-        prompts, samples = record["prompts"], max(2, record["samples"])
-        scored = functools.partial(ranking.scored, run.program.steps[number], state, run.program.key, prompts, samples)
-        record["ranking"] = {name: ranking.report(*scored(name)) for name in models}
+    step_of, samples = run.program.steps[number], max(2, record["samples"])
+    given = step_of, state, run.program.key, record["prompts"], samples
+    if models := ranking.models(step_of):
+        record["ranking"] = {name: ranking.report(*ranking.scored(*given, name)) for name in models}
+    if models := ranking.of_steps(step_of):
+        record["steps"] = {name: ranking.steps_report(*ranking.labelled(*given, name)) for name in models}
     run.logger.evaluation(record)
     run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
     return record

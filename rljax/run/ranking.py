@@ -1,4 +1,4 @@
-"""How well a reward model ranks completions of held-out prompts: accuracy on pairs, and calibration."""
+"""How well reward models judge completions of held-out prompts: accuracy on pairs and on steps, and calibration."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
+from rljax.models import adapters
 from rljax.run import passk
 from rljax.training import steps
 
@@ -19,12 +20,27 @@ Floats = npt.NDArray[np.float64]
 
 
 def models(step: steps.Step) -> tuple[str, ...]:
-    """Return the reward models that a phase trains or reads; none if its task is a world or is scored on the host."""
-    task, algorithm = step.setup.task, step.setup.algorithm
-    if environments.is_world(task) or not environments.scored_on_device(task):
-        return ()
-    trained = {o.module for o in algorithm.objectives if interpreter.objective_needs(o).reward}
-    return tuple(sorted(trained | {name for name, needs in step.setup.phase.read.items() if needs.reward}))
+    """Return the reward models of rows that a phase trains or reads, those that are implied by a language model too.
+
+    There are none if the task is a world or is scored on the host.
+    """
+    return tuple(sorted({*_scalars(step, "reward"), *(step.setup.phase.implicit if _judged(step) else ())}))
+
+
+def of_steps(step: steps.Step) -> tuple[str, ...]:
+    """Return the process reward models that a phase trains or reads, where its task says which steps are right."""
+    return _scalars(step, "process") if "token_reward" in getattr(step.setup.task, "supplies", ()) else ()
+
+
+def _judged(step: steps.Step) -> bool:
+    task = step.setup.task
+    return not environments.is_world(task) and environments.scored_on_device(task)
+
+
+def _scalars(step: steps.Step, field: str) -> tuple[str, ...]:
+    trained = {o.module for o in step.setup.algorithm.objectives if getattr(interpreter.objective_needs(o), field)}
+    read = {name for name, needs in step.setup.phase.read.items() if getattr(needs, field)}
+    return tuple(sorted(trained | read)) if _judged(step) else ()
 
 
 def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, samples: int) -> types.Rollout:
@@ -38,7 +54,8 @@ def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, 
       samples: G, completions of each.
 
     Returns:
-      P * G rows with mask, reward, group, context and action; rows of a prompt are adjacent.
+      P * G rows with mask, reward, token rewards if there are any, group, context and action; rows of a prompt are
+      adjacent.
     """
     setup = step.setup
     index = jnp.arange(min(prompts, setup.task.size("heldout")), dtype=jnp.int32)
@@ -48,7 +65,7 @@ def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, 
     out = step.generate(params, asked, keys, samples, setup.settings.sampler)
     verdict = step.verify(of, out.token, out.mask)
     context = types.Context(*(jnp.repeat(x, samples, axis=0) for x in (asked.token, asked.mask)))
-    rows = types.Rollout(mask=out.mask, reward=verdict.reward, group=of, context=context)
+    rows = types.Rollout(out.mask, verdict.reward, of, context, token_reward=verdict.token_reward)
     return rows.replace(action=types.Action(token=out.token, length=out.length), index=of)
 
 
@@ -66,12 +83,41 @@ def scored(
       module: the reward model.
 
     Returns:
-      The verifier's rewards and the learned ones, ``[P, G]`` each.
+      The verifier's rewards and the learned ones, ``[P, G]`` each; a model that is implied has its log-ratios to the
+      reference for a reward, summed over the row.
+    """
+    rows, shape = sampled(step, state.params["policy"], key, prompts, samples), (-1, samples)
+    implied = module in step.setup.phase.implicit
+    scores = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=not implied))
+    learned = scores.reward
+    if implied:
+        reference = adapters.joined(state.reference, state.params["policy"])
+        ratio = scores.logp - step.score("policy", reference, rows, types.Needs()).logp
+        learned = jnp.sum(jnp.where(rows.mask > 0, ratio, 0.0), axis=1)
+    return np.asarray(rows.reward, np.float64).reshape(shape), np.asarray(learned, np.float64).reshape(shape)
+
+
+def labelled(
+    step: steps.Step, state: types.TrainState, key: types.Key, prompts: int, samples: int, module: str
+) -> tuple[Floats, Floats]:
+    """Sample completions as ``scored`` does and score their steps with a process reward model.
+
+    Args:
+      step: of a phase that trains or reads the module.
+      state: its state.
+      key: the run's root key.
+      prompts: P, the number of prompts.
+      samples: G, completions of each.
+      module: the process reward model.
+
+    Returns:
+      Labels, above 0 where a step ends right, below where wrong, else 0; and logits. ``[P, G T]`` each.
     """
     rows = sampled(step, state.params["policy"], key, prompts, samples)
-    learned = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=True)).reward
-    shape = (-1, samples)
-    return np.asarray(rows.reward, np.float64).reshape(shape), np.asarray(learned, np.float64).reshape(shape)
+    logit = step.score(module, step.setup.params(state, module), rows, types.Needs(process=True)).process
+    label = jnp.where(rows.mask > 0, rows.token_reward, 0.0)
+    shape = (-1, samples * rows.mask.shape[1])
+    return np.asarray(label, np.float64).reshape(shape), np.asarray(logit, np.float64).reshape(shape)
 
 
 def report(reward: npt.ArrayLike, learned: npt.ArrayLike) -> dict[str, Any]:
@@ -106,4 +152,31 @@ def report(reward: npt.ArrayLike, learned: npt.ArrayLike) -> dict[str, Any]:
         "pairs": int(counts.sum()),
         "accuracy": [float(share.mean()), float(low[0]), float(high[0])],
         "calibration_error": float(error),
+    }
+
+
+def steps_report(label: npt.ArrayLike, logit: npt.ArrayLike) -> dict[str, Any]:
+    """Return how well a process reward model judges steps.
+
+    Args:
+      label: ``[P, N]``, above 0 where a step ends that is right, below 0 where one ends that is wrong, else 0.
+      logit: ``[P, N]``, above 0 where the model says right.
+
+    Returns:
+      "steps", their number; "right", the share of them that is right; "accuracy", [mean, low, high], the share that
+      the model judges as labelled, averaged over prompts, with a 95 % bootstrap interval over these; "accuracy_right"
+      and "accuracy_wrong", that of right and of wrong steps, None without any.
+    """
+    y, x = np.asarray(label, np.float64), np.asarray(logit, np.float64)
+    agree, counts = (y > 0) == (x > 0), (y != 0).sum(axis=1)
+    share = (agree & (y != 0)).sum(axis=1)[counts > 0] / counts[counts > 0]
+    if not share.size:
+        return {"steps": 0, "right": None, "accuracy": None, "accuracy_right": None, "accuracy_wrong": None}
+    low, high = passk.bootstrap(share)
+    of = {name: agree[at] for name, at in (("accuracy_right", y > 0), ("accuracy_wrong", y < 0))}
+    return {
+        "steps": int(counts.sum()),
+        "right": float((y > 0).sum() / counts.sum()),
+        "accuracy": [float(share.mean()), float(low[0]), float(high[0])],
+        **{name: float(x.mean()) if x.size else None for name, x in of.items()},
     }

@@ -134,7 +134,7 @@ def _demonstrations(setup: phases.Setup, count: int, key: types.Key) -> None:
 
 def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
     """Return the scores that a model computes for ``needs``."""
-    names = ("entropy", "square_prob", "log_normaliser", "value")
+    names = ("entropy", "square_prob", "log_normaliser", "value", "process")
     fields: dict[str, Any] = {name: rows.mask for name in names if getattr(needs, name)}
     fields |= {"reward": rows.reward} if needs.reward else {}
     for *_, bins in needs.value_logits:

@@ -89,6 +89,14 @@ class Phase(Generic[S]):
         return wanted
 
     @property
+    def implicit(self) -> frozenset[str]:
+        """The modules that a piece trains, or pays by, as log-ratios to the reference."""
+        trained = {o.module for o in self.algorithm.objectives if interpreter.objective_needs(o).reference}
+        pays = [p.needs for p in self.algorithm.transforms if p.needs.reference]
+        read = {name for needs in pays for name, field in needs.scores if field == "logp"}
+        return frozenset(trained | read) - {"policy"}
+
+    @property
     def teachers(self) -> tuple[str, ...]:
         """The modules that the policy has an exact divergence from."""
         return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))
@@ -96,12 +104,13 @@ class Phase(Generic[S]):
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
         needs, words = interpreter.needs(self.algorithm), module in self.module and self.module[module].settings.words
-        numbers = {"value"} if words else {"value", "reward"}
+        numbers = {"value", "process"} if words else {"value", "process", "reward"}
         scalar = [field in numbers for name, field in needs.scores if name == module]
         scalar += [False] * (module in self.teachers) + [True] * (module == "value" and needs.value)
         for o in self.algorithm.objectives:
             needs = interpreter.objective_needs(o)
-            scalar += [needs.value or (needs.reward and not words)] if o.module == module else []
+            asked = needs.value or needs.process or (needs.reward and not words)
+            scalar += [asked] if o.module == module else []
         return frozenset("scalar" if one else "logits" for one in scalar)
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:

@@ -16,7 +16,7 @@ from rljax.language import errors
 from rljax.transforms import shapes
 
 # fields of both records
-_REQUESTED = ("entropy", "square_prob", "log_normaliser", "divergence", "value", "value_logits", "reward")
+_REQUESTED = ("entropy", "square_prob", "log_normaliser", "divergence", "value", "value_logits", "reward", "process")
 _DECLARED = {"ref_logp": "reference", "value": "value"}  # fields of a rollout, by the need that fills them
 _PLURAL = ("turn", "agent", "episode", "domain")  # fields of a rollout whose need has an s
 

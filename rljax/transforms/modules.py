@@ -28,7 +28,7 @@ def score(r: types.Rollout, module: str, field: str) -> types.Array:
     Args:
       r: the rows.
       module: the name of the module.
-      field: "logp", "value", "reward" or another field of ``types.Scores``.
+      field: "logp", "value", "reward", "process" or another field of ``types.Scores``.
 
     Returns:
       ``[B, T]``; ``[B]`` for "reward".

@@ -91,6 +91,12 @@ def drop_used(r, s):
     return ops.extra(r, "used") == 0
 
 
+@define.prepare(needs=types.Needs(token_reward=True))
+def step_ends(r, s):
+    """Keep the tokens at which a step ends, those whose token reward is not 0, so that a mean counts each step once."""
+    return ops.given(r.token_reward, "prepare.step_ends: the rollout has no token_reward") != 0
+
+
 @define.prepare(needs=types.Needs(fixed_proximal=True, behaviour=True))
 @idle.until("sampler", low=types.Range(float("-inf"), 0), high=idle.FROM_0, estimator=None, level=None)
 def reject(

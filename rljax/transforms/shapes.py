@@ -93,7 +93,7 @@ def check_scores(scores: types.Scores, rollout: types.Rollout) -> None:
     Raises:
       ValueError: a score of another shape or type, by name.
     """
-    names = ("logp", "raw_logp", "entropy", "square_prob", "log_normaliser", "value", "reward")
+    names = ("logp", "raw_logp", "entropy", "square_prob", "log_normaliser", "value", "reward", "process")
     arrays = {name: getattr(scores, name) for name in names}
     arrays |= {f"divergence[{name!r}]": x for name, x in scores.divergence.items()}
     for name, x in arrays.items():

@@ -91,12 +91,42 @@ def replaced(rollout: types.Rollout, reward: Array) -> types.Rollout:
     return rollout.replace(reward=reward, token_reward=rollout.token_reward - paid, extra=extra)
 
 
+def scored(rollout: types.Rollout, reward: Array, usable: Array) -> types.Rollout:
+    """Return ``replaced`` with scores of a model: rows that are not ``usable``, bool [B], are invalid."""
+    rollout = replaced(rollout, jnp.where(usable, reward, 0.0))
+    return rollout.replace(valid=jnp.where(usable, ops.valid_rows(rollout), 0.0))
+
+
 def correct(rollout: types.Rollout) -> Array:
     """Return bool [B]: the verifier's outcome, or a total reward above 0 where it gave none (``UNJUDGED``)."""
     if rollout.outcome is None:
         return uncharged(rollout) > 0
     unjudged = (rollout.outcome == types.Outcome.UNJUDGED) & (uncharged(rollout) > 0)
     return unjudged | (rollout.outcome == types.Outcome.CORRECT)
+
+
+def prefix_mean(rollout: types.Rollout, x: Array) -> Array:
+    """Return the mean of a number over the rows of a group that begin alike.
+
+    Args:
+      rollout: the rows, with ``action``; invalid ones do not count.
+      x: ``[B]``, a number of each row.
+
+    Returns:
+      ``[B, T]``: at a token, the mean over the rows whose tokens up to it are those of the row, tool output among them.
+      After the last trained token it stays as it was.
+    """
+    token = ops.given(rollout.action, "the rollout has no action").token
+    runs, valid = jnp.cumsum(rollout.mask[:, ::-1], axis=1)[:, ::-1] > 0, ops.valid_rows(rollout)
+
+    def step(carry: tuple[Array, Array], column: tuple[Array, Array]):
+        (ids, mean), (t, inside) = carry, column
+        ids = ops.dense(ids, jnp.where(inside, 1, 0), jnp.where(inside, t, 0))
+        mean = jnp.where(inside, ops.segment_mean(x, ids, valid), mean)
+        return (ids, mean), mean
+
+    start = ops.dense(rollout.group), ops.segment_mean(x, rollout.group, valid)
+    return jax.lax.scan(step, start, (token.T, runs.T))[1].T
 
 
 def once(rollout: types.Rollout, weight: Array | None = None) -> Array:

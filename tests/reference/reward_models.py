@@ -50,6 +50,25 @@ def reward_classifier(d, levels=(0.5,), cuts=None):
     return parts.mean(term(i) for i in _counted(d))
 
 
+def process_reward_model(d, labels=None):
+    """The cross-entropy of "the step is right" over labelled places, each as often as another. 2305.20050."""
+    labels = d["token_reward"] if labels is None else labels
+    places = [(i, t) for i, ts in parts.rows(d) for t in ts if labels[i, t] != 0]
+    return parts.mean(-log(sigmoid(d["live_stepwise"][i, t] * (1.0 if labels[i, t] > 0 else -1.0))) for i, t in places)
+
+
+def math_shepherd(d, threshold=0.0):
+    """The same, a step right if more than a share of the rows that begin alike is. 2312.08935, hard estimation."""
+    labels = {}
+    for i, ts in parts.rows(d):
+        for t in ts:
+            alike = [j for j in parts.group(d, i) if max(parts.trained(d, j), default=-1) >= t]
+            alike = [j for j in alike if list(d["token"][j, : t + 1]) == list(d["token"][i, : t + 1])]
+            share = sum(d["outcome"][j] == 1 for j in alike) / len(alike)
+            labels[i, t] = float(d["token_reward"][i, t] != 0) * (1.0 if share > threshold else -1.0)
+    return process_reward_model(d, labels)
+
+
 def _others(d, values, i):
     members = [j for j in parts.group(d, i) if j != i]
     return sum(values[j] for j in members) / len(members) if members else values[i]

@@ -68,6 +68,8 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     other = np.random.default_rng(seed + 2)
     d["after"] = -other.random((B, 3))  # log-probs of a solution behind each row
     d["student"] = -other.random((B, T)) * 2
+    d["stepwise"] = other.normal(size=(B, T))  # logits of a process reward model that is not trained
+    d["live_stepwise"] = d["stepwise"] + other.normal(size=(B, T)) * 0.3  # differentiated by its objective
     d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
     d["value_2"] = other.random((B, T))  # of a second critic
     if episodes:
@@ -152,7 +154,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         scores={
             "reward": types.Scores(reward=f(d["scored"])),
             "judge": types.Scores(reward=f(d["scored"])),
-            "prm": types.Scores(logp=f(d["prm"])),
+            "prm": types.Scores(logp=f(d["prm"]), process=f(d["stepwise"])),
             "scorer": types.Scores(after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))),
             "student": types.Scores(
                 logp=f(d["student"]), after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))
@@ -160,9 +162,9 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             **{name: types.Scores(value=f(d[name])) for name in ("value", "value_2")},
         },
     )
-    logp, entropy, value, reward = (f(d[name]) for name in ("logp", "entropy", "live_value", "learned"))
-    divergence = {"js": f(d["js"])}
-    return rollout, types.Scores(logp=logp, entropy=entropy, divergence=divergence, value=value, reward=reward)
+    names = {"value": "live_value", "reward": "learned", "process": "live_stepwise"}
+    fields = {field: f(d[name]) for field, name in ({"logp": "logp", "entropy": "entropy"} | names).items()}
+    return rollout, types.Scores(divergence={"js": f(d["js"])}, **fields)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:

@@ -32,6 +32,11 @@ class Mixed:
         return self.tasks[0].parts
 
     @property
+    def supplies(self) -> tuple[str, ...]:
+        """What rows hold beyond the defaults."""
+        return self.tasks[0].supplies
+
+    @property
     def prompt_length(self) -> int:
         """L, tokens of the longest prompt."""
         return self.tasks[0].prompt_length

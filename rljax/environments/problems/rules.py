@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rljax.environments import characters
 from rljax.language import settings
-from rljax.language.settings import Share, setting
+from rljax.language.settings import NonNegative, Share, setting
 
 
 class Solution(NamedTuple):
@@ -76,18 +76,58 @@ class Common:
     completion_length: int | None = setting(
         None, "Tokens of a completion, end-of-sequence included; None: as many as needed."
     )
+    step_reward: NonNegative = setting(
+        0.0, "Paid where a step of the working, or the row, ends right, and charged where it ends wrong; 0: no steps."
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range."""
         settings.check(self)
         if not 0 < self.heldout < 1:
             raise ValueError(f"heldout: {self.heldout} is not strictly between 0 and 1")
+        if self.step_reward and not self.working:
+            raise ValueError(f"step_reward: {self.step_reward} pays steps of the working; set working to True")
+
+
+def solution(rules: Rules, value: jax.Array) -> Solution:
+    """Return the solution without mistakes of problems ``[P, len(radices)]``."""
+    steps = jnp.zeros((len(value), rules.mistakes[0]), jnp.int32)
+    return rules.solve(value, steps > 0, steps)
 
 
 def answer(rules: Rules, value: jax.Array) -> jax.Array:
     """Return the answer of a solution without mistakes: code points ``[P, A]``."""
-    steps = jnp.zeros((len(value), rules.mistakes[0]), jnp.int32)
-    return rules.solve(value, steps > 0, steps).answer
+    return solution(rules, value).answer
+
+
+def steps(written: jax.Array, working: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Compare the steps of completions, each with that of the same number in a working; ``;`` ends a step.
+
+    Args:
+      written: code points ``[P, T]``, 0 where there is no character.
+      working: code points ``[P, K]``, 0 where there is no character.
+
+    Returns:
+      ``[P, T]`` bool, whether a step ends there; ``[P, T]`` bool, whether one ends there that equals its step.
+    """
+    character, ends = written != 0, written == ord(";")
+    one, other = _places(written), _places(working)
+    same = (written[:, :, None] == working[:, None, :]) & character[:, :, None]
+    for x, y in zip(one, other, strict=True):
+        same &= x[:, :, None] == y[:, None, :]
+    wrong = jnp.cumsum(character & ~jnp.any(same, axis=2), axis=1)
+    return ends, ends & (wrong == _at_last(wrong, ends))
+
+
+def _places(code: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the number of each character's step, and the number of the character in it, ``[P, K]`` each."""
+    ends, count = code == ord(";"), jnp.cumsum(code != 0, axis=1)
+    return jnp.cumsum(ends, axis=1) - ends, count - _at_last(count, ends)
+
+
+def _at_last(total: jax.Array, ends: jax.Array) -> jax.Array:
+    """Return what ``total``, which never falls, was at the last of ``ends`` before each place, 0 before the first."""
+    return jnp.pad(jax.lax.cummax(jnp.where(ends, total, 0), axis=1), ((0, 0), (1, 0)))[:, :-1]
 
 
 def exact(answer: jax.Array, written: jax.Array, alphabet: str) -> tuple[jax.Array, jax.Array]:

@@ -12,7 +12,9 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split, characters
 from rljax.environments.problems import numbering
+from rljax.environments.problems import rules as rules_lib
 from rljax.environments.problems.rules import Common, Rules
+from rljax.transforms import ops
 
 _CORPUS_ROWS = 1024
 
@@ -34,6 +36,11 @@ class Problems:
     def name(self) -> str:
         """Name of the task."""
         return self.rules.name
+
+    @property
+    def supplies(self) -> tuple[str, ...]:
+        """What rows hold beyond the defaults."""
+        return ("token_reward",) if self.common.step_reward else ()
 
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts with demonstrations."""
@@ -65,17 +72,30 @@ class Problems:
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
 
-        Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0.
+        Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. With
+        ``step_reward`` tokens are paid too, see ``_paid``.
         """
-        text = characters.read(self._bound, token, mask)
-        parseable, correct = self.rules.judge(self._problem(index, split), characters.last(text.code, ";"))
+        text, value = characters.read(self._bound, token, mask), self._problem(index, split)
+        parseable, correct = self.rules.judge(value, characters.last(text.code, ";"))
         parseable, correct = parseable & text.ended, parseable & text.ended & correct
         outcome = jnp.where(correct, types.Outcome.CORRECT, types.Outcome.WRONG)
         return types.Verdict(
             reward=correct.astype(jnp.float32),
             outcome=jnp.where(parseable, outcome, types.Outcome.UNPARSEABLE).astype(jnp.int32),
             parts={"format": parseable.astype(jnp.float32)},
+            token_reward=self._paid(value, text.code, mask, correct) if self.common.step_reward else None,
         )
+
+    def _paid(self, value: jax.Array, code: jax.Array, mask: jax.Array, correct: jax.Array) -> jax.Array:
+        """Return what is paid where a step ends, ``[B, T]``: ``step_reward`` if it is right, its negative if wrong.
+
+        A step of the working ends at ``;`` and is right if it is the step of the same number in the solution; the last
+        one ends with the row and is right if the answer is.
+        """
+        ends, right = rules_lib.steps(code, rules_lib.solution(self.rules, value).working)
+        last = ops.last_token((mask > 0).astype(jnp.float32)) > 0
+        right = jnp.where(last, correct[:, None], right)
+        return jnp.where(ends | last, jnp.where(right, 1.0, -1.0), 0.0) * jnp.float32(self.common.step_reward)
 
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` as text."""

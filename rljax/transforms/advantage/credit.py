@@ -136,18 +136,10 @@ def prefix_tree(r):
     """
     if r.action is None:
         raise ValueError("prefix_tree: the rollout has no action")
-    token = r.action.token
-    reward, valid = ops.row_reward(r), ops.valid_rows(r)
-    root = ops.segment_mean(reward, r.group, valid)
-
-    def step(carry, column):
-        (ids, value), (t, runs) = carry, column
-        ids = ops.dense(ids, jnp.where(runs, 1, 0), jnp.where(runs, t, 0))
-        new = jnp.where(runs, ops.segment_mean(reward, ids, valid), value)
-        return (ids, new), new - value
-
-    _, rise = jax.lax.scan(step, (ops.dense(r.group), root), (token.T, _text(r.mask).T))
-    return (reward - root)[:, None] + rise.T
+    reward = ops.row_reward(r)
+    root = ops.segment_mean(reward, r.group, ops.valid_rows(r))[:, None]
+    value = trajectories.prefix_mean(r, reward)
+    return reward[:, None] - root + (value - jnp.concatenate([root, value[:, :-1]], axis=1))
 
 
 @define.advantage(needs=define.reads(extra=("node",), siblings=True))

@@ -1,9 +1,9 @@
 """Reward shaping: on the whole batch, before advantages, no gradient.
 
 ``shaping`` has rewards of the outcome (scale, parts, gates, votes, likelihoods, KL), ``length`` rewards of length and
-repetition, ``steps`` rewards of tokens and turns within a row, ``learned`` rewards of a reward model. Statistics skip
-rows with ``valid`` 0; rows without trained tokens count, with length 0. Pieces run in the order in which they are
-written: a row is right if its reward so far is positive.
+repetition, ``steps`` rewards of tokens and turns within a row, ``learned`` rewards of a reward model, ``process`` those
+of a process reward model. Statistics skip rows with ``valid`` 0; rows without trained tokens count, with length 0.
+Pieces run in the order in which they are written: a row is right if its reward so far is positive.
 """
 
 from rljax.transforms.reward.learned import implicit, implicit_steps, judged, learned, likelihood
@@ -24,6 +24,7 @@ from rljax.transforms.reward.length import (
     tail_repetition,
     truncated,
 )
+from rljax.transforms.reward.process import continuations, process, process_steps
 from rljax.transforms.reward.shaping import (
     add_parts,
     affine,

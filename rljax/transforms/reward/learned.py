@@ -18,12 +18,6 @@ def _implied(r: types.Rollout, module: str, beta):
     return beta * jnp.where(r.mask > 0, modules.score(r, module, "logp") - reference, 0.0)
 
 
-def _paid(r: types.Rollout, reward, usable):
-    """Return the rows with a reward; those without a usable score are invalid."""
-    r = trajectories.replaced(r, jnp.where(usable, reward, 0.0))
-    return r.replace(valid=jnp.where(usable, ops.valid_rows(r), 0.0))
-
-
 @define.reward(needs=_implicit_needs)
 def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types.Number = 0.0):
     """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
@@ -39,7 +33,8 @@ def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types
       verified: factor of the verifier's reward.
     """
     learned = trajectories.summed(r, jnp.sum(_implied(r, module, beta), axis=1))
-    return _paid(r, verified * trajectories.uncharged(r) + learned, jnp.isfinite(learned))
+    paid = verified * trajectories.uncharged(r) + learned
+    return trajectories.scored(r, paid, jnp.isfinite(learned))
 
 
 @define.reward(needs=_implicit_needs)
@@ -54,8 +49,8 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
       beta: scale of the log-ratio.
     """
     step = _implied(r, module, beta)
-    paid = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
-    return r.replace(token_reward=paid + step, extra={"paid": paid, **r.extra})
+    before = jnp.zeros_like(step) if r.token_reward is None else r.token_reward
+    return r.replace(token_reward=before + step, extra={"paid": before, **r.extra})
 
 
 def _needs(a) -> types.Needs:
@@ -100,8 +95,7 @@ def learned(
     reward = jnp.min(scores, axis=0) if combine == "worst" else jnp.mean(scores, axis=0)
     if combine == "uncertainty":
         reward = reward - coefficient * jnp.var(scores, axis=0)
-    paid = verified * trajectories.uncharged(r) + scale * (reward + bias)
-    return _paid(r, paid, inside)
+    return trajectories.scored(r, verified * trajectories.uncharged(r) + scale * (reward + bias), inside)
 
 
 @define.constructor("reward")
@@ -128,7 +122,7 @@ def judged(
         if samples:
             drawn = jax.random.uniform(key, (samples, *says.shape)) < says[None]
             says = jnp.mean(drawn, axis=0, dtype=says.dtype)
-        return _paid(r, verified * trajectories.uncharged(r) + jnp.mean(says, axis=0), finite), state
+        return trajectories.scored(r, verified * trajectories.uncharged(r) + jnp.mean(says, axis=0), finite), state
 
     return types.RolloutTransform(apply=apply, needs=needs)
 
@@ -159,4 +153,4 @@ def likelihood(
     else:
         token = logp if form == "mean_log" else jnp.exp(logp)
         paid = jnp.sum(token * there, axis=1) / jnp.maximum(count, 1.0)
-    return _paid(r, verified * trajectories.uncharged(r) + paid, (count > 0) & jnp.isfinite(paid))
+    return trajectories.scored(r, verified * trajectories.uncharged(r) + paid, (count > 0) & jnp.isfinite(paid))

@@ -29,6 +29,7 @@ from rljax.transforms.surrogate.scored import (
     implicit_outcome,
     ordinal,
     reward_error,
+    step_labels,
 )
 from rljax.transforms.surrogate.token import (
     banded_importance,

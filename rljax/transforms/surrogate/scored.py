@@ -1,4 +1,4 @@
-"""Surrogates of a reward model: of the scalar at the end of a row, ``Scores.reward``, or of a language model.
+"""Surrogates of a reward model: of the scalar at the end of a row or of a step, or of a language model.
 
 The loss of a row is written on each of its tokens, so that ``reduce.mean_over_rows`` counts it once.
 """
@@ -151,3 +151,18 @@ def ordinal(loss, r, s, levels: tuple[float, ...] = (0.5,), cuts: tuple[float, .
     value = -jnp.where(above, jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit))
     right = jnp.mean((logit > 0) == above, axis=1)
     return _on_tokens(jnp.sum(value, axis=1), r), {"classified": _on_tokens(right, r)}
+
+
+@define.surrogate(needs=types.Needs(process=True, token_reward=True), term="reward")
+def step_labels(loss, r, s):
+    """Classify steps: BCE([r_t > 0], sigmoid(z_t)) at the last token t of each step.
+
+    z_t is the scalar after token t, and the token reward r_t the label: right above 0, wrong below. Source: Let's
+    verify step by step (arXiv 2305.20050), whose labels are those of people; Uesato et al. (arXiv 2211.14275). Tokens
+    without a label have no loss; ``prepare.step_ends`` drops them from the mean.
+    """
+    if s.process is None or r.token_reward is None:
+        raise errors.Absent("it needs scores.process, the scalar after each token, and labels, rollout.token_reward")
+    sign = jnp.sign(r.token_reward)
+    value = -jax.nn.log_sigmoid(sign * s.process)
+    return jnp.where(sign != 0, value, 0.0), {"classified": jnp.where(sign * s.process > 0, r.mask, 0.0)}
