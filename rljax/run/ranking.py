@@ -12,6 +12,7 @@ from rljax.algorithms import interpreter
 from rljax.models import adapters
 from rljax.run import passk
 from rljax.training import steps
+from rljax.transforms import ops
 
 _KEY = 7  # stream of the root key
 _BINS = 10
@@ -91,9 +92,9 @@ def scored(
     scores = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=not implied))
     learned = scores.reward
     if implied:
-        reference = adapters.joined(state.reference, state.params["policy"])
-        ratio = scores.logp - step.score("policy", reference, rows, types.Needs()).logp
-        learned = jnp.sum(jnp.where(rows.mask > 0, ratio, 0.0), axis=1)
+        plain = step.score("policy", adapters.joined(state.reference, state.params["policy"]), rows, types.Needs())
+        ratio = ops.live_logp(rows, scores) - ops.live_logp(rows, plain)
+        learned = jnp.sum(ratio, axis=1)
     return np.asarray(rows.reward, np.float64).reshape(shape), np.asarray(learned, np.float64).reshape(shape)
 
 
@@ -115,7 +116,7 @@ def labelled(
     """
     rows = sampled(step, state.params["policy"], key, prompts, samples)
     logit = step.score(module, step.setup.params(state, module), rows, types.Needs(process=True)).process
-    label = jnp.where(rows.mask > 0, rows.token_reward, 0.0)
+    label = ops.given(rows.token_reward, "the task pays no steps") * rows.mask
     shape = (-1, samples * rows.mask.shape[1])
     return np.asarray(label, np.float64).reshape(shape), np.asarray(logit, np.float64).reshape(shape)
 
