@@ -88,14 +88,19 @@ def scored(
       reference for a reward, summed over the row.
     """
     rows, shape = sampled(step, state.params["policy"], key, prompts, samples), (-1, samples)
-    implied = module in step.setup.phase.implicit
-    scores = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=not implied))
-    learned = scores.reward
-    if implied:
-        plain = step.score("policy", adapters.joined(state.reference, state.params["policy"]), rows, types.Needs())
-        ratio = ops.live_logp(rows, scores) - ops.live_logp(rows, plain)
-        learned = jnp.sum(ratio, axis=1)
+    if module in step.setup.phase.implicit:
+        learned = implied(step, state, rows, module)
+    else:
+        learned = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=True)).reward
     return np.asarray(rows.reward, np.float64).reshape(shape), np.asarray(learned, np.float64).reshape(shape)
+
+
+def implied(step: steps.Step, state: types.TrainState, rows: types.Rollout, module: str) -> types.Array:
+    """Return the log-ratio of a module to the reference, summed over the tokens of each row, ``[B]`` in nats."""
+    reference = adapters.joined(state.reference, state.params["policy"])
+    scores = step.score(module, step.setup.params(state, module), rows, types.Needs())
+    plain = step.score("policy", reference, rows, types.Needs())
+    return jnp.sum(ops.live_logp(rows, scores) - ops.live_logp(rows, plain), axis=1)
 
 
 def labelled(
