@@ -80,6 +80,8 @@ def test_an_implicit_reward_from_another_reference_is_warned_of():
         c.phase.main.update({"reference": reference, "seam": {"reward": "implicit()"}})
         return [line for line in resolve.phases(c)[-1].warnings if "its own reference" in line]
 
+    assert resolve.phases(tiny.config("prime()"))[0].implicit == {"prm"}
+    assert resolve.phases(tiny.config("flow_rl()"))[0].implicit == frozenset()  # which reads the reference alone
     assert not warned() and not warned("bradley_terry()")  # the policy has not moved
     (line,) = warned("grpo()")
     assert "phase 'main' measures 'prm' from its own reference, and phase 'reward' has trained it from another" in line
@@ -292,16 +294,18 @@ def test_a_reward_model_is_trained_then_frozen_and_pays(tmp_path):
     first, second = program.steps
     start = first.begin(None, program.key)
     # rewards that differ within groups, whatever the policy can do
-    state, metrics = first.update(
-        jax.tree.map(jnp.copy, start), with_rewards(first.rollout(start, program.key)), program.key
-    )
+    rows = with_rewards(first.rollout(start, program.key))
+    state, metrics = first.update(jax.tree.map(jnp.copy, start), rows, program.key)
     assert equal(state.params["policy"], start.params["policy"])
     assert not equal(state.params["reward"], start.params["reward"]) and metrics["reward/loss"] > 0
     held = second.begin(state, program.key)
     assert {*held.params} == {"policy", "prm"} and {*held.frozen} == {"reward"}
     assert {x.shape for x in leaves(held.opt_state)} == {(), *(x.shape for x in leaves(held.params))}
     kept = jax.device_get((held.frozen, held.params))
+    assert [ranking.models(step) for step in program.steps] == [("reward",), ("prm", "reward")]
+    np.testing.assert_allclose(ranking.implied(second, held, rows, "prm"), 0, atol=1e-5)  # it starts as the reference
     after, metrics = second.fused(held, program.key)
+    assert np.all(np.abs(ranking.implied(second, after, rows, "prm")) > 1e-4)
     assert equal(after.frozen, kept[0])
     assert not any(equal(after.params[name], kept[1][name]) for name in ("policy", "prm"))
     c.phase.main.steps = 1

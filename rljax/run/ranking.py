@@ -12,6 +12,7 @@ from rljax.algorithms import interpreter
 from rljax.models import adapters
 from rljax.run import passk
 from rljax.training import steps
+from rljax.transforms import ops
 
 _KEY = 7  # stream of the root key
 _BINS = 10
@@ -87,14 +88,19 @@ def scored(
       reference for a reward, summed over the row.
     """
     rows, shape = sampled(step, state.params["policy"], key, prompts, samples), (-1, samples)
-    implied = module in step.setup.phase.implicit
-    scores = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=not implied))
-    learned = scores.reward
-    if implied:
-        reference = adapters.joined(state.reference, state.params["policy"])
-        ratio = scores.logp - step.score("policy", reference, rows, types.Needs()).logp
-        learned = jnp.sum(jnp.where(rows.mask > 0, ratio, 0.0), axis=1)
+    if module in step.setup.phase.implicit:
+        learned = implied(step, state, rows, module)
+    else:
+        learned = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=True)).reward
     return np.asarray(rows.reward, np.float64).reshape(shape), np.asarray(learned, np.float64).reshape(shape)
+
+
+def implied(step: steps.Step, state: types.TrainState, rows: types.Rollout, module: str) -> types.Array:
+    """Return the log-ratio of a module to the reference, summed over the tokens of each row, ``[B]`` in nats."""
+    reference = adapters.joined(state.reference, state.params["policy"])
+    scores = step.score(module, step.setup.params(state, module), rows, types.Needs())
+    plain = step.score("policy", reference, rows, types.Needs())
+    return jnp.sum(ops.live_logp(rows, scores) - ops.live_logp(rows, plain), axis=1)
 
 
 def labelled(
@@ -115,7 +121,7 @@ def labelled(
     """
     rows = sampled(step, state.params["policy"], key, prompts, samples)
     logit = step.score(module, step.setup.params(state, module), rows, types.Needs(process=True)).process
-    label = jnp.where(rows.mask > 0, rows.token_reward, 0.0)
+    label = ops.given(rows.token_reward, "the task pays no steps") * rows.mask
     shape = (-1, samples * rows.mask.shape[1])
     return np.asarray(label, np.float64).reshape(shape), np.asarray(logit, np.float64).reshape(shape)
 

@@ -116,7 +116,9 @@ def prefix_mean(rollout: types.Rollout, x: Array) -> Array:
       ``[B, T]``: at a token, the mean over the rows whose tokens up to it are those of the row, tool output among them.
       After the last trained token it stays as it was.
     """
-    token = ops.given(rollout.action, "the rollout has no action").token
+    if rollout.action is None:
+        raise ValueError("prefix_mean: the rollout has no action")
+    token = rollout.action.token
     runs, valid = jnp.cumsum(rollout.mask[:, ::-1], axis=1)[:, ::-1] > 0, ops.valid_rows(rollout)
 
     def step(carry: tuple[Array, Array], column: tuple[Array, Array]):
