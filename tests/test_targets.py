@@ -10,7 +10,8 @@ from rljax import algorithms, types
 from rljax.algorithms import interpreter
 from rljax.algorithms.battery import batch as records
 from rljax.config import resolve
-from rljax.run import loop, programs
+from rljax.models.checkpoints import weights
+from rljax.run import evaluate, loop, programs
 from rljax.training import updates
 from rljax.transforms import advantage
 from tests import tiny
@@ -158,6 +159,11 @@ def test_targets_follow_their_critics_but_not_a_skipped_update_and_resume_bit_fo
     for name, x in want.items():
         np.testing.assert_allclose(state.frozen[name]["scalar"], x, rtol=1e-6, atol=1e-8)
     assert equal(run.state, state)
+    # a head is read, and written, with the network of its trunk
+    _, params, _ = evaluate.load(str(tmp_path), module="value_target")
+    assert equal(params, step.setup.params(state, "value_target"))
+    weights.save(str(tmp_path / "head"), program.model("value_target").architecture, params)
+    assert equal(weights.load(str(tmp_path / "head"), program.model("value_target").architecture), params)
     kept, broken = jax.device_get(state.frozen), jax.tree.map(lambda x: x * jnp.nan, state.params["policy"])
     state, metrics = step.fused(state.replace(params={**state.params, "policy": broken}), program.key)
     assert metrics["skipped"] == 1 and equal(state.frozen, kept)
