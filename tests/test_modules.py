@@ -64,7 +64,9 @@ def test_a_module_that_the_config_lacks_is_named():
         resolve.phases(with_modules(seam="learned(module=('judge',))"))
     with pytest.raises(ValueError, match=r"module.widht: unknown field.*width"):
         rljax.module(widht=3)
-    with pytest.raises(ValueError, match=r"reward: module=\('reward', 'reward'\) must be at least one name, each once"):
+    with pytest.raises(
+        ValueError, match=r"learned: module=\('reward', 'reward'\) must be at least one name, each once"
+    ):
         resolve.phases(with_modules(seam="learned(module=('reward', 'reward'))"))
 
 
@@ -242,6 +244,28 @@ def test_the_report_of_steps_counts_them_one_by_one():
     np.testing.assert_allclose(out["accuracy_right"], np.mean([z for y, z in every if y]))
     np.testing.assert_allclose(out["accuracy_wrong"], np.mean([not z for y, z in every if not y]))
     assert ranking.steps_report(0 * label, logit)["steps"] == 0
+
+
+def test_implicit_rewards_of_several_models_are_combined_as_scores_are():
+    r = np.random.default_rng(0)
+    logp, mask = r.normal(size=(3, 4, 5)), np.arange(5) < np.array([[5], [3], [1], [4]])
+    base = r.normal(size=(4, 5))
+    held = {name: types.Scores(logp=jnp.asarray(x, jnp.float32)) for name, x in zip("abc", logp, strict=True)}
+    row = types.Rollout(
+        jnp.asarray(mask * 1.0), jnp.ones(4), jnp.zeros(4, int), scores=held, ref_logp=jnp.asarray(base)
+    )
+    each = np.array([[0.5 * sum(x[i, t] - base[i, t] for t in range(5) if mask[i, t]) for i in range(4)] for x in logp])
+    mean = [sum(x) / 3 for x in each.T]
+    spread = [sum((x - m) ** 2 for x in column) / 3 for column, m in zip(each.T, mean, strict=True)]
+    want = {"mean": mean, "worst": [min(x) for x in each.T], "uncertainty": np.subtract(mean, 0.3 * np.array(spread))}
+    for combine, paid_ in want.items():
+        piece = reward.implicit(("a", "b", "c"), 0.5, combine, 0.3)
+        np.testing.assert_allclose(paid(piece, row)[0], paid_, rtol=1e-5, atol=1e-6)
+    assert piece.needs.scores == {(name, "logp") for name in "abc"}
+    held["b"] = types.Scores(logp=held["b"].logp.at[1, 0].set(jnp.nan))
+    np.testing.assert_array_equal(paid(piece, row.replace(scores=held))[1], [1, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"implicit: module=\('a', 'a'\) must be at least one name, each once"):
+        reward.implicit(("a", "a"))
 
 
 def test_the_report_of_a_ranking_counts_pairs_one_by_one():

@@ -75,8 +75,9 @@ config.phase.main.seam.reward = "learned()"
 
 `implicit_bradley_terry()` trains a language model in its place, whose reward is beta sum log(model / reference). It
 starts as the policy, needs no head, and learns faster where the policy knows much of the answer; `implicit()` pays the
-row by it. A KL in the reward keeps the policy near the rows that the model was trained on
-([experiments/reward_model](../experiments/reward_model/README.md)):
+row by it, or by several, as `learned()` does. A KL in the reward keeps the policy near the rows that the model was
+trained on ([experiments/reward_model](../experiments/reward_model/README.md),
+[experiments/overoptimisation](../experiments/overoptimisation/README.md)):
 
 ```python
 config.phase.reward = rljax.phase(algorithm="implicit_bradley_terry(center=0.01)", steps=80)

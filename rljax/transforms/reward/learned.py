@@ -8,9 +8,26 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
 
+Combine = Literal["mean", "worst", "uncertainty"]
+
+
+def _names(piece: str, module: str | tuple[str, ...]) -> tuple[str, ...]:
+    names = (module,) if isinstance(module, str) else module
+    if not names or len({*names}) != len(names):
+        raise ValueError(f"{piece}: module={names} must be at least one name, each once")
+    return names
+
+
+def _combined(scores, combine: Combine, coefficient):
+    """Return the combined score of each row, [B], from those of M models, [M, B]."""
+    if combine == "worst":
+        return jnp.min(scores, axis=0)
+    mean = jnp.mean(scores, axis=0)
+    return mean - coefficient * jnp.var(scores, axis=0) if combine == "uncertainty" else mean
+
 
 def _implicit_needs(a) -> types.Needs:
-    return modules.needs(a["module"], field="logp") | types.Needs(reference=True)
+    return modules.needs(*_names("implicit", a["module"]), field="logp") | types.Needs(reference=True)
 
 
 def _implied(r: types.Rollout, module: str, beta):
@@ -19,22 +36,33 @@ def _implied(r: types.Rollout, module: str, beta):
 
 
 @define.reward(needs=_implicit_needs)
-def implicit(r, module: str = "prm", beta: types.Positive = 1.0, verified: types.Number = 0.0):
+def implicit(
+    r,
+    module: str | tuple[str, ...] = "prm",
+    beta: types.Positive = 1.0,
+    combine: Combine = "mean",
+    coefficient: types.NonNegative = 1.0,
+    verified: types.Number = 0.0,
+):
     """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
 
     The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5, from memory), whose reference is that of this
     phase. ``surrogate.implicit_bradley_terry`` and ``implicit_outcome`` train the module. Differs from
-    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model. A row is invalid if its R is
-    not finite.
+    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model. The R of
+    several modules are combined as there. A row is invalid if one of them is not finite.
 
     Args:
-      module: name of ``config.module``, a language model.
+      module: name of ``config.module``, a language model, or a tuple of names.
       beta: scale of the log-ratio.
+      combine: how the R of several modules become one.
+      coefficient: of the variance.
       verified: factor of the verifier's reward.
     """
-    learned = trajectories.summed(r, jnp.sum(_implied(r, module, beta), axis=1))
-    paid = verified * trajectories.uncharged(r) + learned
-    return trajectories.scored(r, paid, jnp.isfinite(learned))
+    names = _names("implicit", module)
+    scores = jnp.stack([trajectories.summed(r, jnp.sum(_implied(r, name, beta), axis=1)) for name in names])
+    finite = jnp.all(jnp.isfinite(scores), axis=0)
+    reward = _combined(jnp.where(finite, scores, 0.0), combine, coefficient)
+    return trajectories.scored(r, verified * trajectories.uncharged(r) + reward, finite)
 
 
 @define.reward(needs=_implicit_needs)
@@ -54,10 +82,7 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
 
 
 def _needs(a) -> types.Needs:
-    names = a["module"]
-    if not names or len({*names}) != len(names):
-        raise ValueError(f"reward: module={names} must be at least one name, each once")
-    return modules.needs(*names, field="reward")
+    return modules.needs(*_names("learned", a["module"]), field="reward")
 
 
 @define.reward(needs=_needs)
@@ -68,7 +93,7 @@ def learned(
     bias: types.Number = 0.0,
     low: types.Bound = float("-inf"),
     high: types.Bound = float("inf"),
-    combine: Literal["mean", "worst", "uncertainty"] = "mean",
+    combine: Combine = "mean",
     coefficient: types.NonNegative = 1.0,
     verified: types.Number = 0.0,
 ):
@@ -91,11 +116,9 @@ def learned(
     """
     scores = jnp.stack([modules.score(r, name, "reward") for name in module])
     inside = jnp.all(jnp.isfinite(scores) & (scores >= low) & (scores <= high), axis=0)
-    scores = jnp.where(inside, scores, 0.0)
-    reward = jnp.min(scores, axis=0) if combine == "worst" else jnp.mean(scores, axis=0)
-    if combine == "uncertainty":
-        reward = reward - coefficient * jnp.var(scores, axis=0)
-    return trajectories.scored(r, verified * trajectories.uncharged(r) + scale * (reward + bias), inside)
+    reward = _combined(jnp.where(inside, scores, 0.0), combine, coefficient)
+    paid = verified * trajectories.uncharged(r) + scale * (reward + bias)
+    return trajectories.scored(r, paid, inside)
 
 
 @define.constructor("reward")
@@ -113,7 +136,7 @@ def judged(
       samples: verdicts of each judge that are averaged; 0: the probability itself.
       verified: factor of the verifier's reward.
     """
-    needs = _needs({"module": module})
+    needs = modules.needs(*_names("judged", module), field="reward")
 
     def apply(r: types.Rollout, state, key):
         scores = jnp.stack([modules.score(r, name, "reward") for name in module])
