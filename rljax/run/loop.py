@@ -127,12 +127,12 @@ def _evaluation(
         verifiers=workers,
         phase=number,
     )
-    step_of, samples = run.program.steps[number], max(2, record["samples"])
-    given = step_of, state, run.program.key, record["prompts"], samples
-    if models := ranking.models(step_of):
+    compiled, samples = run.program.steps[number], max(2, record["samples"])
+    given = compiled, state, run.program.key, record["prompts"], samples
+    if models := ranking.models(compiled):
         record["ranking"] = {name: ranking.report(*ranking.scored(*given, name)) for name in models}
-    if models := ranking.of_steps(step_of):
-        record["steps"] = {name: ranking.steps_report(*ranking.labelled(*given, name)) for name in models}
+    if models := ranking.of_steps(compiled):
+        record["process"] = {name: ranking.steps_report(*ranking.labelled(*given, name)) for name in models}
     run.logger.evaluation(record)
     run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
     return record

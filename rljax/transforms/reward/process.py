@@ -1,6 +1,6 @@
 """Rewards of process reward models, which give a probability that each step is right; and labels of steps to train one.
 
-Where a step ends is read from the token rewards of the task, which are not 0 there; what they are is not read.
+Where a step ends is read from the token rewards of the task, which are not 0 there; ``verified`` alone reads more.
 """
 
 from typing import Literal
