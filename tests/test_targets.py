@@ -115,6 +115,14 @@ def test_followers_that_cannot_be(modules, says):
         resolve.phases(twins(**modules))
 
 
+def test_critics_that_stay_equal_are_warned_of():
+    c = tiny.config("twin_critics(kl=0.0)")
+    (line,) = [line for line in resolve.phases(c)[0].warnings if "stay equal" in line]
+    assert line.startswith("phase 'main': the modules 'value' and 'value_2' start equal") and "value_2.weights=" in line
+    c.module.value_2 = rljax.module(weights="random")
+    assert not any("stay equal" in line for line in resolve.phases(c)[0].warnings)
+
+
 def test_a_follower_has_the_network_of_what_it_follows_in_float32():
     own = rljax.module(follows="value")
     c = twins(value_target=own, value=rljax.module(layers=2, param_dtype="bfloat16"))

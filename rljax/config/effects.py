@@ -165,7 +165,7 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
     Returns:
       A list for each phase; what concerns the run is in the first one.
     """
-    warnings: list[list[str]] = [_of_phase(phase) for phase in phases]
+    warnings: list[list[str]] = [[*_of_phase(p), *_alike(p, phases[:number])] for number, p in enumerate(phases)]
     for name in config.phase:
         if name not in config.phases and config.phase[name].to_dict() != schema.phase().to_dict():
             warnings[0].append(f"config.phase.{name} has no effect: config.phases={config.phases} does not name it.")
@@ -199,6 +199,24 @@ def _of_phase(phase: Phase[schema.Config]) -> list[str]:
             "are 0 and the policy does not learn. Set it to 0, or above 1."
         )
     return lines
+
+
+def _alike(phase: Phase[schema.Config], earlier: Sequence[Phase[schema.Config]]) -> list[str]:
+    """Return a warning for each module that starts equal to another and is trained equally, so that both stay equal."""
+    kinds: dict[str, list[str]] = {}
+    for o in phase.algorithm.objectives:
+        pieces = [piece.spec for piece in (*o.prepare, *o.loss, o.reduce)]
+        start = phase.module.get(o.module)
+        if start is not None and start.settings.weights != "random":
+            kind = repr((pieces, o.epochs, o.minibatches, o.optimizer, o.every, start))
+            kinds.setdefault(kind, []).append(o.module)
+    pairs = [(first, other) for first, *others in kinds.values() for other in others if other != first]
+    return [
+        f"phase {phase.name!r}: the modules {first!r} and {other!r} start equal and have equal objectives, so they stay"
+        f" equal. Set config.module.{other}.weights='random'."
+        for first, other in pairs
+        if all((first in p.trained) == (other in p.trained) for p in earlier)
+    ]
 
 
 def _at(tree: Any, path: Sequence[str]) -> Any:
