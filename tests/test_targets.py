@@ -22,7 +22,7 @@ TARGETS = ("value_target", "value_2_target")
 
 
 def twins(**modules):
-    """Return a config of twin critics on the policy's trunk, one stopped, that bootstrap from heads that follow them."""
+    """Return a config of twin critics on the policy's trunk, one stopped, and of heads that follow them."""
     c = tiny.config(f"twin_critics(kl=0.0, bootstrap={TARGETS})")
     c.checkpoint.max_to_keep = 9
     c.module.value = rljax.module(trunk="policy", stop_trunk=True)
