@@ -130,16 +130,6 @@ def test_no_gradient_of_a_stopped_head_enters_its_trunk():
 
 
 @pytest.mark.full
-def test_a_step_trains_trunk_and_head_by_one_optimizer():
-    program, (params, rows) = made(**HEAD), begun()
-    state, metrics = program.steps[0].update(state_of(program), rows, program.key)
-    assert state.opt_state[1] == () and {*metrics} >= {"loss", "value/loss", "value/loss/value", "gradient_norm"}
-    after = jax.device_get(state.params)
-    assert np.any(after["value"]["scalar"] != params["value"]["scalar"])
-    assert np.any(after["policy"]["embedding"] != params["policy"]["embedding"])
-
-
-@pytest.mark.full
 def test_alone_in_a_phase_a_head_trains_nothing_else():
     program, (params, rows) = made("critic_warmup()", **HEAD), begun()
     assert program.setups[0].phase.joint == ((0,),)
@@ -151,6 +141,7 @@ def test_alone_in_a_phase_a_head_trains_nothing_else():
     assert moved["value"]["scalar"] > 0 and {*jax.tree.leaves(moved["policy"])} == {0.0}
 
 
+@pytest.mark.full
 def test_heads_of_several_modules_and_trunks():
     c = tiny.config("ppo(kl=0.0)")
     c.phases = ("reward", "main")

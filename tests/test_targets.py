@@ -11,7 +11,7 @@ from rljax.algorithms import interpreter
 from rljax.algorithms.battery import batch as records
 from rljax.config import resolve
 from rljax.models.checkpoints import weights
-from rljax.run import evaluate, loop, programs
+from rljax.run import checkpoints, evaluate, loop, programs
 from rljax.training import updates
 from rljax.transforms import advantage
 from tests import tiny
@@ -22,11 +22,12 @@ TARGETS = ("value_target", "value_2_target")
 
 
 def twins(**modules):
-    """Return a config of twin critics on the policy's trunk that bootstrap from heads which follow them."""
+    """Return a config of twin critics on the policy's trunk, one stopped, and of heads that follow them."""
     c = tiny.config(f"twin_critics(kl=0.0, bootstrap={TARGETS})")
     c.checkpoint.max_to_keep = 9
-    for name, start in (("value", ""), ("value_2", "random")):
-        c.module[name] = rljax.module(trunk="policy", stop_trunk=True, weights=start)
+    c.module.value = rljax.module(trunk="policy", stop_trunk=True)
+    c.module.value_2 = rljax.module(trunk="policy", trunk_weight=0.5, weights="random")
+    for name in ("value", "value_2"):
         c.module[f"{name}_target"] = rljax.module(trunk="policy", follows=name, rate=RATE)
     for name, module in modules.items():
         c.module[name] = module
@@ -65,25 +66,21 @@ def test_values_of_several_critics_are_combined():
         advantage.values(("a", "a"))
 
 
+@pytest.mark.full
 def test_two_equal_critics_are_one_to_the_last_bit():
-    """Advantages, targets, losses and gradients of the policy and of each critic."""
-    rows, scores = records.records(records.arrays())
+    """The advantages and targets of ``ppo``, which the same pieces then read."""
+    rows, _ = records.records(records.arrays())
     rows = rows.replace(scores={name: types.Scores(value=rows.value) for name in ("value", "value_2")})
-    key, found = jax.random.key(0), []
-    for algorithm in (algorithms.TABLE["ppo"](value_clip=None), algorithms.TABLE["twin_critics"]()):
-        state = interpreter.init(algorithm)
-        r, state = interpreter.transform(algorithm, rows, state, key)
+    one, two = (algorithms.TABLE["ppo"](value_clip=None), algorithms.TABLE["twin_critics"]())
 
-        def loss(s, o, inner, r=r):
-            ready, inner = interpreter.prepare_minibatch(o, r, None, inner, key)
-            return interpreter.loss(o, ready, s, inner, key)[0]
+    @jax.jit
+    def transformed(rows):
+        done = [interpreter.transform(a, rows, interpreter.init(a), jax.random.key(0))[0] for a in (one, two)]
+        return [(r.advantage, r.returns, r.value) for r in done]
 
-        pairs = zip(algorithm.objectives, state["objectives"], strict=True)
-        found.append([(r.advantage, r.returns), *(jax.value_and_grad(loss)(scores, *pair) for pair in pairs)])
-    (rows_of_one, policy, critic), (rows_of_two, *others) = found
-    for one, two in zip((rows_of_one, policy, critic, critic), (rows_of_two, *others), strict=True):
-        jax.tree.map(np.testing.assert_array_equal, one, two)
-    assert np.any(critic[1].value != 0)
+    jax.tree.map(np.testing.assert_array_equal, *transformed(rows))
+    policy, critic = ([piece.spec for piece in (*o.loss, o.reduce)] for o in one.objectives)
+    assert [[piece.spec for piece in (*o.loss, o.reduce)] for o in two.objectives] == [policy, critic, critic]
 
 
 # --- settings ---------------------------------------------------------------------------------------
@@ -115,6 +112,15 @@ def test_followers_that_cannot_be(modules, says):
         resolve.phases(twins(**modules))
 
 
+def test_critics_that_stay_equal_are_warned_of():
+    c = tiny.config("twin_critics(kl=0.0)")
+    (line,) = [line for line in resolve.phases(c)[0].warnings if "stay equal" in line]
+    assert line.startswith("phase 'main': the modules 'value' and 'value_2' start equal") and "value_2.weights=" in line
+    c.module.value_2 = rljax.module(weights="random")
+    assert not any("stay equal" in line for line in resolve.phases(c)[0].warnings)
+
+
+@pytest.mark.full
 def test_a_follower_has_the_network_of_what_it_follows_in_float32():
     own = rljax.module(follows="value")
     c = twins(value_target=own, value=rljax.module(layers=2, param_dtype="bfloat16"))
@@ -141,11 +147,9 @@ def equal(one, two):
 
 @pytest.mark.full
 def test_targets_follow_their_critics_but_not_a_skipped_update_and_resume_bit_for_bit(tmp_path):
-    c = twins()
-    for steps in (1, 2):  # the second is resumed from the checkpoint of the first
-        c.phase.main.steps = steps
-        run = loop.train(c, tmp_path, progress=False, devices=ONE, allow_config_change=True)
+    run = loop.train(twins(), tmp_path, progress=False, devices=ONE)
     program, (step,) = run.program, run.program.steps
+    assert step.setup.phase.joint == ((0, 2), (1,)) and run.state.opt_state[2] == ()
     state = step.begin(None, program.key)
     assert np.any(np.asarray(state.params["value_2"]["scalar"]) != state.params["value"]["scalar"])
     want = {f"{name}_target": np.asarray(state.params[name]["scalar"]) for name in ("value", "value_2")}
@@ -159,6 +163,9 @@ def test_targets_follow_their_critics_but_not_a_skipped_update_and_resume_bit_fo
     for name, x in want.items():
         np.testing.assert_allclose(state.frozen[name]["scalar"], x, rtol=1e-6, atol=1e-8)
     assert equal(run.state, state)
+    with checkpoints.Checkpointer(tmp_path / "checkpoints") as saved:
+        resumed = saved.restore(step.shape, 1)[0]
+    assert equal(step.fused(resumed, program.key)[0], run.state)
     # a head is read, and written, with the network of its trunk
     _, params, _ = evaluate.load(str(tmp_path), module="value_target")
     assert equal(params, step.setup.params(state, "value_target"))

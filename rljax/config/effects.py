@@ -165,7 +165,8 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
     Returns:
       A list for each phase; what concerns the run is in the first one.
     """
-    warnings = [[*_of_phase(phase), *lines] for phase, lines in zip(phases, _references(phases), strict=True)]
+    references = _references(phases)
+    warnings = [[*_of_phase(p), *_alike(p, phases[:n]), *references[n]] for n, p in enumerate(phases)]
     for name in config.phase:
         if name not in config.phases and config.phase[name].to_dict() != schema.phase().to_dict():
             warnings[0].append(f"config.phase.{name} has no effect: config.phases={config.phases} does not name it.")
@@ -229,6 +230,24 @@ def _references(phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
         learned |= {name: (phase.name, held) for name in phase.implicit & phase.trained}
         policies += "policy" in phase.trained
     return warnings
+
+
+def _alike(phase: Phase[schema.Config], earlier: Sequence[Phase[schema.Config]]) -> list[str]:
+    """Return a warning for each module that starts equal to another and is trained equally, so that both stay equal."""
+    kinds: dict[str, list[str]] = {}
+    for o in phase.algorithm.objectives:
+        pieces = [piece.spec for piece in (*o.prepare, *o.loss, o.reduce)]
+        start = phase.module.get(o.module)
+        if start is not None and start.settings.weights != "random":
+            kind = repr((pieces, o.epochs, o.minibatches, o.optimizer, o.every, start))
+            kinds.setdefault(kind, []).append(o.module)
+    pairs = [(first, other) for first, *others in kinds.values() for other in others if other != first]
+    return [
+        f"phase {phase.name!r}: the modules {first!r} and {other!r} start equal and have equal objectives, so they stay"
+        f" equal. Set config.module.{other}.weights='random'."
+        for first, other in pairs
+        if all((first in p.trained) == (other in p.trained) for p in earlier)
+    ]
 
 
 def _at(tree: Any, path: Sequence[str]) -> Any:

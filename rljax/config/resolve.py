@@ -109,9 +109,10 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
     module = modules.resolve(config, built)
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
+    built = [dataclasses.replace(phase, module=module) for phase in built]
     unread = effects.of_fields(config, built)
     return tuple(
-        dataclasses.replace(phase, module=module, warnings=(*lines, *phase.warnings))
+        dataclasses.replace(phase, warnings=(*lines, *phase.warnings))
         for phase, lines in zip(built, unread, strict=True)
     )
 
