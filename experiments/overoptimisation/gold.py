@@ -63,16 +63,15 @@ class Size:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     clone: int = 300  # steps on demonstrations
     demonstrations: int = 128  # of each of them
-    updates: int = 60  # of a reward model
+    updates: int = 40  # of a reward model
     pairs: tuple[int, int, int] = (4, 16, 64)  # prompts of each of them, of a small, a medium and a large one
-    steps: int = 50  # of RL, of each arm, at most
-    limit: float = 15.0  # nats of KL from the base at which RL ends
+    steps: int = 40  # of RL, of each arm, at most
+    limit: float = 10.0  # nats of KL from the base at which RL ends
     prompts: int = 32  # of each of them
-    samples: int = 8
+    samples: int = 8  # also of each prompt of a measurement, since rows are scored in groups of that many
     learning_rate: float = 2e-4  # of RL
     every: int = 2  # steps of RL between two measurements
-    heldout: int = 256  # prompts of a measurement
-    draws: int = 4  # completions of each of them
+    heldout: int = 64  # prompts of a measurement
     pool: int = 64  # completions of each that best-of-n selects from
     layers: int = 2
     width: int = 96
@@ -88,7 +87,6 @@ QUICK = Size(
     prompts=2,
     every=1,
     heldout=4,
-    draws=2,
     pool=64,
     layers=1,
     width=16,
@@ -145,13 +143,15 @@ class Judge:
     size: Size
 
     def sampled(self, policy: types.Tree, key: types.Key) -> types.Rollout:
-        """Return verified completions with the base's log-probs, ``draws`` of each prompt."""
-        rows = ranking.sampled(self.step, policy, key, self.size.heldout, self.size.draws)
+        """Return verified completions with the base's log-probs, ``samples`` of each prompt."""
+        rows = ranking.sampled(self.step, policy, key, self.size.heldout, self.size.samples)
         return rows.replace(ref_logp=self.logp("policy", self.base, rows))
 
     def logp(self, module: str, params: types.Tree, rows: types.Rollout) -> types.Array:
         """Return the log-probs that a language model gives the tokens, ``[B, T]``."""
-        return self.step.score(module, params, rows, types.Needs()).logp
+        logp = self.step.score(module, params, rows, types.Needs()).logp
+        assert logp is not None
+        return logp
 
     def scores(self, rows: types.Rollout, names: Sequence[str]) -> dict[str, types.Scores]:
         """Return the scores of reward models by name."""
@@ -169,7 +169,7 @@ def paid(proxy: Proxy, rows: types.Rollout, scores: Mapping[str, types.Scores]) 
 def pools(judge: Judge) -> tuple[npt.NDArray[np.float64], dict[str, npt.NDArray[np.float64]]]:
     """Return the gold rewards of the base's completions, [P, N], and each arm's proxy of them."""
     gold, proxy = [], {name: [] for name in ARMS}
-    for chunk in range(judge.size.pool // judge.size.draws):
+    for chunk in range(judge.size.pool // judge.size.samples):
         rows = judge.sampled(judge.base, jax.random.fold_in(seeds.key(1_000_033), chunk))
         scores = judge.scores(rows, sorted({*judge.models}))
         gold.append(np.asarray(rows.reward, np.float64))
@@ -177,7 +177,7 @@ def pools(judge: Judge) -> tuple[npt.NDArray[np.float64], dict[str, npt.NDArray[
             proxy[name].append(np.asarray(paid(arm, rows, scores), np.float64))
 
     def whole(chunks: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
-        return np.concatenate([x.reshape(-1, judge.size.draws) for x in chunks], axis=1)
+        return np.concatenate([x.reshape(-1, judge.size.samples) for x in chunks], axis=1)
 
     return whole(gold), {name: whole(x) for name, x in proxy.items()}
 
@@ -188,6 +188,7 @@ def trained(arm: steps.Step, proxy: Proxy, base: types.TrainState, seed: int, ju
 
     def measure(state: types.TrainState) -> None:
         rows = judge.sampled(state.params["policy"], seeds.key(1_000_003))
+        assert rows.ref_logp is not None
         apart = judge.logp("policy", state.params["policy"], rows) - rows.ref_logp
         curve.kl.append(float(jnp.mean(jnp.sum(apart * rows.mask, axis=1))))
         curve.proxy.append(float(jnp.mean(paid(proxy, rows, judge.scores(rows, proxy.models)))))
