@@ -165,6 +165,7 @@ REFUSED = [
     ("orz()", {}, r"config.module.value.trunk='policy' .*trains 'value' with epochs=12 and its trunk with 1"),
     ("ppo(critic_optimizer='sgd(0.1)')", {}, r"trains 'value' with optimizer='sgd\(0.1\)' and its trunk with 'adamw"),
     ("ppo()", {"trunk": "polcy"}, r"config.module.value.trunk='polcy': no such module. Did you mean 'policy'"),
+    ("ppo()", {"trunk": "", "like": ""}, r"config.module.value.like='': no such module"),
     ("ppo()", {"trunk": "value"}, r"config.module.value.trunk='value': it is a head itself"),
     ("ppo()", {"layers": 2}, r"config.module.value.layers: its network is that of trunk='policy'"),
     ("ppo()", {"weights": "FOLDER"}, r"config.module.value: weights='FOLDER': a head starts at 0, or from 'random'"),

@@ -66,8 +66,8 @@ def _resolve(
     given = {k: v for k, v in schema.checked_module(config.module[name], where).items() if v is not None}
     fields = settings.build(ModuleConfig, {k: given.pop(k) for k in _FIELDS if k in given}, where)
     field, base = fields.base
-    for key, other in (("trunk", fields.trunk), (field, base)):
-        if other not in ("", "policy", *config.module):
+    for key, other in (("trunk", fields.trunk or "policy"), (field, base)):
+        if other not in ("policy", *config.module):
             nearest = parse.nearest(other, ("policy", *config.module))
             raise ValueError(f"{where}.{key}={messages.shown(other)}: no such module.{nearest}")
     if field != "like" and given:

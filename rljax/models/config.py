@@ -84,14 +84,17 @@ class ModuleConfig:
     @property
     def base(self) -> tuple[str, str]:
         """The field that says which module's network it has, and that module."""
-        return next((field, name) for field in ("follows", "trunk", "like") if (name := getattr(self, field)))
+        return next(
+            ((field, name) for field in ("follows", "trunk") if (name := getattr(self, field))), ("like", self.like)
+        )
 
     def __post_init__(self) -> None:
         """Raise ValueError on an invalid value, and on fields that have no effect beside each other."""
         settings.check(self)
         field, base = self.base
-        needs = {"stop_trunk": self.trunk and not self.follows, "trunk_weight": self.trunk and not self.stop_trunk}
-        for name, read in {**needs, "rate": self.follows}.items():
+        trains = self.trunk and not self.follows
+        needs = {"stop_trunk": trains, "trunk_weight": trains and not self.stop_trunk, "rate": self.follows}
+        for name, read in needs.items():
             if getattr(self, name) != getattr(ModuleConfig, name) and not read:
                 raise ValueError(f"{name}={getattr(self, name)}: it has no effect {_WITHOUT[name]}. Remove it.")
         if field != "like" and self.like not in ("policy", base):

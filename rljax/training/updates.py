@@ -219,7 +219,7 @@ def _finish(
     skipped: types.Array,
     key: types.Key,
 ) -> types.TrainState:
-    """Update reference, schedules and counters; only the counters if an update was skipped."""
+    """Update reference, followers, schedules and counters; only the counters if an update was skipped."""
     finite = skipped == 0
     reference, inner = interpreter.after(
         setup.algorithm, state.reference, adapters.trained(state.params["policy"]), metrics, state.algorithm, key
