@@ -16,6 +16,7 @@ from rljax.run.reports import intervals
 
 N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BESIDE = (4, 16, 64)  # n at whose KL best-of-n stands beside RL
+_ONE = "medium"  # beside which the others stand, paired by seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,7 @@ def _turns(results: Sequence[Seed]) -> list[str]:
 
 def _beside(results: Sequence[Seed]) -> list[str]:
     titles = [f"{way}, KL {scaling.best_of_n_kl(n):.2f}" for n in _BESIDE for way in (f"best of {n}", "RL")]
+    titles += [f"{what}, less that of {_ONE}" for what in (f"best of {_BESIDE[-1]}", "peak of RL")]
     rows = [_row(["proxy", *titles]), _row(["---"] * (1 + len(titles)))]
     for name in results[0]:
         cells = [name]
@@ -90,6 +92,9 @@ def _beside(results: Sequence[Seed]) -> list[str]:
             cells.append(_text([100 * gain(seed[name].best)[N.index(n)] for seed in results], 1))
             rl = [seed[name].rl for seed in results]
             cells.append(_text([100 * scaling.at(c.kl, gain(c), scaling.best_of_n_kl(n)) for c in rl], 1))
+        ends = [[[seed[a].best.gold[-1], max(seed[a].rl.gold)] for seed in results] for a in (_ONE, name)]
+        for one, other in zip(*(zip(*x, strict=True) for x in ends), strict=True):
+            cells.append("" if name == _ONE else seeds.gap(one, other))
         rows.append(_row(cells))
     return rows
 
