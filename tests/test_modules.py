@@ -411,3 +411,20 @@ def test_a_process_reward_model_learns_from_labels_and_pays_alone():
     want = np.mean(np.sum((label != 0) / (1 + np.exp(-logit)), axis=1))
     np.testing.assert_allclose(metrics["reward"], want, rtol=1e-5)
     assert equal(held.frozen, kept) and not equal(held.params["policy"], start["policy"])
+
+
+@pytest.mark.full
+def test_held_out_rows_are_scored_whatever_prompts_lie_side_by_side():
+    """The order of rows changes nothing, though a step reads the prompt of adjacent rows once."""
+    program = tiny.program("grpo(kl=0.0)")
+    (step,), task = program.steps, program.tasks[0]
+    params = step.begin(None, program.key).params["policy"]
+    index, r = jnp.arange(8, dtype=jnp.int32), np.random.default_rng(0)
+    prompts, width = task.prompts(index, "heldout"), task.completion_length
+    token = jnp.asarray(r.integers(0, program.tokenizer.vocabulary, (8, width)), jnp.int32)
+    rows = types.Rollout(jnp.ones((8, width)), jnp.zeros(8), index, types.Context(prompts.token, prompts.mask))
+    rows = rows.replace(action=types.Action(token), index=index)
+    order = r.permutation(8)
+    one = step.score("policy", params, rows, types.Needs()).logp
+    other = step.score("policy", params, jax.tree.map(lambda x: x[order], rows), types.Needs()).logp
+    np.testing.assert_allclose(one[order], other, rtol=1e-5, atol=1e-6)

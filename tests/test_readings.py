@@ -253,11 +253,27 @@ def test_a_thought_is_paid_by_the_likelihood_of_the_solution():
 
 SUM = "likelihood()"
 BAD = {
+    r"prm.words=\('1', '0'\): no phase uses its rewards": ("implicit()", {"prm": {"words": ("1", "0")}}, False),
+    "module.judge: phase 'main' reads numbers of it, and no phase has trained its head": (
+        "judged()",
+        {"judge": {}},
+        False,
+    ),
+    "judge.after: {prompt} stands here": ("judged()", {"judge": {**JUDGE, "after": "{prompt}"}}, False),
+    "prm.cut=';': phase 'main' uses its logp at every token": ("implicit()", {"prm": {"cut": ";"}}, False),
     r"scorer.after='1': phase 'main' reads the log-probs of the solution": (SUM, {"scorer": {"after": "1"}}, False),
     "two different words": ("judged()", {"judge": {"words": ("1", "1")}}, False),
     r"judge.words: '12' is 2 tokens": ("judged()", {"judge": {"words": ("1", "12")}}, False),
-    r"judge.after: the tokenizer of the run cannot write 'yes\?'": ("judged()", {"judge": {"after": "yes?"}}, False),
-    r"scorer: {solution} is a demonstration.*runs on the host": (SUM, {"scorer": {"after": "{solution}"}}, True),
+    r"judge.after: the tokenizer of the run cannot write 'yes\?'": (
+        "judged()",
+        {"judge": {**JUDGE, "after": "yes?"}},
+        False,
+    ),
+    r"scorer.after: the program computes {solution}.*runs on the host": (
+        SUM,
+        {"scorer": {"after": "{solution}"}},
+        True,
+    ),
 }
 
 
@@ -288,5 +304,7 @@ def test_a_module_that_follows_another_reads_what_it_reads_and_a_head_reads_the_
 
 def test_an_exact_divergence_reads_the_rows_of_the_policy():
     c = config("gkd(teachers=('teacher',))", "", teacher={"prompt": "{solution}"})
-    with pytest.raises(ValueError, match=r"config.module.teacher: phase 'main' takes an exact divergence from it"):
+    with pytest.raises(
+        ValueError, match=r"config.module.teacher.prompt: phase 'main' takes an exact divergence from it"
+    ):
         programs.build(c, devices=jax.devices()[:1])

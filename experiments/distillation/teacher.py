@@ -9,6 +9,7 @@ that are there are not run again, and the table and the figure have all of them.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -90,7 +91,8 @@ def measure(step: steps.Step, prompts: int) -> Measure:
     """
     setup, index = step.setup, jnp.arange(prompts, dtype=jnp.int32)
     needs = types.Needs(divergence=frozenset({"reverse_kl"}))
-    score = jax.jit(lambda params, rows, teacher: phases.score(setup, "policy", params, rows, needs, reference=teacher))
+    whole = functools.partial(phases.score, setup, "policy", samples=0)  # each row has a prompt of its own
+    score = jax.jit(lambda params, rows, teacher: whole(params, rows, needs, reference=teacher))
 
     def measured(params: types.Tree, teacher: types.Tree) -> tuple[float, float]:
         asked = setup.task.prompts(index, "heldout")

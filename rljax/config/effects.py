@@ -235,19 +235,26 @@ def _references(phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
 def _alike(phase: Phase[schema.Config], earlier: Sequence[Phase[schema.Config]]) -> list[str]:
     """Return a warning for each module that starts equal to another and is trained equally, so that both stay equal."""
     kinds: dict[str, list[str]] = {}
-    for o in phase.algorithm.objectives:
-        pieces = [piece.spec for piece in (*o.prepare, *o.loss, o.reduce)]
-        start = phase.module.get(o.module)
+    for name, kind in _training(phase).items():
+        start = phase.module.get(name)
         if start is not None and start.settings.weights != "random":
-            kind = repr((pieces, o.epochs, o.minibatches, o.optimizer, o.every, start))
-            kinds.setdefault(kind, []).append(o.module)
-    pairs = [(first, other) for first, *others in kinds.values() for other in others if other != first]
+            kinds.setdefault(repr((kind, start)), []).append(name)
+    pairs = [(first, other) for first, *others in kinds.values() for other in others]
     return [
         f"phase {phase.name!r}: the modules {first!r} and {other!r} start equal and have equal objectives, so they stay"
         f" equal. Set config.module.{other}.weights='random'."
         for first, other in pairs
-        if all((first in p.trained) == (other in p.trained) for p in earlier)
+        if all(_training(p).get(first) == _training(p).get(other) for p in earlier)
     ]
+
+
+def _training(phase: Phase[schema.Config]) -> dict[str, list[Any]]:
+    """Return how a phase trains each module: the pieces and gradient steps of its objectives."""
+    of: dict[str, list[Any]] = {}
+    for o in phase.algorithm.objectives:
+        pieces = [piece.spec for piece in (*o.prepare, *o.loss, o.reduce)]
+        of.setdefault(o.module, []).append((pieces, o.epochs, o.minibatches, o.optimizer, o.every))
+    return of
 
 
 def _at(tree: Any, path: Sequence[str]) -> Any:

@@ -143,7 +143,47 @@ def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module
             raise ValueError(f"config.module.{name}: {error}") from None
     for phase in phases:
         _check_trunks(phase)
+        _check_readings(phase)
     _check_followers(phases)
+    for name in sorted(used - {"policy"}):
+        _check_start(name, phases)
+
+
+def _check_readings(phase: Phase[schema.Config]) -> None:
+    """Check that what a phase uses of a module fits what the module reads in place of the rows."""
+    spec = phase.algorithm.spec
+    for name in phase.modules[1:]:
+        reading, used, where = phase.reading(name), phase.fields(name), f"config.module.{name}"
+        texts = [field for field in READING if getattr(reading, field)]
+        if texts and name in phase.teachers:
+            raise ValueError(
+                f"{where}.{texts[0]}: phase {phase.name!r} takes an exact divergence from it, which reads the policy's "
+                "rows. Remove it."
+            )
+        if "after_logp" in used and "{solution}" not in reading.after:
+            raise ValueError(
+                f"{where}.after={messages.shown(reading.after)}: phase {phase.name!r} reads the log-probs of the "
+                f"solution behind each row, {spec}. Write {{solution}} into it."
+            )
+        if reading.cut and (cut := sorted(used & {"logp", "value", "process"})):
+            raise ValueError(
+                f"{where}.cut={messages.shown(reading.cut)}: phase {phase.name!r} uses its {cut[0]} at every token, "
+                f"{spec}, and it reads none behind the text. Remove it."
+            )
+
+
+def _check_start(name: str, phases: Sequence[Phase[schema.Config]]) -> None:
+    """Check that words are read, and that no head is read before it is trained: it starts at 0."""
+    fields, using = phases[0].of(name), [p for p in phases if name in p.modules]
+    words = phases[0].reading(name).words
+    if words and not any("reward" in p.fields(name) for p in phases):
+        raise ValueError(f"config.module.{name}.words={messages.shown(words)}: no phase uses its rewards. Remove it.")
+    fresh = not (fields.weights or fields.follows) and (fields.trunk or fields.like == "policy")
+    if fresh and name not in using[0].trained and "scalar" in using[0].heads(name):
+        raise ValueError(
+            f"config.module.{name}: phase {using[0].name!r} reads numbers of it, and no phase has trained its head, "
+            "which starts at 0. Train it in an earlier phase, or set weights."
+        )
 
 
 def _check_followers(phases: Sequence[Phase[schema.Config]]) -> None:

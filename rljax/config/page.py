@@ -86,16 +86,17 @@ config.phase.main.seam.reward = "implicit() | kl(coefficient=1.0)"
 
 A judge needs no head either. A module with `words=(yes, no)` has log p(yes) - log p(no) of the next token behind the
 text `after` as its reward; `judged()` pays the probability of yes, or verdicts drawn from it, and the phases above
-train it. `prompt` and `after` are texts that a module reads behind the prompt and behind the completion, and
-`{solution}` in them is the task's demonstration: for a judge that knows the answer, for a critic that sees more than
-the policy (`config.module.value = rljax.module(prompt="{solution}")`), and for `likelihood()`, which pays a thought
-by how likely the solution is behind it. `cut` is what separates thought and answer:
+train it. `prompt` and `after` are texts that a module reads behind the prompt and behind the completion. `{solution}`
+in them is the task's demonstration, without mistakes where the task knows them: for a judge that knows the answer, for
+a critic that sees more than the policy (`config.module.value = rljax.module(prompt="{solution}")`), and for
+`likelihood()`, which pays a thought by how likely the solution is behind it. `cut` is what separates thought and
+answer:
 
 ```python
 config.module.judge = rljax.module(after=" Is this right? ", words=("yes", "no"))
 config.phase.reward = rljax.phase(algorithm="reward_classifier(module='judge')", steps=80)
 config.phase.main.seam.reward = "judged()"
-config.module.scorer = rljax.module(follows="policy", rate=1.0, cut="####", after="#### {solution}")
+config.module.scorer = rljax.module(follows="policy", rate=1.0, cut="####", after="####{solution}")
 ```
 
 A process reward model is trained on labelled steps by `process_reward_model()`, whose labels are the signs of rewards

@@ -74,7 +74,8 @@ class ModuleConfig:
     )
     after: str = setting(
         "",
-        "Text that it reads behind the completion, or its thought; '{solution}' as above, without thought.",
+        "Text that it reads behind the completion and its end token, or behind its thought; '{solution}' as above, "
+        "without thought.",
         fixed=True,
     )
     words: tuple[str, ...] = setting(

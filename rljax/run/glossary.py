@@ -41,7 +41,7 @@ advantage_abs [reward] mean |advantage| of the tokens
     0: the policy term has no gradient
 age [updates] versions between the one that wrote a token and the trainer's
     growing: rows wait too long; use a ratio to the sampler or weight.fresh()
-bias_early [reward] critic's value minus its target before the update, mean over the first third of each row's tokens
+bias_early [reward] value that advantages read minus its target, mean over the first third of each row's tokens
     far from 0: the critic lags; train it alone first, or with more epochs
 bias_late [reward] the same over the last third
     see bias_early
@@ -65,7 +65,7 @@ experts/loss [ratio] balance loss of the router, 1 if uniform
     far above 1: few experts are used
 experts/unused [fraction] experts that no token chose
     above 0: capacity that is paid for and not used
-explained_variance [fraction] 1 - Var(R - V) / Var(R) over tokens, R the critic's target, V its value before the update
+explained_variance [fraction] 1 - Var(R - V) / Var(R) over tokens, R the target, V the value that advantages read
     0 or less: the critic predicts no better than a constant
 f_divergence [nats] f-divergence to the reference
     growing without limit: raise its coefficient

@@ -13,14 +13,11 @@ from typing import Any
 import jax
 
 from rljax import environments, models, sampling, types
-from rljax.algorithms import interpreter
 from rljax.config import modules, resolve, schema
 from rljax.data import stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.host import backends
-from rljax.language import messages
 from rljax.models.checkpoints import weights
-from rljax.models.config import READING
 from rljax.sampling import stopping
 from rljax.training import checks, optimizers, phases, readings, sharding, steps
 from rljax.transforms.source import files
@@ -110,33 +107,17 @@ class Program:
             cursor=cursor,
             cursors=cursors,
             stored=self.stored[number],
-            reads=self._reads(number, names),
+            reads=self._reads(number),
         )
 
-    def _reads(self, number: int, names: Sequence[str]) -> dict[str, readings.Reading]:
+    def _reads(self, number: int) -> dict[str, readings.Reading]:
         """Return what modules read in place of the rows of a phase, by name, of those that have such settings."""
-        module, task, stored = self.phases[number].module, self.tasks[number], self.stored[number] is not None
-        built = {}
-        for name in names:
-            fields = module[name].settings
-            if fields.follows in module and not any(getattr(fields, field) for field in READING):
-                fields = module[fields.follows].settings  # it reads what it follows reads
-            built[name] = readings.build(fields, self.tokenizer, task, stored, f"config.module.{name}")
-        kept = {name: reading for name, reading in built.items() if reading is not None}
-        phase = self.phases[number]
-        for name in sorted({*phase.teachers} & {*kept}):
-            raise ValueError(
-                f"config.module.{name}: phase {phase.name!r} takes an exact divergence from it, which reads the "
-                "policy's rows. Leave prompt, cut, after and words out."
-            )
-        for name, field in sorted(interpreter.needs(phase.algorithm).scores):
-            if field == "after_logp" and (name not in kept or None not in kept[name].after):
-                given = messages.shown(module[name].settings.after)
-                raise ValueError(
-                    f"config.module.{name}.after={given}: phase {phase.name!r} reads the log-probs of the solution "
-                    f"behind each row, {phase.algorithm.spec}. Write {readings.SOLUTION} into it."
-                )
-        return kept
+        phase, task, stored = self.phases[number], self.tasks[number], self.stored[number] is not None
+        built = {
+            name: readings.build(phase.reading(name), self.tokenizer, task, stored, f"config.module.{name}")
+            for name in phase.modules[1:]
+        }
+        return {name: reading for name, reading in built.items() if reading is not None}
 
     @functools.cached_property
     def steps(self) -> tuple[steps.Step, ...]:

@@ -146,7 +146,8 @@ def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores
     """Return the scores that a module computes for the pieces that read it."""
     scores, reading = _scores(rows, setup.phase.read[module]), setup.reads.get(module)
     answered = reading is not None and None in reading.after
-    return scores.replace(after_logp=rows.mask, after_mask=rows.mask) if answered else scores
+    behind = jnp.pad(rows.mask, ((0, 0), (0, 1)))  # as wide as no array of the row
+    return scores.replace(after_logp=behind, after_mask=behind) if answered else scores
 
 
 def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:

@@ -138,7 +138,7 @@ def _gaps(setup: phases.Setup, o: types.Objective, rows: types.Rollout, scores: 
     metrics: dict[str, types.Array] = {}
     # logp is normalized over the kept support if raw_logp is there, else over the whole vocabulary
     sampled = rows.raw_logp if scores.raw_logp is None else rows.behaviour_logp
-    if scores.logp is not None and sampled is not None:
+    if o.module == "policy" and scores.logp is not None and sampled is not None:
         gap = jnp.abs(jax.lax.stop_gradient(scores.logp) - sampled)
         drawn = (rows.mask > 0) & (sampled < 0)  # demonstrations have log-prob 0
         if rows.context is not None and rows.context.train_token is not None and rows.on_policy is not None:

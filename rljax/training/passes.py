@@ -1,13 +1,14 @@
 """Completions that begin with given tokens, and the second pass of a step."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from rljax import sampling, types
 from rljax.sampling import segments
-from rljax.training import phases
+from rljax.training import gradients, phases
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops, trajectories
 from rljax.transforms.source import groups
@@ -192,7 +193,8 @@ def second(
 def _given(setup: phases.Setup, params: types.Tree, rows: types.Rollout, heads: types.Action) -> types.Rollout:
     """Return rows of the first pass with whole completions ``[n, T]`` in place of theirs, as the policy scores them."""
     rows = rows_lib.demonstrated(rows, heads)
-    logp = phases.score(setup, "policy", params, rows, types.Needs(), kept=False).logp
+    score = functools.partial(phases.score, setup, "policy", params, needs=types.Needs(), kept=False, samples=0)
+    logp = gradients.map_rows(lambda rows: score(rows=rows).logp, rows, setup)
     extra = {**rows.extra, "pass": jnp.ones_like(rows.reward)}
     return rows.replace(behaviour_logp=logp, raw_logp=logp, extra=extra)
 

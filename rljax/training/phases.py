@@ -14,7 +14,7 @@ from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing, scoring
-from rljax.models.config import Module, ModuleConfig
+from rljax.models.config import READING, Module, ModuleConfig
 from rljax.training import readings
 from rljax.training.config import LearnerConfig, PhaseConfig, Settings
 from rljax.transforms import modules
@@ -101,17 +101,26 @@ class Phase(Generic[S]):
         """The modules that the policy has an exact divergence from."""
         return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))
 
+    def reading(self, module: str) -> ModuleConfig:
+        """Return the settings that say what a module reads: those of the module that it follows, if it has none."""
+        own = self.of(module)
+        return self.of(own.follows) if own.follows and not any(getattr(own, field) for field in READING) else own
+
+    def fields(self, module: str) -> frozenset[str]:
+        """Return the fields of ``types.Scores`` of a module that the algorithm uses; "logp" for its distribution."""
+        needs = interpreter.needs(self.algorithm)
+        used = {field for name, field in needs.scores if name == module}
+        used |= {*("logp",) * (module in self.teachers), *("value",) * (module == "value" and needs.value)}
+        for o in self.algorithm.objectives:
+            if o.module == module:
+                needs = interpreter.objective_needs(o)
+                used |= {field for field in ("value", "process", "reward") if getattr(needs, field)} or {"logp"}
+        return frozenset(used)
+
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
-        needs, words = interpreter.needs(self.algorithm), module in self.module and self.module[module].settings.words
-        numbers = {"value", "process"} if words else {"value", "process", "reward"}
-        scalar = [field in numbers for name, field in needs.scores if name == module]
-        scalar += [False] * (module in self.teachers) + [True] * (module == "value" and needs.value)
-        for o in self.algorithm.objectives:
-            needs = interpreter.objective_needs(o)
-            asked = needs.value or needs.process or (needs.reward and not words)
-            scalar += [asked] if o.module == module else []
-        return frozenset("scalar" if one else "logits" for one in scalar)
+        numbers = ("value", "process") if self.reading(module).words else ("value", "process", "reward")
+        return frozenset("scalar" if field in numbers else "logits" for field in self.fields(module))
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:
         """Return the bins of the values that the algorithm trains a module for; empty: plain numbers."""
@@ -334,6 +343,7 @@ def score(
     heads: Mapping[str, tuple[types.Tree, types.Needs]] | None = None,
     places: packing.Places | None = None,
     split: environments.Split = "train",
+    samples: int | None = None,
 ) -> types.Scores:
     """Score rows with a module, at the temperature of the phase.
 
@@ -349,6 +359,8 @@ def score(
       heads: parameters and needs of heads on the module's trunk by name, for ``Scores.heads``.
       places: lanes and offsets of packed completions; None: each completion is a row.
       split: of the prompts ``rows.index``, whose solutions some modules read.
+      samples: adjacent rows that share a prompt, which is read once; 0: each row is read whole. None: those of a step,
+        ``Setup.shared``.
 
     Returns:
       The scores, ``[B, T]`` float32 each, nats, differentiable in ``params``.
@@ -368,7 +380,7 @@ def score(
         heads={name: (setup.networks[name], *given) for name, given in (heads or {}).items()},
         vocabulary=learner.vocabulary,
         keep_logits=learner.keep_logits,
-        samples=setup.shared(rows.mask.shape[0]),
+        samples=setup.shared(rows.mask.shape[0]) if samples is None else samples,
         places=places,
         words=None if reading is None else reading.words,
     )

@@ -55,6 +55,7 @@ def build(
     if not any(getattr(fields, field) for field in READING):
         return None
     asked, behind = fields.prompt.startswith(PROMPT), fields.prompt.removeprefix(PROMPT)
+    _check_templates(fields, where)
     prompt = _parts(tokenizer, behind, f"{where}.prompt")
     after = _parts(tokenizer, fields.after, f"{where}.after")
     words = [_word(tokenizer, fields.after.split(SOLUTION)[-1], word, f"{where}.words") for word in fields.words]
@@ -65,13 +66,28 @@ def build(
     if reading.solution or asked:
         reason = "has rows of a file" if stored else "is a world" if worlds.in_turns(task) else ""
         reason = reason or ("runs on the host" if task.host else "")
-        reason = reason or ("" if hasattr(task, "demonstrations") else "has no demonstrations")
+        lacks = reading.solution and not (hasattr(task, "demonstrations") or hasattr(task, "solutions"))
+        reason = reason or ("has no demonstrations" if lacks else "")
         if reason:
+            field = "prompt" if asked or None in prompt else "after"
             raise ValueError(
-                f"{where}: {SOLUTION} is a demonstration, and {PROMPT} the task's own prompt. The program "
-                f"computes both for tasks of one turn that run in it; {task.name!r} {reason}."
+                f"{where}.{field}: the program computes {SOLUTION} and {PROMPT} for tasks of one turn that run in it; "
+                f"{task.name!r} {reason}."
             )
     return reading
+
+
+def _check_templates(fields: ModuleConfig, where: str) -> None:
+    """Check that placeholders stand only where they are filled in."""
+    rest = {"prompt": fields.prompt.removeprefix(PROMPT), "cut": fields.cut, "after": fields.after}
+    rest |= {"words": "".join(fields.words)}
+    for field, text in rest.items():
+        for placeholder in (PROMPT, SOLUTION):
+            if placeholder in text and (placeholder == PROMPT or field in ("cut", "words")):
+                raise ValueError(
+                    f"{where}.{field}: {placeholder} stands here, and only prompt may begin with {PROMPT}, only prompt "
+                    f"and after contain {SOLUTION}."
+                )
 
 
 def _ids(tokenizer: tokenizers.Tokenizer, before: str, text: str, where: str) -> Ids:
@@ -143,15 +159,22 @@ def read(
 
 
 def _solutions(task: environments.Task, rows: types.Rollout, split: environments.Split) -> tuple[Array, Array]:
-    """Return a demonstration of each row's prompt without its end: tokens and where they are, ``[B, T]`` each."""
+    """Return the solution of each row's prompt without its end: tokens and where they are, ``[B, T]`` each.
+
+    It is the task's ``solutions(index, split)``, which are right, where it has this function; else a demonstration.
+    """
     assert rows.index is not None
-    key = jax.random.key(0)
+    solutions = getattr(task, "solutions", None)
+    if solutions is not None:
+        token, mask = solutions(rows.index, split)
+    else:
+        key = jax.random.key(0, impl="threefry2x32")
 
-    def one(number: Array) -> tuple[Array, Array]:
-        token, mask = task.demonstrations(number[None], split, jax.random.fold_in(key, number))
-        return token[0], mask[0]
+        def one(number: Array) -> tuple[Array, Array]:
+            token, mask = task.demonstrations(number[None], split, jax.random.fold_in(key, number))
+            return token[0], mask[0]
 
-    token, mask = jax.vmap(one)(rows.index)
+        token, mask = jax.vmap(one)(rows.index)
     shown = types.Action(token=token, length=jnp.sum(mask > 0, axis=1, dtype=jnp.int32))
     token, mask = edits.solution(shown, jnp.arange(token.shape[0]), 1.0)
     return token, mask > 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ def _params(
         for base in (start.trunk, start.follows or start.like):
             if base in setup.networks:
                 add(base)
-        params[module] = _new(setup, module, {**known, **params}, jax.random.fold_in(key, len(params)))
+        params[module] = _new(setup, module, {**known, **params}, jax.random.fold_in(key, zlib.crc32(module.encode())))
 
     for module in ("policy", *setup.networks):
         add(module)

@@ -114,9 +114,9 @@ class Step:
 
     @functools.cached_property
     def score(self) -> Callable[..., types.Scores]:
-        """Compiled ``(module, params, rows, needs) -> Scores`` of held-out rows of one turn."""
-        score = functools.partial(phases.score, self.setup)
-        return jax.jit(lambda module, *given: score(module, *given, split="heldout"), static_argnums=(0, 3))
+        """Compiled ``(module, params, rows, needs) -> Scores`` of held-out rows of one turn, in any order."""
+        score = functools.partial(phases.score, self.setup, split="heldout", samples=0)
+        return jax.jit(lambda module, *given: score(module, *given), static_argnums=(0, 3))
 
     @functools.cached_property
     def verify(self) -> Callable[..., types.Verdict]:

@@ -163,7 +163,9 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         },
     )
     names = {"value": "live_value", "reward": "learned", "process": "live_stepwise"}
-    fields = {field: f(d[name]) for field, name in ({"logp": "logp", "entropy": "entropy"} | names).items()}
+    fields: dict[str, Any] = {
+        field: f(d[name]) for field, name in ({"logp": "logp", "entropy": "entropy"} | names).items()
+    }
     return rollout, types.Scores(divergence={"js": f(d["js"])}, **fields)
 
 

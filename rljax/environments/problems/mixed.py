@@ -80,6 +80,11 @@ class Mixed:
         keys = [jax.random.fold_in(key, d) for d in range(self.domains)]
         return _of(domain, [t.demonstrations(number, split, k) for t, k in zip(self.tasks, keys, strict=True)])
 
+    def solutions(self, index: types.Array, split: Split) -> tuple[jax.Array, jax.Array]:
+        """Return demonstrations without mistakes."""
+        number, domain = self._place(index, split)
+        return _of(domain, [task.solutions(number, split) for task in self.tasks])
+
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Judge completions by the verifier of each task."""
         number, domain = self._place(index, split)

@@ -69,6 +69,11 @@ class Problems:
             self.codes(index, split, key)[1], self.completion_length, self._bound, self._ids
         )
 
+    def solutions(self, index: types.Array, split: Split) -> tuple[jax.Array, jax.Array]:
+        """Return demonstrations without mistakes."""
+        solution = rules_lib.solution(self.rules, self._problem(index, split))
+        return characters.demonstration(self._written(solution), self.completion_length, self._bound, self._ids)
+
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
 
@@ -126,9 +131,10 @@ class Problems:
         count, choices = self.rules.mistakes
         key = jax.random.key(0) if key is None else key
         slip, off = numbering.mistakes(key, index, self.common.slip, self.common.noise, count, choices)
-        solution = self.rules.solve(value, slip, off)
-        written = jnp.concatenate(solution, axis=1) if self.common.working else solution.answer
-        return self.rules.prompt(value), written
+        return self.rules.prompt(value), self._written(self.rules.solve(value, slip, off))
+
+    def _written(self, solution: rules_lib.Solution) -> jax.Array:
+        return jnp.concatenate(solution, axis=1) if self.common.working else solution.answer
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))

@@ -123,7 +123,9 @@ def learned(
 
 @define.constructor("reward")
 def judged(
-    module: tuple[str, ...] = ("judge",), samples: Annotated[int, types.Range(0, 1e6)] = 0, verified: types.Number = 0.0
+    module: tuple[str, ...] = ("judge",),
+    samples: Annotated[int, types.Range(0, 1000)] = 0,
+    verified: types.Number = 0.0,
 ):
     """Pay the probability that a judge says yes, sigmoid(R), or the share of yes among verdicts drawn from it.
 

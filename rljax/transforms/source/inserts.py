@@ -117,9 +117,9 @@ def answered(text: str):
     """Write the task's solution behind each thought, in place of the answer that the policy wrote; nothing is sampled.
 
     A thought ends with the last ``text`` of a completion; the solution is what follows the last one of the
-    demonstration, its end included, and is trained too. extra["reference_answer"] ``[B, T]`` is 1 on it. Completions
-    without the text stay as they are, and so do those that leave no room. Rewards of the verifier are those of the
-    first pass. Source: VeriFree (arXiv 2505.21493).
+    demonstration, its end and its mistakes included, and is trained too. extra["reference_answer"] ``[B, T]`` is 1 on
+    it. Completions without the text stay as they are, and so do those that leave no room. Rewards of the verifier are
+    those of the first pass. Source: VeriFree (arXiv 2505.21493).
 
     Args:
       text: such as "####"; its tokens must be the same wherever it stands.
@@ -149,11 +149,16 @@ def answered(text: str):
         assert edit.head is not None
         thought = jnp.asarray(edit.head.state)
         whole = edits.joined(first, second, edit.row, thought)
-        here = (jnp.arange(first.mask.shape[1])[None, :] >= thought[:, None]) & (second.mask > 0)
+        column = jnp.arange(first.mask.shape[1])[None, :]
+        here = (column >= thought[:, None]) & (second.mask > 0)
+        paid = first.token_reward
         whole = whole.replace(
             reward=first.reward,
+            token_reward=None if paid is None else jnp.where(column < thought[:, None], paid, 0.0),
             outcome=first.outcome,
             parts=first.parts,
+            domain=first.domain,
+            valid=first.valid,
             on_policy=jnp.ones_like(first.reward),
             extra={**whole.extra, "reference_answer": here * 1.0},
         )
