@@ -47,7 +47,8 @@ def test_the_config_is_made_of_the_schema_alone():
         k.removeprefix("config.module.value."): v for k, v in config.items() if k.startswith("config.module.value.")
     }
     unset = dict.fromkeys(f.path[0] for f in settings.fields(ModelConfig) if f.path != ("vocabulary",))
-    assert module == unset | {f.path[0]: f.default for f in settings.fields(ModuleConfig)}
+    given = {f.path[0]: f.default for f in settings.fields(ModuleConfig)}
+    assert module == unset | {k: [*v] if isinstance(v, tuple) else v for k, v in given.items()}
     assert all(len(f.help) < 110 for f in settings.fields(ModuleConfig))
     phase = {k.removeprefix("config.phase.main."): v for k, v in config.items() if k.startswith("config.phase.")}
     free = {".".join(f.path) for f in settings.fields(schema.Config) if not f.fixed}

@@ -64,19 +64,13 @@ class ModuleConfig:
         0.005, "Share of the way to the module that it follows which one update moves it.", fixed=True
     )
     prompt: str = setting(
-        "",
-        "Text that it reads behind the prompt; '{solution}' is the demonstration, '{prompt}' in front the task's own "
-        "prompt in place of the row's.",
-        fixed=True,
+        "", "Text behind its prompt; '{solution}' is filled in, and '{prompt}' in front is the task's own.", fixed=True
     )
     cut: str = setting(
         "", "Text whose last place in a completion, or in a demonstration, ends its thought.", fixed=True
     )
     after: str = setting(
-        "",
-        "Text that it reads behind the completion and its end token, or behind its thought; '{solution}' as above, "
-        "without thought.",
-        fixed=True,
+        "", "Text behind the completion and its end token, or behind its thought; '{solution}' as above.", fixed=True
     )
     words: tuple[str, ...] = setting(
         (), "Two words, (yes, no): its reward of a row is log p(yes) - log p(no) as the next token.", fixed=True

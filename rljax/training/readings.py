@@ -140,10 +140,8 @@ def read(
     shown = _solutions(task, rows, split) if reading.solution else None
     kept = packing.written(rows.mask)
     if reading.cut:
-        kept &= (
-            jnp.arange(kept.shape[1])[None, :]
-            < edits.last_place(rows.action.token, jnp.sum(kept, axis=1), reading.cut)[:, None]
-        )
+        end = edits.last_place(rows.action.token, jnp.sum(kept, axis=1), reading.cut)
+        kept &= jnp.arange(kept.shape[1])[None, :] < end[:, None]
     first = rows.context.training
     if reading.asked:
         assert rows.index is not None
