@@ -17,6 +17,7 @@ from rljax.models.checkpoints import weights
 from rljax.run import loop, programs, ranking
 from rljax.transforms import ops, reward, trajectories
 from tests import tiny
+from tests.tiny import equal, leaves
 
 ONE = jax.devices()[:1]
 
@@ -294,14 +295,6 @@ def test_the_report_of_a_ranking_counts_pairs_one_by_one():
 
 
 # --- in a run ---------------------------------------------------------------------------------------
-
-
-def leaves(tree):
-    return [np.asarray(x) for x in jax.tree.leaves(tree)]
-
-
-def equal(one, two):
-    return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(two), strict=True))
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ from rljax.run import checkpoints, evaluate, loop, programs
 from rljax.training import updates
 from rljax.transforms import advantage
 from tests import tiny
+from tests.tiny import equal
 
 ONE = jax.devices()[:1]
 RATE = 0.25
@@ -135,14 +136,6 @@ def test_a_follower_has_the_network_of_what_it_follows_in_float32():
 
 
 # --- in a run ---------------------------------------------------------------------------------------
-
-
-def leaves(tree):
-    return [np.asarray(x) for x in jax.tree.leaves(tree)]
-
-
-def equal(one, two):
-    return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(two), strict=True))
 
 
 @pytest.mark.full

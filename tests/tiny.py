@@ -5,6 +5,7 @@ import functools
 import math
 
 import jax
+import numpy as np
 
 from rljax.config import files, schema
 from rljax.run import programs
@@ -60,3 +61,13 @@ def changed(setup, algorithm=None, **groups):
         setup.phase, settings=dataclasses.replace(settings, **new), algorithm=algorithm or setup.algorithm
     )
     return dataclasses.replace(setup, phase=phase)
+
+
+def leaves(tree):
+    """Return the arrays of a tree in its order."""
+    return [np.asarray(x) for x in jax.tree.leaves(tree)]
+
+
+def equal(one, two):
+    """Return whether two trees have bit for bit the same arrays."""
+    return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(two), strict=True))

@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -144,22 +143,14 @@ def run(numbers: Sequence[int], size: Size, file: pathlib.Path) -> dict[str, lis
     Raises:
       ValueError: the file has curves of another size.
     """
-    settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "seeds"}
-    record = json.loads(file.read_text()) if file.exists() else {"size": settings, "seeds": {}}
-    if record["size"] != settings:
-        raise ValueError(f"{file}: has curves of the size {record['size']}. Set --out to another folder.")
-    missing = [seed for seed in numbers if str(seed) not in record["seeds"]]
-    built = build(size) if missing else {}
-    measured = measure(built["GRPO"], size.prompts) if missing else None
-    for seed in missing:
-        assert measured is not None
-        arms = one(built, measured, seed, size)
-        record["seeds"][str(seed)] = {name: dataclasses.asdict(arm) for name, arm in arms.items()}
-        draft = file.with_suffix(".partial")
-        draft.write_text(json.dumps(record))
-        draft.rename(file)
-    done = [arms for _, arms in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
-    return {name: [Arm(**arms[name]) for arms in done] for name in ARMS}
+
+    def start():
+        built = build(size)
+        measured = measure(built["GRPO"], size.prompts)
+        return lambda seed: {n: dataclasses.asdict(arm) for n, arm in one(built, measured, seed, size).items()}
+
+    stored = seeds.resumed(file, size, numbers, start, what="curves")
+    return {name: [Arm(**arms[name]) for arms in stored] for name in ARMS}
 
 
 def table(arms: Mapping[str, Sequence[Arm]], size: Size) -> str:

@@ -9,7 +9,6 @@ gave is stored when it ends, in ``gold.json``; seeds that are there are not run 
 
 import argparse
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -68,7 +67,7 @@ class Size:
     steps: int = 40  # of RL, of each arm, at most
     limit: float = 10.0  # nats of KL from the base at which RL ends
     prompts: int = 32  # of each of them
-    samples: int = 8  # also of each prompt of a measurement, since rows are scored in groups of that many
+    samples: int = 8  # also of each prompt of a measurement
     learning_rate: float = 2e-4  # of RL
     every: int = 2  # steps of RL between two measurements
     heldout: int = 64  # prompts of a measurement
@@ -228,19 +227,12 @@ def run(size: Size, file: pathlib.Path) -> list[dict[str, page.Arm]]:
     Raises:
       ValueError: the file has seeds of another size.
     """
-    settings = json.loads(json.dumps(dataclasses.asdict(size)))  # tuples as lists
-    settings.pop("seeds")
-    record = json.loads(file.read_text()) if file.exists() else {"size": settings, "seeds": {}}
-    if record["size"] != settings:
-        raise ValueError(f"{file}: has seeds of the size {record['size']}. Set --out to another folder.")
-    todo = [seed for seed in size.seeds if str(seed) not in record["seeds"]]
-    built = build(size) if todo else {}
-    for seed in todo:
-        record["seeds"][str(seed)] = {name: dataclasses.asdict(arm) for name, arm in one(built, seed, size).items()}
-        draft = file.with_suffix(".partial")
-        draft.write_text(json.dumps(record))
-        draft.rename(file)
-    stored = [arms for _, arms in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
+
+    def start():
+        built = build(size)
+        return lambda seed: {name: dataclasses.asdict(arm) for name, arm in one(built, seed, size).items()}
+
+    stored = seeds.resumed(file, size, size.seeds, start)
     return [{name: page.arm(values) for name, values in arms.items()} for arms in stored]
 
 

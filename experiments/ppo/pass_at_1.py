@@ -9,7 +9,6 @@ on a smaller network, with fewer rows and steps. The curves of each seed are sto
 
 import argparse
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 
@@ -96,19 +95,12 @@ def run(size: Size, file: pathlib.Path) -> list[Curves]:
     Raises:
       ValueError: the file has curves of another size.
     """
-    settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "seeds"}
-    record = json.loads(file.read_text()) if file.exists() else {"size": settings, "seeds": {}}
-    if record["size"] != settings:
-        raise ValueError(f"{file}: has curves of the size {record['size']}. Set --out to another folder.")
-    done: dict[str, Curves] = record["seeds"]
-    missing = [seed for seed in size.seeds if str(seed) not in done]
-    built = seeds.build(config(size)) if missing else {}
-    for seed in missing:
-        done[str(seed)] = one(built, size, seed)
-        draft = file.with_suffix(".partial")
-        draft.write_text(json.dumps(record))
-        draft.rename(file)
-    return [curves for _, curves in sorted(done.items(), key=lambda item: int(item[0]))]
+
+    def start():
+        built = seeds.build(config(size))
+        return lambda seed: one(built, size, seed)
+
+    return seeds.resumed(file, size, size.seeds, start, what="curves")
 
 
 def table(curves: list[Curves]) -> str:

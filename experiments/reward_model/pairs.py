@@ -9,7 +9,6 @@ measures; it pays nothing in RL. ``ARMS`` is the only thing to extend. What each
 
 import argparse
 import dataclasses
-import json
 import pathlib
 from collections.abc import Sequence
 
@@ -167,18 +166,12 @@ def run(size: Size, file: pathlib.Path) -> list[Seed]:
     Raises:
       ValueError: the file has seeds of another size.
     """
-    settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "seeds"}
-    record = json.loads(file.read_text()) if file.exists() else {"size": settings, "seeds": {}}
-    if record["size"] != settings:
-        raise ValueError(f"{file}: has seeds of the size {record['size']}. Set --out to another folder.")
-    todo = [seed for seed in size.seeds if str(seed) not in record["seeds"]]
-    built = build(size) if todo else {}
-    for seed in todo:
-        record["seeds"][str(seed)] = dataclasses.asdict(one(built, seed, size))
-        draft = file.with_suffix(".partial")
-        draft.write_text(json.dumps(record))
-        draft.rename(file)
-    stored = [result for _, result in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
+
+    def start():
+        built = build(size)
+        return lambda seed: dataclasses.asdict(one(built, seed, size))
+
+    stored = seeds.resumed(file, size, size.seeds, start)
     return [Seed(**{**r, "arms": {name: Arm(**arm) for name, arm in r["arms"].items()}}) for r in stored]
 
 

@@ -2,9 +2,11 @@
 
 import argparse
 import dataclasses
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,6 +137,45 @@ def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path, 
     else:
         ax.legend(frameon=False, fontsize=9)
     canvas.savefig(path, dpi=100)
+
+
+def resumed(
+    file: pathlib.Path,
+    size: Any,
+    numbers: Sequence[int],
+    start: Callable[[], Callable[[int], Any]],
+    what: str = "seeds",
+) -> list[Any]:
+    """Return what each seed gave, those of earlier runs included; store it after each seed.
+
+    Args:
+      file: what earlier runs stored, as JSON.
+      size: a dataclass, how much a seed runs; its field ``seeds`` may differ from that of earlier runs.
+      numbers: the seeds to run, where they are not stored.
+      start: returns the function that runs a seed and returns what to store; called only if a seed is not stored.
+      what: the name in the error of what is stored.
+
+    Returns:
+      What is stored of each seed, in the order of the seeds.
+
+    Raises:
+      ValueError: the file has seeds of another size.
+    """
+    settings = json.loads(json.dumps(dataclasses.asdict(size)))  # tuples as lists
+    settings.pop("seeds")
+    record = json.loads(file.read_text()) if file.exists() else {"size": settings, "seeds": {}}
+    if record["size"] != settings:
+        raise ValueError(f"{file}: has {what} of the size {record['size']}. Set --out to another folder.")
+    missing = [seed for seed in numbers if str(seed) not in record["seeds"]]
+    one = start() if missing else None
+    for seed in missing:
+        assert one is not None
+        record["seeds"][str(seed)] = one(seed)
+        draft = file.with_suffix(".partial")
+        draft.write_text(json.dumps(record))
+        draft.rename(file)
+    record = json.loads(json.dumps(record))  # what was run just now as it is read from the file
+    return [result for _, result in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
 
 
 def arguments(doc: str | None, **flags: str) -> argparse.Namespace:

@@ -80,11 +80,8 @@ class Phase(Generic[S]):
         """What the pieces read in ``Rollout.scores``, by module."""
         wanted: dict[str, types.Needs] = {}
         for module, field in sorted(interpreter.needs(self.algorithm).scores):
-            asked = (
-                types.Needs()
-                if field in ("logp", "after_logp")
-                else dataclasses.replace(types.Needs(), **{field: True})
-            )
+            extra = {} if field in ("logp", "after_logp") else {field: True}
+            asked = dataclasses.replace(types.Needs(), **extra)
             wanted[module] = wanted.get(module, types.Needs()) | asked
         return wanted
 
@@ -103,8 +100,9 @@ class Phase(Generic[S]):
 
     def reading(self, module: str) -> ModuleConfig:
         """Return the settings that say what a module reads: those of the module that it follows, if it has none."""
-        own = self.of(module)
-        return self.of(own.follows) if own.follows and not any(getattr(own, field) for field in READING) else own
+        settings = self.of(module)
+        follows = settings.follows and not any(getattr(settings, field) for field in READING)
+        return self.of(settings.follows) if follows else settings
 
     def fields(self, module: str) -> frozenset[str]:
         """Return the fields of ``types.Scores`` of a module that the algorithm uses; "logp" for its distribution."""

@@ -252,8 +252,8 @@ def last_place(token: Array, length: Array, text: Sequence[int]) -> Array:
     """
     same = jnp.all(jnp.stack([jnp.roll(token == number, -i, axis=1) for i, number in enumerate(text)]), axis=0)
     column = jnp.arange(token.shape[1])[None, :]
-    found = same & (column + len(text) <= length[:, None])
-    return jnp.where(jnp.any(found, axis=1), jnp.max(jnp.where(found, column, 0), axis=1), length)
+    begins = same & (column + len(text) <= length[:, None])
+    return jnp.where(jnp.any(begins, axis=1), jnp.max(jnp.where(begins, column, 0), axis=1), length)
 
 
 def behind(token: Array, length: Array, text: Sequence[int]) -> Array:
