@@ -35,6 +35,7 @@ _NAMES = {
     "phase": "config.schema:phase",
     "rollout_from_arrays": "algorithms.arrays:rollout_from_arrays",
     "train": "run.loop:train",
+    "train_many": "run.many:train_many",
     "transform": "algorithms.arrays:transform",
 }
 _MODULES = {

@@ -296,20 +296,16 @@ def test_a_vmapped_rollout_is_that_of_each_member(world):
     states = play.begin(world, index, "train", jnp.int32(0), KEY, 4)
     config, ends = setup.settings.sampler, setup.ends
 
-    def run(table, axis_name=None):
+    def run(table):
         if world.rows == "chapters":
-            book = chapters.write(
-                TOY, (table,), np.zeros((12, 1), int), world, states, keys, config, ends, axis_name=axis_name
-            )
+            book = chapters.write(TOY, (table,), np.zeros((12, 1), int), world, states, keys, config, ends)
             return book.sample.token, book.sample.behaviour_logp, book.talk.paid
         prompts = play.views(world, states, 4)
         length = world.completion_length
-        out = conversation.converse(
-            TOY, table, world, states, prompts, keys, config, ends, length=length, axis_name=axis_name
-        )
+        out = conversation.converse(TOY, table, world, states, prompts, keys, config, ends, length=length)
         return out[0].token, out[0].behaviour_logp, out[1].paid
 
-    swept = jax.jit(jax.vmap(functools.partial(run, axis_name="sweep"), axis_name="sweep"))(tables)
+    swept = jax.jit(jax.vmap(run))(tables)
     for member, table in enumerate(tables):
         for x, y in zip(swept, jax.jit(run)(table), strict=True):
             np.testing.assert_array_equal(x[member], y)

@@ -198,22 +198,21 @@ def test_what_fits_into_a_smaller_batch():
         assert bool(decode._fits(jnp.asarray(few), (5, 1), following)) == fits
 
 
-def test_rows_cannot_be_taken_out_inside_vmap():
-    def run(params):
-        return sampling.generate(
-            build(),
-            params,
-            prompts_of(TEXTS),
-            keys_of(3, 1),
-            samples=1,
-            length=3,
-            **drawing.arguments(stop=STOP, pad=PAD, **FILTERED, compact=1),
-            axis_name="sweep",
-        )
+@pytest.mark.full
+def test_a_batch_shrinks_inside_vmap_and_the_draws_stay():
+    fixed = drawing.arguments(stop=STOP, pad=PAD, **FILTERED, compact=1)
 
-    params = jax.tree.map(lambda x: np.stack([x, x]), parameters(ARCHITECTURE))
-    with pytest.raises(ValueError, match=r"compact = 1.*vmap"):
-        jax.vmap(run, axis_name="sweep")(params)
+    def run(params):
+        prompts = jax.tree.map(jnp.asarray, prompts_of(TEXTS))
+        sample = sampling.generate(build(), params, prompts, keys_of(3, 1), samples=1, length=3, **fixed)
+        return sample.token, sample.mask
+
+    first = parameters(ARCHITECTURE)
+    both = jax.tree.map(lambda x: np.stack([x, x[..., ::-1]]), first)  # another policy, which ends at other steps
+    together = jax.jit(jax.vmap(run))(both)
+    for member in range(2):
+        alone = jax.jit(run)(jax.tree.map(lambda x, m=member: x[m], both))
+        jax.tree.map(lambda x, y, m=member: np.testing.assert_array_equal(x[m], y), together, alone)
 
 
 # --- read again -------------------------------------------------------------------------------------------

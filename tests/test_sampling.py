@@ -304,11 +304,11 @@ def test_a_vmapped_loop_has_one_predicate_and_the_same_draws():
     generate = functools.partial(sampling.generate, TOY, **arguments)
 
     def run(table):
-        sample = generate(table, prompts, keys, axis_name="sweep")
+        sample = generate(table, prompts, keys)
         return dataclasses.replace(sample, steps=None), sample.steps
 
     # out_axes None is refused where the numbers of steps differ from member to member.
-    swept, steps = jax.jit(jax.vmap(run, axis_name="sweep", out_axes=(0, None)))(tables)
+    swept, steps = jax.jit(jax.vmap(run, out_axes=(0, None)))(tables)
     each = [draw(table, prompts, keys, OFF | {"top_k": 2}, samples=3, length=5) for table in tables]
     assert steps == max(sample.steps for sample in each)
     together = jax.tree.map(

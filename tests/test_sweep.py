@@ -192,21 +192,12 @@ def test_seeds_are_a_range_or_a_list():
             seeds.read(text)
 
 
-def test_a_command_line_loses_some_flags_with_their_values():
-    words = [
-        "--config",
-        "x",
-        "--seeds",
-        "0:2",
-        "--workdir=a b",
-        "-seeds=3",
-        "--set",
-        "seed=1",
-        "--workdir",
-        "y",
-        "--check",
-    ]
-    assert seeds.without(words, "seeds", "workdir") == ["--config", "x", "--set", "seed=1", "--check"]
+def test_seeds_and_values_are_combined():
+    runs = seeds.fields("0:2", ["algorithm.low=[0.1, 0.2]"])
+    assert runs == [{"seed": s, "algorithm.low": x} for s in (0, 1) for x in (0.1, 0.2)]
+    for texts, message in ((["algorithm.low=0.1"], "FIELD="), (["a=[1]", "a=[2]"], "given twice"), (["a=[]"], "value")):
+        with pytest.raises(ValueError, match=message):
+            seeds.fields("", texts)
 
 
 def test_the_table_of_seeds_has_students_interval():
@@ -214,20 +205,25 @@ def test_the_table_of_seeds_has_students_interval():
         return {"result": {"pass_at_k": {"1": [accuracy, 0, 1]}, "greedy": [0.5, 0, 1]}}
 
     out = io.StringIO()
-    seeds.table({s: result(x) for s, x in enumerate((0.2, 0.3, 0.4))}, rich.console.Console(file=out, width=100))
+    results = [({"seed": s}, result(x)) for s, x in enumerate((0.2, 0.3, 0.4))]
+    seeds.table(results, rich.console.Console(file=out, width=100))
     # mean 30, s = 10, t_2 = 4.3027: half of the width is 4.3027 * 10 / sqrt(3) = 24.84
     assert "30.0 [5.2, 54.8]" in out.getvalue() and out.getvalue().rstrip().endswith(" 50.0")
+    out = io.StringIO()
+    results += [({"seed": s, "batch.prompts": 8}, result(0.1)) for s in range(2)]
+    seeds.table(results, rich.console.Console(file=out, width=100))
+    assert "batch.prompts=8" in out.getvalue() and "30.0 [5.2, 54.8]" in out.getvalue()
 
 
 @pytest.mark.full
-def test_the_command_runs_each_seed_in_its_own_directory(tmp_path):
+def test_the_command_says_which_runs_share_a_program(tmp_path):
     (tmp_path / "small.py").write_text("from tests import tiny\n\nget_config = lambda _='': tiny.config()\n")
     words = ["-m", "rljax", "--config", "small.py", "--seeds=0,3", "--workdir", "runs", "--check"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, *words], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("seed ", "config ", "work directory "))]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("program ", "config ", "work directory "))]
     assert lines == [
-        *("seed 0, 1 of 2", "config          tiny, seed 0", "work directory  runs/seed=0: new, 2 steps"),
-        *("seed 3, 2 of 2", "config          tiny, seed 3", "work directory  runs/seed=3: new, 2 steps"),
+        "program 1: 2 runs that differ in seed (2 values)",
+        *("config          tiny, seed 0", "work directory  runs/seed=0: new, 2 steps"),
     ]

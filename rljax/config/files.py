@@ -50,17 +50,30 @@ def override(config: schema.ConfigDict, field: str, value: Any) -> None:
     Raises:
       ValueError: an unknown field, a value of another type, or a call with positional arguments.
     """
+    if (text := call(config, field)) != field:
+        target = _group(config, text, field)
+        argument = field.removeprefix(f"{text}.")
+        override(config, text, parse.with_argument(target, argument, value, f"config.{text}"))
+        return
     head, _, last = field.rpartition(".")
     target = _group(config, head, field)
-    if isinstance(target, str):
-        override(config, head, parse.with_argument(target, last, value, f"config.{head}"))
-        return
     check(config, field)
     try:
         target[last] = value
     except TypeError:
         kind = target.get_type(last).__name__
         raise ValueError(f"config.{field}={messages.shown(value)}: must be of type {kind}.") from None
+
+
+def call(config: schema.ConfigDict, field: str) -> str:
+    """Return the field whose call has the argument ``field``: "algorithm" for "algorithm.kl"; else ``field``."""
+    target: Any = config
+    names = field.split(".")
+    for depth, name in enumerate(names[:-1], start=1):
+        target = target.get(name) if isinstance(target, schema.ConfigDict) else None
+        if isinstance(target, str):
+            return ".".join(names[:depth])
+    return field
 
 
 def check(config: schema.ConfigDict, field: str) -> None:

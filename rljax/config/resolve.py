@@ -6,15 +6,11 @@ allowed.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal
-
-import optax
+from typing import Literal
 
 from rljax import environments, models, types
 from rljax.algorithms import inputs, interpreter, seams
-from rljax.algorithms.config import SeamConfig
-from rljax.config import effects, modules, schema, sources, stored
+from rljax.config import choices, effects, modules, schema, sources, stored
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.host import profiles
@@ -22,14 +18,8 @@ from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
 from rljax.run import sinks
-from rljax.training import optimizers
-from rljax.training.config import PhaseConfig
 from rljax.training.phases import Phase
 from rljax.transforms.source import files
-
-_SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
-_OTHER = ("phase", "module")  # groups by name, beside those of the run
-
 
 # --- settings ----------------------------------------------------------------------------------
 
@@ -40,7 +30,7 @@ def check(config: schema.ConfigDict) -> schema.Config:
     Raises:
       ValueError: an unknown field, or a value of another type or out of range.
     """
-    built = settings.build(schema.Config, {name: value for name, value in config.items() if name not in _OTHER})
+    built = settings.build(schema.Config, {name: value for name, value in config.items() if name not in choices.OTHER})
     if "" in built.sampler.stop:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
     sinks.build(built.log.sinks, "config.log.sinks")
@@ -129,7 +119,7 @@ def code(config: schema.ConfigDict) -> dict[str, str]:
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
     """Raise ValueError if a seam of the run is set and no phase uses it."""
-    for seam in _SEAMS:
+    for seam in choices.SEAMS:
         users = [n for n in run.phases if not config.phase[n].algorithm and config.phase[n].seam[seam] is None]
         if getattr(run.seam, seam) and not users:
             raise ValueError(
@@ -138,46 +128,11 @@ def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
             )
 
 
-def _set(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a phase sets, those that are not None, without empty groups."""
-    out = {}
-    for name, value in values.items():
-        value = _set(value) if hasattr(value, "items") else value
-        if value is not None and value != {}:
-            out[name] = value
-    return out
-
-
-def _merged(run: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values with some values replaced."""
-    out = dict(run.items())
-    for name, value in changes.items():
-        out[name] = _merged(out[name], value) if isinstance(value, dict) else value
-    return out
-
-
-def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[str, Any]]:
-    """Return the fields of the phase alone, and the fields of the run that it overrides."""
-    where = f"config.phase.{name}"
-    schema.check_phase(config.phase[name], schema.phase(), where)
-    changes = _set(config.phase[name])
-    for field in ("task", "algorithm"):
-        if not changes.get(field, True):
-            del changes[field]  # "" means the run's value
-    start = {f.name: changes.pop(f.name) for f in dataclasses.fields(PhaseConfig) if f.name in changes}
-    settings.verify(schema.Config, changes, where)
-    return settings.build(PhaseConfig, start, where), changes
-
-
 def _phase(
     config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task]
 ) -> Phase[schema.Config]:
-    start, changes = _changes(config, name)
-    run = {n: v for n, v in config.items() if n not in _OTHER}
-    if "algorithm" in changes:
-        run["seam"] = {}  # the seams of the run edit the algorithm of the run
-    chosen = settings.build(schema.Config, _merged(run, changes))
-    algorithm = _algorithm(chosen, name, changes)
+    start, changes, chosen = choices.settings_of(config, name)
+    algorithm = choices.algorithm(chosen, name, changes)
     chosen = stored.grouped(chosen, algorithm, changes, name)
     field = f"config.phase.{name}"
     if chosen.task not in tasks:
@@ -195,9 +150,6 @@ def _phase(
     task = tasks[chosen.task]
     _check_phase(chosen, algorithm, task, name)
 
-    def optimizer(text: str) -> optax.GradientTransformation:
-        return _optimizer(text, f"{field}.optimizer", chosen.learner.clip_norm, start.warmup)
-
     phase = Phase(
         name=name,
         first=first,
@@ -205,30 +157,11 @@ def _phase(
         start=start,
         settings=chosen,
         algorithm=algorithm,
-        optimizers=tuple(optimizer(o.optimizer or start.optimizer) for o in algorithm.objectives),
+        optimizers=choices.optimizers_of(algorithm, start, chosen, name),
         task=task,
     )
     warnings, notes = effects.of_algorithm(phase, seams.plain(chosen.algorithm))
     return dataclasses.replace(phase, warnings=tuple(warnings), notes=tuple(notes))
-
-
-def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> types.Algorithm:
-    """Return the algorithm of a phase, its seams edited."""
-    field = f"config.phase.{name}" if "algorithm" in changes else "config"
-    algorithm = seams.algorithm(chosen.algorithm, f"{field}.algorithm")
-    for seam in _SEAMS:
-        where = f"config.phase.{name}.seam" if seam in changes.get("seam", {}) else "config.seam"
-        if getattr(chosen.seam, seam):
-            edits = {**dict.fromkeys(_SEAMS, ""), seam: getattr(chosen.seam, seam)}
-            algorithm = seams.edited(algorithm, edits, f"{where}.")
-    return algorithm
-
-
-def _optimizer(text: str, field: str, clip_norm: float, warmup: int) -> optax.GradientTransformation:
-    parts = parse.many(text, parse.Registry("optimizer", optimizers.functions()), field)
-    if not parts or not all(isinstance(p, optax.GradientTransformation) for p in parts):
-        raise ValueError(f"{field}={messages.shown(text)}: must be a chain of optax gradient transformations.")
-    return optimizers.build(parts, clip_norm=clip_norm, warmup=warmup)
 
 
 # --- checks ------------------------------------------------------------------------------------

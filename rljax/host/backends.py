@@ -1,6 +1,8 @@
 """The devices of this process: set up before the first use of JAX."""
 
+import contextlib
 import glob
+import os
 
 import jax
 from jax._src import xla_bridge  # public modules cannot leave out one platform and keep the order of the others
@@ -34,3 +36,16 @@ def start(count: int = 0) -> None:
                     f"config.cpu_devices={count}: JAX has already started with {jax.local_device_count()} devices. Set "
                     "it before the first use of JAX."
                 ) from None
+
+
+def start_several(runs: int) -> None:
+    """Create a CPU device for each of some runs, at most one for each core.
+
+    Nothing changes if JAX has already started, or if somebody has chosen a number.
+    """
+    start()
+    chosen = jax.config.values["jax_num_cpu_devices"] > 0 or "device_count" in os.environ.get("XLA_FLAGS", "")
+    if not chosen:
+        with contextlib.suppress(RuntimeError):
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            jax.config.update("jax_num_cpu_devices", min(runs, cores))

@@ -7,6 +7,8 @@ import types as builtin_types
 import typing
 from typing import Any
 
+from jax import core
+
 from rljax import types
 
 _INTEGERS, _NUMBERS = types.Range(-1e9, 1e9), types.Range()  # where an annotation gives no range
@@ -64,7 +66,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is typing.Annotated:
         base, *marks = arguments
         ranges = [m for m in marks if isinstance(m, types.Range)]
-        if not ranges or isinstance(value, types.Controller):  # a number that changes during the run, of any range
+        if not ranges or isinstance(value, types.Controller | core.Tracer):  # a number of any range
             return _fits(value, base)
         return _is_number(value, whole=base is int) and all(value in m for m in ranges)
     if origin in (typing.Union, builtin_types.UnionType):
@@ -76,7 +78,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return _is_number(value, whole=True) and value in _INTEGERS
     if hint is float:
-        return _is_number(value) and value in _NUMBERS
+        return isinstance(value, core.Tracer) or (_is_number(value) and value in _NUMBERS)
     if hint is None or hint is type(None):
         return value is None
     if origin is collections.abc.Callable:

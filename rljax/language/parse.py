@@ -12,6 +12,7 @@ those of the signature, so the signature is the schema. ``lookup`` is the one pl
 
 import ast
 import contextlib
+import contextvars
 import dataclasses
 import difflib
 import importlib
@@ -35,6 +36,29 @@ class Registry:
 
     kind: str  # of ``dotted.KINDS``
     functions: Mapping[str, Callable[..., Any] | str]  # a string "module:function" is imported at first use
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """An argument that is written as a name and has a value only inside ``naming``."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_NAMED: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("named", default={})  # noqa: B039, never set
+
+
+@contextlib.contextmanager
+def naming(values: Mapping[str, Any]) -> Iterator[None]:
+    """Within the block, arguments may be written as these names, which stand for these values."""
+    token = _NAMED.set(values)
+    try:
+        yield
+    finally:
+        _NAMED.reset(token)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -158,6 +182,8 @@ def _value(node: ast.expr, registry: Registry, field: str) -> Any:
         return _call(node, registry, field, registry)
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_value(x, registry, field) for x in node.elts)
+    if isinstance(node, ast.Name) and node.id in _NAMED.get():
+        return _NAMED.get()[node.id]
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return float(node.id)
     if isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-inf":
@@ -305,24 +331,32 @@ def with_argument(text: str, argument: str, value: Any, field: str) -> str:
 
     Args:
       text: a call.
-      argument: the argument's name.
-      value: a literal.
+      argument: the argument's name, or that of an argument of a call among the arguments: ("kl", "end") is "kl.end".
+      value: a literal, or a ``Name``.
       field: field of the config that errors name.
 
     Returns:
       The call, with the argument last.
 
     Raises:
-      ValueError: the call has positional arguments.
+      ValueError: the call has positional arguments, or an argument that is no call is to have one.
     """
+    argument, _, inner = argument.partition(".")
     if not argument.isidentifier():
         raise ValueError(f"{field}: {messages.shown(argument)} is not the name of an argument.")
     node = _tree(text, field)
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+    if inner:
+        nested = next((k.value for k in call.keywords if k.arg == argument and isinstance(k.value, ast.Call)), None)
+        if nested is None:
+            raise ValueError(f"{field}={messages.shown(text)}: {argument!r} is not a call, so it has no {inner!r}.")
+        literal = _tree(with_argument(ast.unparse(nested), inner, value, f"{field}.{argument}"), field)
+    else:
+        literal = _tree(repr(value), field)
     if call.args:
         raise ValueError(
             f"{field}={messages.shown(text)}: write its arguments as keywords in order to set {argument!r}."
         )
     keywords = [k for k in call.keywords if k.arg != argument]
-    keywords.append(ast.keyword(arg=argument, value=_tree(repr(value), field)))
+    keywords.append(ast.keyword(arg=argument, value=literal))
     return ast.unparse(ast.Call(func=call.func, args=[], keywords=keywords))

@@ -33,6 +33,8 @@ from rljax.training import steps
 
 ROWS = 4096  # rows sampled at a time
 ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
+SAMPLED = {"rescore": "unfiltered"}  # changes of the sampler's settings
+GREEDY = {"temperature": 0.0, "rescore": "unfiltered"}
 _KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
 
 
@@ -94,14 +96,52 @@ def evaluate(
     with contextlib.ExitStack() as stack:
         workers = verifiers or stack.enter_context(host_worlds.workers(compiled.setup))
         judge = functools.partial(_judge, program, compiled, params, index, split, workers)
-        sampled = judge(samples, dataclasses.replace(sampler, rescore="unfiltered"))
-        greedy = judge(1, dataclasses.replace(sampler, temperature=0.0, rescore="unfiltered"))
+        sampled = judge(samples, dataclasses.replace(sampler, **SAMPLED))
+        greedy = judge(1, dataclasses.replace(sampler, **GREEDY))
+    report = record(compiled, sampled, greedy, name, step, prompts, samples, ks, split, examples)
+    if "world" in sampled:
+        report["world"] = statistics.statistics(sampled["world"], ks, seat=0)
+        if nashconv.plays(task):
+            report["world"]["nashconv"] = nashconv.report(*nashconv.of_policy(compiled.setup, params))
+    return report
+
+
+def record(
+    compiled: steps.Step,
+    sampled: dict[str, Any],
+    greedy: dict[str, Any],
+    name: str,
+    step: int,
+    prompts: int,
+    samples: int,
+    ks: Sequence[int] = (),
+    split: environments.Split = "heldout",
+    examples: int = 4,
+) -> dict[str, Any]:
+    """Return the record of an evaluation, without that of a world; see ``evaluate``.
+
+    Args:
+      compiled: the step of the phase.
+      sampled: from ``judged``, of ``samples`` completions of each prompt.
+      greedy: from ``judged``, of one greedy completion of each prompt.
+      name: name of the evaluation.
+      step: number of updates of the parameters.
+      prompts: number of prompts.
+      samples: completions per prompt.
+      ks: the k of pass@k; if empty, powers of two up to ``samples``.
+      split: the split of the prompts.
+      examples: number of completions in the record.
+
+    Returns:
+      The record.
+    """
+    task, ks = compiled.setup.task, list(ks) or powers_of_two(samples)
     correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
     per_prompt = passk.pass_at_k(correct, samples, ks)
     low, high = passk.bootstrap(per_prompt)
     intervals = zip(per_prompt.mean(axis=0), low, high, strict=True)
-    record = {
+    return {
         "name": name,
         "task": compiled.setup.settings.task,
         "step": step,
@@ -123,11 +163,6 @@ def evaluate(
             for i in range(min(examples, prompts))
         ],
     }
-    if "world" in sampled:
-        record["world"] = statistics.statistics(sampled["world"], ks, seat=0)
-        if nashconv.plays(task):
-            record["world"]["nashconv"] = nashconv.report(*nashconv.of_policy(compiled.setup, params))
-    return record
 
 
 def _judge(
@@ -144,19 +179,14 @@ def _judge(
 
     Of a world, those of episodes; and as "world" the rows that ``episodes.statistics`` reads.
     """
-    size, task = max(1, min(len(index), ROWS // (samples * compiled.setup.rows_of_episode))), compiled.setup.task
-    # the last part is padded to the same size, so that one program is compiled; the padding is removed below
-    parts = [np.resize(index[start : start + size], size) for start in range(0, len(index), size)]
+    task, parts = compiled.setup.task, parts_of(index, samples * compiled.setup.rows_of_episode)
     if environments.is_world(task):
         played = [_played(program, compiled, params, part, split, samples, sampler, verifiers) for part in parts]
         return _episodes(trials.collect(compiled.setup, played, len(index) * samples), program.tokenizer.decode)
     batches: list[tuple] = []
     for part in parts:
-        rows = np.repeat(part, samples)
+        rows, keys = rows_of(part, samples, program.key)
         prompts = host_rollouts.prompts(task, program.mesh, part, split)
-        sample_number = np.tile(np.arange(samples, dtype=np.int32), size)
-        key = jax.random.fold_in(program.key, _KEY)
-        keys = sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
         out = compiled.generate(params, prompts, keys, samples, sampler)
         if task.host:
             assert verifiers is not None
@@ -166,9 +196,29 @@ def _judge(
         else:
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
         batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
-    outcome, reward, token, mask, length = (
-        np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)
-    )
+    return judged(program, [np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)])
+
+
+def parts_of(index: np.ndarray, samples: int) -> list[np.ndarray]:
+    """Return prompts in parts of at most ``ROWS`` rows, all of one size, so that one program is compiled.
+
+    The last part is padded; ``samples`` is the number of rows of a prompt.
+    """
+    size = max(1, min(len(index), ROWS // samples))
+    return [np.resize(index[start : start + size], size) for start in range(0, len(index), size)]
+
+
+def rows_of(index: np.ndarray, samples: int, key: types.Key) -> tuple[np.ndarray, types.Key]:
+    """Return the prompt and the key of each row, ``[P * samples]``; ``key`` is the run's root key."""
+    rows = np.repeat(index, samples)
+    sample_number = np.tile(np.arange(samples, dtype=np.int32), len(index))
+    key = jax.random.fold_in(key, _KEY)
+    return rows, sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
+
+
+def judged(program: programs.Program, completions: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return what ``record`` reads of completions: their outcome, reward, token, mask and length, B rows each."""
+    outcome, reward, token, mask, length = completions
     return {
         "outcome": outcome,
         "reward": reward,

@@ -42,6 +42,7 @@ class Events(contextlib.AbstractContextManager):
     def __init__(self):
         """Collect nothing before the context is entered."""
         self.step = 0
+        self.failure: BaseException | None = None  # of one run among several, which ends without an exception
         self._directory: workdirs.WorkDirectory | None = None
         self._report = False
         self._log: steplog.StepLog | None = None
@@ -104,6 +105,7 @@ class Events(contextlib.AbstractContextManager):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stack.close()
+        error = error or self.failure
         if self._log is not None:
             reason = "finished" if error is None else f"{type(error).__name__}: {error}".strip()[:2000]
             with contextlib.suppress(RuntimeError):  # devices may be lost

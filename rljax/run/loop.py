@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -77,6 +78,15 @@ class Result:
 
         return plots.passk(self.final, path)
 
+    def draw(self, run: session.Session) -> None:
+        """Draw the pictures of a finished run into its work directory, unless ``log.report`` is False."""
+        if run.written is None or not self.program.settings.log.report:
+            return
+        for draw in (self.learning_curve, *([self.passk] if self.final else [])):
+            picture = run.written.path / f"{draw.__name__}.png"
+            draw(picture)
+            run.logger.picture(pathlib.Path(picture), self.program.updates)
+
 
 def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):
     """Run one update: one fused program, or a rollout with the workers of a host task or host world, and an update."""
@@ -127,19 +137,32 @@ def _evaluation(
         verifiers=workers,
         phase=number,
     )
-    compiled, samples = run.program.steps[number], max(2, record["samples"])
-    given = compiled, state, run.program.key, record["prompts"], samples
-    if models := ranking.models(compiled):
-        record["ranking"] = {name: ranking.report(*ranking.scored(*given, name)) for name in models}
-    if models := ranking.of_steps(compiled):
-        record["process"] = {name: ranking.steps_report(*ranking.labelled(*given, name)) for name in models}
-    run.logger.evaluation(record)
-    run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
+    log_evaluation(run, number, state, record)
     return record
 
 
+def log_evaluation(run: session.Session, number: int, state: types.TrainState | None, record: dict[str, Any]) -> None:
+    """Add how well modules rank completions to the record of an evaluation, and write it.
+
+    Args:
+      run: the run.
+      number: of the phase.
+      state: the train state; None: no module ranks any.
+      record: from ``evaluate.evaluate``.
+    """
+    compiled, samples = run.program.steps[number], max(2, record["samples"])
+    if state is not None:
+        given = compiled, state, run.program.key, record["prompts"], samples
+        if models := ranking.models(compiled):
+            record["ranking"] = {name: ranking.report(*ranking.scored(*given, name)) for name in models}
+        if models := ranking.of_steps(compiled):
+            record["process"] = {name: ranking.steps_report(*ranking.labelled(*given, name)) for name in models}
+    run.logger.evaluation(record)
+    run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
+
+
 @contextlib.contextmanager
-def _signals() -> Iterator[Callable[[int], bool]]:
+def signals() -> Iterator[Callable[[int], bool]]:
     """As ``processes.notice``; ``Interrupted`` becomes a KeyboardInterrupt after Ctrl-C, and names the signal."""
     with processes.notice() as stopping:
         try:
@@ -206,7 +229,7 @@ def train(
         tokenizer = None if saved is None else tokenizers.load(saved)
         program = processes.together(lambda: programs.build(config, tokenizer, devices))
         workers = _workers(program, stack)
-        stopping = stack.enter_context(_signals())
+        stopping = stack.enter_context(signals())
         run = stack.enter_context(session.Session(program, code, directory, happened, progress, allow_log_gap))
         stack.enter_context(
             profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
@@ -224,11 +247,7 @@ def train(
             state = _phase(run, number, step, state, workers[number], stopping, directory)
         assert state is not None
         result = Result(program, state, run.logger.history, run.logger.evaluations)
-        if run.written is not None and program.settings.log.report:
-            for draw in (result.learning_curve, *([result.passk] if result.final else [])):
-                picture = run.written.path / f"{draw.__name__}.png"
-                draw(picture)
-                run.logger.picture(picture, program.updates)
+        result.draw(run)
     return result
 
 

@@ -56,6 +56,13 @@ class Program:
         """Return the index of the phase that runs update ``step + 1``; after the last update, of the last phase."""
         return next((i for i, p in enumerate(self.phases) if step < p.last), len(self.phases) - 1)
 
+    def member(self, config: schema.ConfigDict) -> "Program":
+        """Return the program of a config that differs in its seed and in traced numbers; it shares what is compiled."""
+        other = dataclasses.replace(self, config=config, settings=resolve.check(config), phases=resolve.phases(config))
+        steps_of = zip(self.steps, other.setups, strict=True)
+        other.__dict__["steps"] = tuple(dataclasses.replace(step, setup=setup) for step, setup in steps_of)
+        return other
+
     @functools.cached_property
     def policy(self) -> models.Model:
         """The policy network of the last phase; its architecture is the same in all phases."""

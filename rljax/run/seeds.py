@@ -1,25 +1,16 @@
-"""Runs that differ in their seed: ``python -m rljax --config CONFIG --seeds 0:4``.
+"""The runs that ``--seeds`` and ``--sweep`` ask for, and the table of their results."""
 
-The runs are processes, one after another, each with a work directory of its own. The same command resumes the run that
-was interrupted and goes on with the next one.
-"""
-
+import collections
 import dataclasses
 import re
-import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.console
 
-from rljax.config import schema
-from rljax.data import storage
-from rljax.language import messages
+from rljax.language import messages, parse
 from rljax.run import sweep, terminal
-from rljax.run.reports import intervals, runs, writing
+from rljax.run.reports import intervals, writing
 
 
 def read(text: str) -> list[int]:
@@ -39,74 +30,64 @@ def read(text: str) -> list[int]:
     return seeds
 
 
-def run(seeds: Sequence[int], config: schema.ConfigDict, workdir: str, words: Sequence[str], check: bool) -> None:
-    """Run a config with each seed, print a table of the results and the command that compares the runs.
+def fields(seeds: str, values: Sequence[str]) -> list[sweep.Fields]:
+    """Return the fields of each run: every combination of seeds and values.
 
     Args:
-      seeds: the seeds.
-      config: the config.
-      workdir: folder of the work directories.
-      words: the command line of one run, without seed and work directory.
-      check: whether the runs are only checked, so that there are no results.
+      seeds: what ``read`` reads; "": the config's.
+      values: of a field each, such as "algorithm.positive=[0.1, 0.3]".
+
+    Returns:
+      The runs; the last field changes fastest, and seeds change slowest.
 
     Raises:
-      SystemExit: a run did not finish; with its exit code.
-      ValueError: a run's config is invalid.
+      ValueError: a text of another form, no value, or a field or seed twice.
     """
-    folders: dict[int, str] = {}
-    for seed, one in zip(seeds, sweep.expand(sweep.grid({"seed": seeds}), config), strict=True):
-        folders[seed] = f"{workdir.rstrip('/')}/{one.name}"
-        arguments = ["--set", *one.settings, "--workdir", folders[seed], "--nonext"]
-        print(f"seed {seed}, {len(folders)} of {len(seeds)}", flush=True)
-        child = subprocess.Popen([sys.executable, "-m", "rljax", *words, *arguments])
-        signal.signal(signal.SIGTERM, lambda *_, child=child: child.terminate())
-        signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to the child too
-        if code := child.wait():
-            sys.exit(code if code > 0 else 128 - code)
-    if not check:
-        table({seed: evaluations(folder) for seed, folder in folders.items()})
-        print(f"next: python -m rljax compare {shlex.quote(workdir)}")
+    of: dict[str, Sequence[Any]] = {"seed": read(seeds)} if seeds else {}
+    for text in values:
+        field, several = parse.setting(text)
+        if not isinstance(several, list | tuple) or not several:
+            raise ValueError(f"--sweep={messages.shown(text)}: must be FIELD=[VALUE, ...], with at least one value.")
+        if field in of:
+            raise ValueError(f"--sweep={messages.shown(text)}: {field} is given twice.")
+        of[field] = several
+    return sweep.grid(of)
 
 
-def without(words: Sequence[str], *names: str) -> list[str]:
-    """Return a command line without some flags and their values."""
-    kept, skip = [], False
-    for word in words:
-        flag, equals, _ = word.lstrip("-").partition("=")
-        named = word.startswith("-") and flag in names
-        if not named and not skip:
-            kept.append(word)
-        skip = named and not equals
-    return kept
+def table(
+    results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], console: rich.console.Console | None = None
+) -> None:
+    """Print pass@1 and greedy accuracy of each run, and their means with the intervals of ``compare``.
 
-
-def evaluations(workdir: str) -> dict[str, Mapping[str, Any]]:
-    """Return the last evaluation of each name in a work directory."""
-    path = storage.path(workdir) / "evaluations.jsonl"
-    return {record["name"]: record for record in runs.log(path)}
-
-
-def table(results: Mapping[int, Mapping[str, Any]], console: rich.console.Console | None = None) -> None:
-    """Print pass@1 and greedy accuracy of each seed, and their means with the intervals of ``compare``.
+    Runs that differ in more than their seed have a row for each combination of the other fields.
 
     Args:
-      results: evaluations by name, of each seed.
+      results: the fields of each run, and its evaluations by name.
       console: where to print; standard output by default.
     """
-    names = list(dict.fromkeys(name for records in results.values() for name in records if name != "training"))
-    columns = {}
+    groups: dict[str, list[int]] = collections.defaultdict(list)
+    for number, (set_, _) in enumerate(results):
+        groups[", ".join(f"{field}={value}" for field, value in set_.items() if field != "seed")].append(number)
+    names = list(dict.fromkeys(name for _, records in results for name in records if name != "training"))
+    columns: dict[str, list[float | None]] = {}
     for name in names:
-        records = [records[name] for records in results.values() if name in records]
-        columns[f"{name}\npass@1"] = [record["pass_at_k"]["1"][0] for record in records]
-        columns[f"{name}\ngreedy"] = [record["greedy"][0] for record in records]
-    rows = [
-        [str(seed), *(f"{100 * x:.1f}" for x in row)] for seed, *row in zip(results, *columns.values(), strict=True)
-    ]
-    rows.append(["mean", *map(_mean, columns.values())])
+        records = [records.get(name) for _, records in results]
+        columns[f"{name}\npass@1"] = [None if r is None else r["pass_at_k"]["1"][0] for r in records]
+        columns[f"{name}\ngreedy"] = [None if r is None else r["greedy"][0] for r in records]
+    rows = [[label, *(_mean([x[n] for n in numbers]) for x in columns.values())] for label, numbers in groups.items()]
+    if len(groups) == 1:
+        seeds = [str(set_.get("seed", "")) for set_, _ in results]
+        each = [[seed, *(_mean([x[n]]) for x in columns.values())] for n, seed in enumerate(seeds)]
+        rows = [*each, ["mean", *rows[0][1:]]]
     title = "held-out accuracy, %; mean [95 % interval over seeds]"
-    terminal.show(console or terminal.console(), ["seed", *columns], rows, title=title)
+    terminal.show(
+        console or terminal.console(), ["seed" if len(groups) == 1 else "fields", *columns], rows, title=title
+    )
 
 
-def _mean(values: Sequence[float]) -> str:
-    row = {"quantity": "accuracy", **dataclasses.asdict(intervals.mean(values, unit=True))}
+def _mean(values: Sequence[float | None]) -> str:
+    known = [x for x in values if x is not None]
+    if len(known) < 2:
+        return "".join(f"{100 * x:.1f}" for x in known)
+    row = {"quantity": "accuracy", **dataclasses.asdict(intervals.mean(known, unit=True))}
     return f"{writing.mean(row)} {writing.interval(row)}".rstrip()

@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -43,6 +44,7 @@ class Session(contextlib.AbstractContextManager):
         happened: events.Events,
         progress: bool,
         allow_log_gap: bool,
+        label: str = "",
     ):
         """Restore the newest checkpoint, if any, and truncate the logs to its step.
 
@@ -50,6 +52,7 @@ class Session(contextlib.AbstractContextManager):
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
         self.program, self.code, self.directory, self.happened = program, code, directory, happened
+        self.label = label  # before its warnings, where several runs have one terminal
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -140,17 +143,24 @@ class Session(contextlib.AbstractContextManager):
           step: the step, from 1.
           values: scalars by name, on devices; "rows", if present, is the ``Rollout`` to log.
         """
-        rows = values.pop("rows", None)
-        log = setup.settings.log
-        due = log.rollouts and (step % log.rollouts == 0 or step == setup.phase.last)
-        if rows is not None and due and self.written is not None:
-            self._log(setup)  # first the steps before: Weights & Biases ignores a step lower than the last one
-            self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
-        self.pending.append((step, values))
-        if step % log.every == 0:
+        self._keep(setup, step, values)
+        if step % setup.settings.log.every == 0:
             self.flush(setup)
         elif time.perf_counter() - self.flushed > _FLUSH_SECONDS:
             self._log(setup)
+
+    def extend(self, setup: programs.Setup, steps: Sequence[tuple[int, dict[str, Any]]]) -> None:
+        """Add and write the metrics of several steps, as ``push`` and ``flush``."""
+        for step, values in steps:
+            self._keep(setup, step, values)
+        self.flush(setup)
+
+    def _keep(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
+        rows = values.pop("rows", None)
+        if rows is not None and logs_rows(setup, step) and self.written is not None:
+            self._log(setup)  # first the steps before: Weights & Biases ignores a step lower than the last one
+            self.logger.rollouts(records.rollouts(self.program, setup, step, self._fetch(rows)))
+        self.pending.append((step, values))
 
     def _fetch(self, tree: Any) -> Any:
         with self.clock.spent("wait"):
@@ -204,7 +214,7 @@ class Session(contextlib.AbstractContextManager):
         if texts and processes.leader():
             self.bar.close()
             for text in texts:
-                print(text, file=sys.stderr, flush=True)
+                print(self.label + text, file=sys.stderr, flush=True)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of a state, after the logs of all steps before it are written.
@@ -247,6 +257,12 @@ class Session(contextlib.AbstractContextManager):
                 stack.callback(self.saver.close)
             stack.callback(self.bar.close)
             self.tracer.close()
+
+
+def logs_rows(setup: programs.Setup, step: int) -> bool:
+    """Return whether the rows of a step are logged."""
+    every = setup.settings.log.rollouts
+    return bool(every) and (step % every == 0 or step == setup.phase.last)
 
 
 def _describe(program: programs.Program) -> str:

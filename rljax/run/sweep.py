@@ -80,11 +80,13 @@ def product(*lists: Iterable[Fields]) -> list[Fields]:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of a sweep: its number, its name, which lists its fields, and the ``--set`` value of each field."""
+    """A run of a sweep: its number, its name, which lists its fields, the ``--set`` value of each field, its config."""
 
     index: int
     name: str
+    fields: Fields
     settings: tuple[str, ...]
+    config: schema.ConfigDict
 
 
 def load(path: str) -> list[Fields]:
@@ -139,7 +141,7 @@ def expand(runs: Sequence[Fields], config: schema.ConfigDict) -> list[Run]:
         first = seen.setdefault(files.dumps(changed), index)
         if first != index:
             raise ValueError(f"runs {first} ({names[first]}) and {index} ({name}) are the same run.")
-        out.append(Run(index, name, tuple(f"{field}={_written(value)}" for field, value in ordered)))
+        out.append(Run(index, name, run, tuple(f"{field}={_written(value)}" for field, value in ordered), changed))
     return out
 
 

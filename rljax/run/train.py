@@ -2,7 +2,8 @@
 
     python -m rljax --config configs/quickstart.py [--workdir DIR] [--config.algorithm="rloo()"]
     python -m rljax --config quickstart --set algorithm.kl=0.01
-    python -m rljax --config quickstart --seeds 0:4     # one run for each seed, and a table of all
+    python -m rljax --config quickstart --seeds 0:4     # a run for each seed, in one program, and a table of all
+    python -m rljax --config quickstart --seeds 0:4 --sweep "algorithm.high=[0.2, 0.28]"
     python -m rljax --config quickstart --check         # print what would run; no device is used
 
 A shipped config can be named without its path. The default work directory is runs/NAME-CHANGES-DIGEST, with the fields
@@ -15,11 +16,13 @@ each other; elsewhere set --coordinator HOST:PORT --num_processes N --process_id
 RLJAX_NUM_PROCESSES and RLJAX_PROCESS_ID. If one process dies, the others exit with code 75 or are aborted by JAX.
 """
 
+import contextlib
 import itertools
 import pathlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -78,7 +81,11 @@ def define_flags() -> None:
     """Define the flags of this command."""
     config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped config.")
     flags.DEFINE_string("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
-    flags.DEFINE_string("seeds", "", "Seeds to run one after another, such as 0:4 (0 to 3) or 0,3,5.")
+    flags.DEFINE_string("seeds", "", "Seeds to run beside each other, such as 0:4 (0 to 3) or 0,3,5.")
+    flags.DEFINE_multi_string("sweep", [], "FIELD=[VALUE, ...]: a run for each value (and for each seed), see --seeds.")
+    flags.DEFINE_integer(
+        "width", 0, "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all."
+    )
     flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
     flags.DEFINE_integer(
         "devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0
@@ -114,17 +121,22 @@ def main(argv: Sequence[str]) -> None:
 
     # imported after the checks, so that errors of the config appear immediately
     from rljax.host import backends, processes
-    from rljax.run import checkpoints, forks, identity, loop
+    from rljax.run import checkpoints, forks, identity, loop, seeds
 
     workdir = flags.FLAGS.workdir
     if not workdir:
         base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
         workdir = identity.default_workdir(forks.complete(config), code, base)
     checkpoints.hide_tracebacks()
-    if flags.FLAGS.seeds or flags.FLAGS.check:
-        _several_or_none(config, workdir)
+    several = seeds.fields(flags.FLAGS.seeds, flags.FLAGS.sweep) if flags.FLAGS.seeds or flags.FLAGS.sweep else []
+    if several:
+        workdir = flags.FLAGS.workdir or f"{workdir}-{'sweep' if flags.FLAGS.sweep else 'seeds'}"
+    if flags.FLAGS.check:
+        _check(config, several, workdir)
         return
     try:
+        if several and not settings.cpu_devices:
+            backends.start_several(len(several))
         backends.start(settings.cpu_devices)
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
@@ -135,7 +147,10 @@ def main(argv: Sequence[str]) -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(data.cache_folder() / "xla"))
     try:
-        _train(config, workdir, code)
+        if several:
+            _train_many(config, several, workdir)
+        else:
+            _train(config, workdir, code)
     except Exception as error:
         if processes.lost(error):
             message = messages.shown(str(error))
@@ -148,33 +163,71 @@ def main(argv: Sequence[str]) -> None:
         raise
 
 
-def _several_or_none(config: schema.ConfigDict, workdir: str | pathlib.Path) -> None:
-    """Run each seed of --seeds in a process, or print what --check does."""
-    from rljax.run import preview, seeds
+def _check(config: schema.ConfigDict, several: Sequence[Mapping[str, Any]], workdir: str | pathlib.Path) -> None:
+    """Print what a run, or each program of several runs, would do."""
+    from rljax.run import cohorts, preview, sweep
 
-    if flags.FLAGS.seeds:
-        folder = flags.FLAGS.workdir or f"{workdir}-seeds"
-        words = seeds.without(sys.argv[1:], "seeds", "workdir")
-        seeds.run(seeds.read(flags.FLAGS.seeds), config, folder, words, flags.FLAGS.check)
-    else:
-        print("\n".join(preview.lines(config, workdir, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+    places = [(config, workdir)]
+    if several:
+        planned = cohorts.plan(sweep.expand([dict(fields) for fields in several], config))
+        print("\n".join(f"program {number}: {cohort.describe()}" for number, cohort in enumerate(planned, 1)))
+        places = [(cohort.runs[0].config, f"{workdir}/{cohort.runs[0].name}") for cohort in planned]
+    for one, place in places:
+        print("\n".join(preview.lines(one, place, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+
+
+def _train_many(config: schema.ConfigDict, several: Sequence[Mapping[str, Any]], workdir: str | pathlib.Path) -> None:
+    """Train several runs; of several processes, process 0 prints."""
+    from rljax.host import processes
+    from rljax.run import many, seeds
+
+    with _resumable():
+        out = many.train_many(
+            config,
+            [dict(fields) for fields in several],
+            workdir,
+            width=flags.FLAGS.width,
+            allow_config_change=flags.FLAGS.allow_config_change,
+            allow_log_gap=flags.FLAGS.allow_log_gap,
+            fresh=flags.FLAGS.fresh,
+        )
+    if not processes.leader():
+        return
+    trained = [(run.fields, {e["name"]: e for e in run.result.evaluations}) for run in out if run.result is not None]
+    seeds.table(trained)
+    if flags.FLAGS.next:
+        print(f"next: python -m rljax compare {shlex.quote(str(workdir))}")
+    if failed := [f"{run.name}: {run.failure}" for run in out if run.failure]:
+        raise ValueError(f"{len(failed)} of {len(out)} runs failed:\n  " + "\n  ".join(failed))
+
+
+@contextlib.contextmanager
+def _resumable() -> Iterator[None]:
+    """Exit with the code of an unfinished run, and the command that resumes it, if the block is interrupted."""
+    from rljax.data import storage
+    from rljax.host import processes
+    from rljax.run import events, loop
+
+    try:
+        yield
+    except (loop.Interrupted, storage.Unavailable, KeyboardInterrupt) as stopped:
+        if processes.leader():
+            print(f"{stopped} To resume, run the same command again:\n  {shlex.join(events.command())}")
+        sys.exit(loop.INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else loop.RESUMABLE)
 
 
 def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping[str, str]) -> None:
     """Train; of several processes, process 0 prints."""
     from rljax.data import storage
     from rljax.host import processes
-    from rljax.run import evaluate, events, loop
+    from rljax.run import evaluate, loop
     from rljax.run.reports import facts
 
     log = print if processes.leader() else lambda *_: None
     log(f"work directory: {workdir}")
-    try:
+    with _resumable():
         changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
         result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
-    except (loop.Interrupted, storage.Unavailable, KeyboardInterrupt) as stopped:
-        log(f"{stopped} To resume, run the same command again:\n  {shlex.join(events.command())}")
-        sys.exit(loop.INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else loop.RESUMABLE)
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))

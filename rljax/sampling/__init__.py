@@ -2,7 +2,7 @@
 
 ``generate`` prefills each prompt once, shares its keys and values among the prompt's samples, and decodes in one
 ``lax.while_loop`` that ends when every row has stopped. It runs inside ``jit``, on one device or with rows sharded over
-a mesh, and inside ``vmap`` (set ``axis_name``).
+a mesh, and inside ``vmap``.
 
 **Distribution.** Logits are divided by the temperature, then filtered by top-k, top-p and min-p in this order, each on
 the renormalized result of the previous one (``build``). Temperature 0 is greedy: the most probable token, the lowest id

@@ -36,8 +36,6 @@ def write(
     keys: types.Key,
     config: SamplerConfig,
     ends: stopping.Ends,
-    *,
-    axis_name: str | None = None,
 ) -> Book:
     """Sample episodes, one row for each turn.
 
@@ -53,7 +51,6 @@ def write(
       keys: ``[E]`` typed keys of the episodes.
       config: temperature, filters, and how the loop is laid out.
       ends: what ends a turn, and the token id of padding.
-      axis_name: axis of an enclosing ``vmap``; see ``decode.generate``.
 
     Returns:
       The rows and the episodes after their last turn.
@@ -67,9 +64,9 @@ def write(
         row_keys = jax.vmap(lambda key: jax.random.fold_in(key, _TURNS + number))(keys)
         live = ~talk.over
         writer = jnp.take_along_axis(jnp.asarray(player), talk.seat[:, None], axis=1)[:, 0]
-        fixed = {"samples": 1, "length": world.turn_length, "axis_name": axis_name}
+        fixed, length = (prompts, row_keys, config, ends), world.turn_length
         samples = [
-            decode.generate(model, p, prompts, row_keys, config, ends, live=live & (writer == i), **fixed)
+            decode.generate(model, p, *fixed, samples=1, length=length, live=live & (writer == i))
             for i, p in enumerate(params)
         ]
         sample = samples[0]

@@ -107,7 +107,6 @@ def converse(
     ends: stopping.Ends,
     *,
     length: int,
-    axis_name: str | None = None,
 ) -> tuple[samples_lib.Sample, dialogue.Talk]:
     """Sample episodes, one conversation for each seat.
 
@@ -122,25 +121,24 @@ def converse(
       config: temperature, filters, and how the loop is laid out.
       ends: what ends a turn, and the token id of padding.
       length: T, the most tokens of a row; an episode is cut when one of its rows has that many.
-      axis_name: axis of an enclosing ``vmap``; see ``generate``.
 
     Returns:
       The rows, ``[B, T]``, with mask 0 on replies; and the episodes after their last turn.
 
     Raises:
-      ValueError: a shape does not match, or compaction with several seats or inside ``vmap``.
+      ValueError: a shape does not match, or compaction with several seats.
     """
     rows, columns = keys.shape[0] * world.seats, _columns(world, length)
     count, width = prompts.token.shape
     if rows % count or (world.seats > 1 and count != rows):
         raise ValueError(f"converse: {count} prompts for {rows} rows of {world.seats} seats")
     shapes.check({"prompts.mask": prompts.mask}, (count, width), "[P, L] of prompts.token")
-    if config.compact and (axis_name is not None or world.seats > 1):
-        raise ValueError(f"sampler.compact = {config.compact}: expected 0 for a world of several seats and inside vmap")
+    if config.compact and world.seats > 1:
+        raise ValueError(f"sampler.compact = {config.compact}: expected 0 for a world of several seats")
     alone = world.seats == 1
     if alone and world.max_turns == 1 and length == world.turn_length:
-        each = {"samples": rows // count, "length": length, "axis_name": axis_name}
-        sample = decode.generate(model, params, prompts, keys, config, ends, **each)
+        each = rows // count
+        sample = decode.generate(model, params, prompts, keys, config, ends, samples=each, length=length)
         return _answered(world, dialogue.begin(world, states, ends), sample, keys, ends)
     processors = processors_lib.build(config)
     weights, talk = model.decode_params(params), dialogue.begin(world, states, ends)
@@ -167,7 +165,6 @@ def converse(
         driver.draw,
         columns,
         decode.stages(count, rows // count, config.compact),
-        axis_name,
         driver.active,
     )
     return _without_waiting(sample, length, not alone), talk

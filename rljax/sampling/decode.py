@@ -8,6 +8,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 
 from rljax import types
 from rljax.models import scoring, shapes
@@ -32,13 +33,13 @@ def generate(
     length: int,
     of: Array | None = None,
     live: Array | None = None,
-    axis_name: str | None = None,
 ) -> samples_lib.Sample:
     """Sample ``samples`` completions of each prompt, at most ``length`` tokens each.
 
     Token t of row b is drawn with ``fold_in(keys[b], t)`` and no other randomness, so it depends on the row's prompt
     and key only, not on its place, its batch or the number of decode steps. Each prompt is read once and its keys and
-    values are shared; the loop ends when every row has ended by ``stop`` or ``strings``.
+    values are shared; the loop ends when every row has ended by ``stop`` or ``strings``. Inside ``vmap`` it ends when
+    every row of every member has.
 
     With temperature tau, filter F and logits l: ``raw_logp = log_softmax(l / tau)`` and
     ``behaviour_logp = log_softmax(F(l / tau))`` at the token drawn. At temperature 0 the most
@@ -58,14 +59,12 @@ def generate(
       of: ``[B]`` int32, the prompt of each row, where prompts have unequal numbers of rows; each row then has a copy of
         its prompt's keys and values. ``samples`` is 1, and B is the number of keys.
       live: ``[B]`` bool, rows to sample; the others get no token. None: all.
-      axis_name: axis of an enclosing ``vmap``. The loop then runs until every row of every member has ended: with a
-        predicate per member, XLA would copy the whole cache at each step.
 
     Returns:
       The completions, ``B`` rows of ``T = length`` positions.
 
     Raises:
-      ValueError: samples or length is below 1, a shape does not match, or compaction inside ``vmap``.
+      ValueError: samples or length is below 1, or a shape does not match.
     """
     count = prompts.token.shape[0]
     rows = count * samples if of is None else of.size
@@ -74,8 +73,6 @@ def generate(
     shapes.check({"prompts.token": prompts.token}, (None, None), "[P, L]")
     shapes.check({"prompts.mask": prompts.mask}, prompts.token.shape, "[P, L] of prompts.token")
     shapes.check({"keys": keys}, (rows,), "[B], prompts times samples")
-    if config.compact and axis_name is not None:
-        raise ValueError(f"generate: compact = {config.compact}: expected 0 inside vmap, where a batch cannot shrink")
 
     processors = processors_lib.build(config)
     weights = model.decode_params(params)
@@ -92,7 +89,7 @@ def generate(
     live = jnp.ones((rows,), bool) if live is None else live
     start = DecodeState(sample, cache, jnp.zeros_like(row), live, keys, row, state)
     draw = functools.partial(emit, ends=ends, processors=processors)
-    return run(model, weights, start, logits, draw, length, stages(count, samples, config.compact), axis_name)[0]
+    return run(model, weights, start, logits, draw, length, stages(count, samples, config.compact))[0]
 
 
 def run(
@@ -103,7 +100,6 @@ def run(
     draw: Callable[["DecodeState", Array], "DecodeState"],
     steps: int,
     batches: list[tuple[int, int]],
-    axis_name: str | None = None,
     active: Callable[["DecodeState"], Array] = lambda decoding: decoding.live,
 ) -> tuple[samples_lib.Sample, Any]:
     """Emit one position from ``logits``, then decode until no row is live.
@@ -116,7 +112,6 @@ def run(
       draw: ``(state, logits) -> state``, draws one position of every live row; see ``emit``.
       steps: the most positions to emit.
       batches: the shapes of the shrinking batch, from ``stages``.
-      axis_name: axis of an enclosing ``vmap``; see ``generate``.
       active: which rows, [b] bool, get a token from the next ``draw``; the others keep their last one, unread.
 
     Returns:
@@ -127,10 +122,6 @@ def run(
         hidden, cache = model.extend(weights, decoding.token, active(decoding), decoding.cache)
         return draw(dataclasses.replace(decoding, cache=cache), model.logits(weights, hidden))
 
-    def any_live(live: Array) -> Array:
-        result = jnp.any(live)
-        return result if axis_name is None else jax.lax.pmax(result.astype(jnp.int32), axis_name) > 0
-
     decoding = start if logits is None else draw(start, logits)
     whole = decoding.sample, decoding.state
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
@@ -139,11 +130,26 @@ def run(
             decoding = _shrink(model, decoding, whole, batch, batches[0])
 
         def unfinished(decoding: DecodeState, batch=batch, following=following) -> Array:
-            more = any_live(decoding.live) & (decoding.sample.steps < steps)
-            return more if following is None else more & ~_fits(decoding.live, batch, following)
+            more = _anywhere(jnp.any(decoding.live)) & (decoding.sample.steps < steps)
+            return more if following is None else more & _anywhere(~_fits(decoding.live, batch, following))
 
         decoding = jax.lax.while_loop(unfinished, decode_step, decoding)
     return (decoding.sample, decoding.state) if len(batches) == 1 else _gather(whole, decoding)
+
+
+@custom_vmap
+def _anywhere(predicate: Array) -> Array:
+    """Return a predicate; inside ``vmap``, whether it holds for any member.
+
+    With a predicate for each member, XLA would copy the whole cache at each step of the loop.
+    """
+    return predicate
+
+
+@_anywhere.def_vmap
+def _of_members(size: int, batched: list[bool], predicate: Array) -> tuple[Array, bool]:
+    del size, batched
+    return jnp.any(predicate), False
 
 
 def stages(prompts: int, samples: int, compact: int) -> list[tuple[int, int]]:
@@ -275,7 +281,7 @@ def draw_tokens(
 ) -> Drawn:
     """Draw one token of each row from ``logits`` [B, V], with its log-probabilities."""
     logits = logits.astype(jnp.float32)
-    greedy = processors.temperature == 0
+    greedy = isinstance(processors.temperature, int | float) and processors.temperature == 0  # a traced one is above
     tempered = logits if greedy else logits / processors.temperature
     raw = jax.nn.log_softmax(tempered, axis=1)
     filtered = tempered if greedy or processors.filter is None else processors.filter(tempered)

@@ -116,18 +116,22 @@ def chain(*processors: Processor) -> Processor:
     return apply
 
 
-@functools.cache
 def build(config: SamplerConfig) -> Processors:
     """Return the sampler's processors: temperature, then top-k, then top-p, then min-p.
 
-    At temperature 0 the filters are left out, since each keeps the most probable token. Equal settings return the
-    same object, which compiles once as a static argument of ``jit``. The draws "gumbel" and "inverse" are from the same
+    At temperature 0 the filters are left out, since each keeps the most probable token. Equal settings return equal
+    objects, which compile once as a static argument of ``jit``. The draws "gumbel" and "inverse" are from the same
     distribution, but of different tokens for the same key.
     """
-    off = {"top_k": 0, "top_p": 1, "min_p": 0}
-    active = [_FILTERS[name](value) for name in off if (value := getattr(config, name)) != off[name]]
-    filtered = active and config.temperature > 0
-    return Processors(config.temperature, chain(*active) if filtered else None, _DRAWS[config.draw])
+    active = _filter(config.top_k, config.top_p, config.min_p)
+    return Processors(config.temperature, active if active and config.temperature > 0 else None, _DRAWS[config.draw])
+
+
+@functools.cache
+def _filter(k: int, p: float, least: float) -> Processor | None:
+    settings = {"top_k": (k, 0), "top_p": (p, 1), "min_p": (least, 0)}
+    active = [_FILTERS[name](value) for name, (value, off) in settings.items() if value != off]
+    return chain(*active) if active else None
 
 
 def _check(field: str, value: float | str, valid: bool, allowed: str) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
+from jax import core
 
 from rljax import types
 from rljax.language import dotted, errors
@@ -37,7 +38,8 @@ def build(
     Returns:
       The transformation; its state is that of the chain, initialized from float32 copies of the parameters.
     """
-    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    clips = isinstance(clip_norm, core.Tracer) or clip_norm > 0
+    clip = [optax.clip_by_global_norm(clip_norm)] if clips else []
     ramp = [optax.scale_by_schedule(optax.linear_schedule(1.0 / warmup, 1.0, warmup - 1))] if warmup > 1 else []
     inner = optax.chain(*clip, *parts, *ramp)
 

@@ -257,6 +257,8 @@ class Layout:
 
     def hold(self, array: Array, names: Names) -> Array:
         """Return a parameter, constrained; unlike a call, this also replicates what the table does not split."""
+        if self.mesh.size == 1:
+            return array
         spec = self._fit([array.shape], [names])[0]
         # First gather, then exchange dimensions: in one step the compiler would replicate the whole array.
         needed = {axis for axes in spec for axis in axes}

@@ -41,7 +41,12 @@ class Step:
     fused: Callable[[types.TrainState, types.Key], tuple[types.TrainState, dict[str, types.Array]]] | None
     sharding: types.TrainState  # of each leaf of the state
     shape: types.TrainState  # abstract state with shardings, into which checkpoints are restored
-    notes: tuple[str, ...] = ()  # requests to carry state over that cannot be met
+    carried: states.Carried = states.Carried()  # from the previous phase
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Requests to carry state over that cannot be met."""
+        return self.carried.notes
 
     @functools.cached_property
     def generate(self) -> Callable[..., sampling.Sample]:
@@ -193,6 +198,13 @@ class _Drive:
         return self.merge(rows, second, edited)
 
 
+def advance(
+    setup: phases.Setup, state: types.TrainState, key: types.Key
+) -> tuple[types.TrainState, dict[str, types.Array]]:
+    """Return the state after one step of a phase that needs no host, rollout and update, and the metrics."""
+    return updates.update(setup, state, _Drive(setup).rollout(state, key), key)
+
+
 def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     """Return the functions of a phase, each compiled on its first call.
 
@@ -214,14 +226,8 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     layout = states.layout(setup, shape)
     device = not setup.task.host and setup.stored is None
     demonstrated = setup.algorithm.source.origin == "demonstrations"
-    drive = _Drive(setup)
-
-    def update(state: types.TrainState, rows: types.Rollout, key: types.Key):
-        return updates.update(setup, state, rows, key)
-
-    def fused(state: types.TrainState, key: types.Key):
-        return update(state, drive.rollout(state, key), key)
-
+    drive, update = _Drive(setup), functools.partial(updates.update, setup)
+    fused = functools.partial(advance, setup)
     out = (layout, sharding.replicated(setup.mesh))
     traced = device or not demonstrated  # a host task's demonstrations are read on the host
     return Step(
@@ -236,5 +242,5 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
         fused=jax.jit(fused, donate_argnums=0, out_shardings=out) if device else None,
         sharding=layout,
         shape=jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shape, layout),
-        notes=carried.notes,
+        carried=carried,
     )

@@ -1,0 +1,24 @@
+"""Memory of programs and devices."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+
+def needed(compiled: Any) -> int:
+    """Return the bytes on a device that a compiled program needs while it runs, its arguments included."""
+    sizes = compiled.memory_analysis()
+    parts = sizes.argument_size_in_bytes, sizes.output_size_in_bytes, sizes.temp_size_in_bytes
+    return sum(parts) - sizes.alias_size_in_bytes
+
+
+def available(devices: Sequence[Any]) -> int:
+    """Return the bytes that are free on all of some devices: a CPU's devices share the memory of the host."""
+    stats = [device.memory_stats() or {} for device in devices]
+    if all("bytes_limit" in s for s in stats):
+        return min(s["bytes_limit"] - s["bytes_in_use"] for s in stats) * len(devices)
+    try:
+        with open("/proc/meminfo") as lines:  # what is free without swapping, which sysconf does not say
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

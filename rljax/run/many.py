@@ -1,0 +1,233 @@
+"""Several runs in one program: seeds, and values of numbers, beside each other.
+
+    python -m rljax --config quickstart --seeds 0:8
+    python -m rljax --config quickstart --seeds 0:4 --sweep "algorithm.positive=[0.05, 0.1, 0.3]"
+
+Every member has the files of a run alone, in a folder of its own, so that all commands on runs read it. Members share
+the loop, and each step is one program for all of them (``training.members``). What is structural becomes programs of
+their own, one after another, in the same command; so do members beyond those that fit into memory. Where rows come
+through the host, runs follow each other.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from rljax.config import resolve, schema
+from rljax.data import storage, tokenizers
+from rljax.host import backends, processes, workdirs
+from rljax.run import checkpoints, cohorts, events, forks, identity, loop, programs, session, sweep, together
+
+_FLUSH_SECONDS = 0.5
+_WORD = "rljax.train_many"
+
+
+@dataclasses.dataclass
+class Member:
+    """A run among several.
+
+    Attributes:
+      name: its fields and values, and its folder.
+      fields: the fields of the sweep and its values.
+      workdir: its work directory; None: it was kept in memory.
+      result: what ``rljax.train`` returns; None if it failed.
+      failure: why it failed, else "".
+    """
+
+    name: str
+    fields: dict[str, Any]
+    workdir: storage.Path | None
+    result: loop.Result | None = None
+    failure: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The arguments of ``train_many`` that do not say what runs."""
+
+    workdir: storage.Path | None
+    width: int
+    devices: tuple[Any, ...]
+    allow_config_change: bool
+    allow_log_gap: bool
+    fresh: bool
+    progress: bool
+
+
+def train_many(
+    config: schema.ConfigDict,
+    runs: Mapping[str, Sequence[Any]] | Sequence[sweep.Fields],
+    workdir: str | os.PathLike[str] | None = None,
+    *,
+    most: int | None = None,
+    width: int = 0,
+    allow_config_change: bool = False,
+    allow_log_gap: bool = False,
+    fresh: bool = False,
+    progress: bool = True,
+    devices: Sequence[Any] | None = None,
+) -> list[Member]:
+    """Run a config with several seeds and values of its fields, as many beside each other as one program can compute.
+
+    Args:
+      config: see ``config.default``; ``mesh`` is that of one device.
+      runs: values by field, of which every combination is a run, such as ``{"seed": range(8)}``; or the fields of each
+        run, from ``sweep.product``. Fields may be arguments of calls: "algorithm.positive".
+      workdir: folder of the runs' work directories; None keeps everything in memory.
+      most: the most programs to compile; None: any number.
+      width: members that a device computes at a time; 0: one on a CPU, all of them elsewhere.
+      allow_config_change: as in ``rljax.train``, for each run.
+      allow_log_gap: as in ``rljax.train``, for each run.
+      fresh: as in ``rljax.train``, for each run.
+      progress: whether to show the plan and the progress line.
+      devices: the devices over which members are split; None: all devices.
+
+    Returns:
+      The runs, in order. A run that failed does not stop the others.
+
+    Raises:
+      ValueError: an invalid field or value, two equal runs, more programs than ``most``, or what ``rljax.train``
+        refuses.
+      Interrupted: the process received SIGTERM; every run is saved. The same call resumes.
+      KeyboardInterrupt: Ctrl-C, which saves like SIGTERM.
+    """
+    config = forks.complete(resolve.complete(config))
+    fields = sweep.grid(runs) if isinstance(runs, Mapping) else [dict(run) for run in runs]
+    if not fields:
+        raise ValueError(f"{_WORD}: no runs.")
+    expanded = sweep.expand(fields, config)
+    if not config.cpu_devices:
+        backends.start_several(len(expanded))
+    else:
+        backends.start(config.cpu_devices)
+    place = None if workdir is None else storage.path(workdir)
+    listed = tuple(jax.devices() if devices is None else devices)
+    options = _Options(place, width, listed, allow_config_change, allow_log_gap, fresh, progress)
+    out = {run.index: Member(run.name, run.fields, place and place / run.name) for run in expanded}
+    todo, structural = cohorts.plan(expanded), ()
+    _check_count(todo, most)
+    while todo:
+        cohort, *rest = todo
+        if progress and processes.leader():
+            print(cohort.describe(), flush=True)
+        try:
+            _train(cohort, out, options)
+        except together.Structural as error:
+            structural = (*structural, *error.fields)
+            todo = cohorts.plan([run for c in todo for run in c.runs], structural)
+            if progress:
+                print(f"{', '.join(error.fields)}: structural, so that each value is a program of its own ({error})")
+            _check_count(todo, most)
+            continue
+        todo = rest
+    return [out[run.index] for run in expanded]
+
+
+def _check_count(planned: Sequence[cohorts.Cohort], most: int | None) -> None:
+    """Raise ValueError if the runs need more programs than allowed."""
+    if most is not None and len(planned) > most:
+        lines = "\n  ".join(cohort.describe() for cohort in planned)
+        count = f"{_WORD}(most={most}): the runs need {len(planned)} programs"
+        raise ValueError(f"{count}, since fields are structural:\n  {lines}")
+
+
+# --- a cohort ------------------------------------------------------------------------------------
+
+
+def _train(cohort: cohorts.Cohort, out: Mapping[int, Member], options: _Options) -> None:
+    """Run the members of a cohort, in turns of as many as fit."""
+    first = cohort.runs[0].config
+    reason = _alone(first)
+    if reason or len(cohort.runs) == 1:
+        if reason and len(cohort.runs) > 1 and options.progress:
+            print(f"one run after another: {reason}", flush=True)
+        for run in cohort.runs:
+            _train_alone(run, out[run.index], options)
+        return
+    stored = None if options.workdir is None else workdirs.WorkDirectory(out[cohort.runs[0].index].workdir or "")
+    saved = None if stored is None else stored.read("tokenizer.model")
+    if saved is None and first.checkpoint.init:
+        saved = forks.tokenizer(first)
+    tokenizer = None if saved is None else tokenizers.load(saved)
+    program = programs.build(first, tokenizer, options.devices[:1])
+    if any(step.fused is None for step in program.steps):
+        for run in cohort.runs:
+            _train_alone(run, out[run.index], options)
+        return
+    programs_of = together.Programs(cohort.runs, cohort.traced, program, options.devices, options.width)
+    by_step: dict[int, list[int]] = collections.defaultdict(list)
+    for number, run in enumerate(cohort.runs):
+        by_step[_newest(out[run.index].workdir)].append(number)
+    for step, numbers in sorted(by_step.items()):
+        size, line = programs_of.fitting(len(numbers), step)
+        for start in range(0, len(numbers), size):
+            if options.progress and line:
+                print(f"{line}, runs {start + 1} to {min(start + size, len(numbers))}", flush=True)
+            _train_part(programs_of, numbers[start : start + size], size, out, options)
+
+
+def _train_part(
+    compiled: together.Programs, numbers: Sequence[int], size: int, out: Mapping[int, Member], options: _Options
+) -> None:
+    """Run the members of a cohort with these numbers, padded to ``size`` by copies of the last one."""
+    part = [out[compiled.runs[number].index] for number in numbers]
+    with contextlib.ExitStack() as stack, loop.signals() as stopping:
+        sessions = []
+        for number, member in zip(numbers, part, strict=True):
+            config = compiled.runs[number].config
+            sessions.append(_session(stack, compiled.program.member(config), member, options))
+        padded = [*numbers, *[numbers[-1]] * (size - len(numbers))]
+        states = together.run(compiled, sessions, padded, stopping, options.progress)
+        for member, run, state in zip(part, sessions, states, strict=True):
+            member.failure = "" if run.failure is None else str(run.failure)
+            if not member.failure:
+                member.result = loop.Result(run.program, state, run.logger.history, run.logger.evaluations)
+                member.result.draw(run)
+
+
+def _session(
+    stack: contextlib.ExitStack, program: programs.Program, member: Member, options: _Options
+) -> session.Session:
+    """Open the files of a member."""
+    code = resolve.code(program.config)
+    directory = None if member.workdir is None else workdirs.WorkDirectory(member.workdir)
+    happened = stack.enter_context(events.Events())
+    if directory is not None:
+        stack.callback(directory.close)
+        allowed = {"allow_change": options.allow_config_change, "fresh": options.fresh}
+        identity.claim(directory, program.config, code, **allowed)
+    given = program, code, directory, happened, False, options.allow_log_gap, f"{member.name}: "
+    return stack.enter_context(session.Session(*given))
+
+
+def _newest(workdir: storage.Path | None) -> int:
+    """Return the step of the newest checkpoint in a work directory."""
+    return 0 if workdir is None else checkpoints.Checkpointer(storage.path(workdir) / "checkpoints").latest_step() or 0
+
+
+def _alone(config: schema.ConfigDict) -> str:
+    """Return why the runs of a config cannot be members of one program; "" if they can."""
+    if processes.several():
+        return "several processes compute each of them"
+    sizes = {axis: size for axis, size in config.mesh.items() if size > 1}
+    if sizes:
+        return f"each is split over devices ({', '.join(f'mesh.{a}={s}' for a, s in sizes.items())})"
+    if config.profile:
+        return f"config.profile={config.profile!r} traces one run"
+    return ""
+
+
+def _train_alone(run: sweep.Run, member: Member, options: _Options) -> None:
+    """Run one member as ``rljax.train`` does."""
+    flags = {name: getattr(options, name) for name in ("allow_config_change", "allow_log_gap", "fresh", "progress")}
+    if options.progress and processes.leader():
+        print(run.name, flush=True)
+    try:
+        member.result = loop.train(run.config, member.workdir, devices=options.devices, **flags)
+    except session.NonFinite as error:
+        member.failure = str(error)

@@ -1,0 +1,183 @@
+"""Several runs in one program: a member is the same run alone."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.algorithms.base import compose, recipe
+from rljax.config import files
+from rljax.run import cohorts, loop, sinks, sweep
+from rljax.transforms import advantage, reduce, surrogate
+from tests import tiny
+
+FIELDS = {"seed": [0, 1], "algorithm.negative": [0.5, 1.0]}
+
+
+def config(**fields):
+    return tiny.config("w_reinforce()", log__rollouts=0, **fields)
+
+
+@recipe
+def read(scale: float = 1.0):
+    """Read a number by Python."""
+    factor = 2.0 if scale > 1.5 else 1.0
+    return compose(
+        advantage=[advantage.sign_weighted(factor, 1.0)], loss=[surrogate.reinforce()], reduce=reduce.mean_over_tokens()
+    )
+
+
+class _Stop:
+    """Sends SIGTERM to this process after step 3 of a run that has not been resumed."""
+
+    def __init__(self, run):
+        self.new = run.first == 1
+
+    def scalars(self, log, step, phase, values):
+        if self.new and log == "metrics" and step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def rollouts(self, records):
+        pass
+
+    picture = flush = close = lambda *_: None
+
+
+@sinks.sink
+def stopping():
+    """A sink that interrupts its run."""
+    return _Stop
+
+
+def alone(member, c):
+    """Return the result of a member's config, run by itself on one device."""
+    c = c.copy_and_resolve_references()
+    for field, value in member.fields.items():
+        files.override(c, field, value)
+    return rljax.train(c, progress=False, devices=jax.devices()[:1])
+
+
+def distance(one, two):
+    """Return the largest difference of two runs' parameters."""
+    pairs = zip(jax.tree.leaves(one.params), jax.tree.leaves(two.params), strict=True)
+    return max(float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y)))) for x, y in pairs)
+
+
+def planned(c, fields, structural=()):
+    return cohorts.plan(sweep.expand(sweep.grid(fields), c), structural)
+
+
+# --- which runs share a program ---------------------------------------------------------------------------
+
+
+def test_runs_that_differ_in_seeds_and_numbers_share_a_program():
+    (cohort,) = planned(
+        config(), FIELDS | {"phase.main.optimizer.learning_rate": [1e-3], "sampler.temperature": [0.9, 1]}
+    )
+    assert cohort.traced == {"algorithm.negative": (0.5, 0.5, 1.0, 1.0) * 2, "sampler.temperature": (0.9, 1.0) * 4}
+    assert "seed (2 values)" in cohort.describe() and "learning_rate=0.001" in cohort.describe()
+
+
+@pytest.mark.parametrize(
+    ("fields", "programs"),
+    [
+        ({"batch.samples": [2, 4]}, 2),
+        ({"algorithm": ["psr()", "nsr()"], "seed": [0, 1]}, 2),
+        ({"algorithm.entropy": [0.0, 1e-3, 2e-3]}, 2),  # 0 leaves the penalty out
+        ({"learner.epochs": [1, 2]}, 2),
+        ({"algorithm": ["grpo(kl=0.1)", "grpo(kl=0.2)"]}, 2),  # a number inside a text; algorithm.kl would be traced
+    ],
+)
+def test_what_is_structural_is_a_program_of_its_own(fields, programs):
+    assert len(planned(config(), fields)) == programs
+
+
+def test_the_ends_of_a_schedule_are_numbers():
+    c = tiny.config("w_reinforce(entropy=linear(start=0.0, end=0.1, steps=9))")
+    (cohort,) = planned(c, {"algorithm.entropy.end": [0.1, 0.2]})
+    assert [r.config.algorithm for r in cohort.runs] == [
+        f"w_reinforce(entropy=linear(start=0.0, steps=9, end={end}))" for end in (0.1, 0.2)
+    ]
+    with pytest.raises(ValueError, match="'positive' is not a call, so it has no 'end'"):
+        planned(tiny.config("w_reinforce(positive=0.1)"), {"algorithm.positive.end": [0.1]})
+
+
+def test_bad_requests_are_refused_before_anything_runs():
+    for fields, message in (
+        ({"seed": [1, 1]}, "the same run"),
+        ({"algorithm.positve": [0.1]}, "positive"),
+        ({"algorithm.positive": [-1.0]}, "at least 0|must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rljax.train_many(config(), fields)
+    with pytest.raises(ValueError, match=r"need 2 programs, since fields are structural:\s+batch\.samples=2"):
+        rljax.train_many(config(), {"batch.samples": [2, 4]}, most=1)
+    with pytest.raises(ValueError, match="no runs"):
+        rljax.train_many(config(), [])
+
+
+# --- members ----------------------------------------------------------------------------------------------
+
+
+def test_a_member_is_the_same_run_alone():
+    c = config(phase__main__steps=1)
+    out = rljax.train_many(c, FIELDS, progress=False, devices=jax.devices()[:2])
+    assert [m.name for m in out] == [f"seed={s},negative={n}" for s in (0, 1) for n in (0.5, 1.0)]
+    one = alone(out[-1], c)
+    assert distance(one, out[-1].result) <= 1e-5 < distance(out[-1].result, out[-2].result)
+    assert one.history[0]["loss"] == pytest.approx(out[-1].result.history[0]["loss"], abs=1e-5)
+
+
+@pytest.mark.full
+def test_members_of_one_device_are_computed_together():
+    c = config(phase__main__steps=1, sampler__compact=1)
+    fields = FIELDS | {"phase.main.optimizer.learning_rate": [1e-3, 2e-3], "sampler.temperature": [0.8, 1.0]}
+    out = rljax.train_many(c, fields, progress=False, devices=jax.devices()[:1], width=16)
+    for member in (out[3], out[12]):
+        assert distance(alone(member, c), member.result) <= 1e-5
+
+
+@pytest.mark.full
+def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
+    c = tiny.phases("w_reinforce()", phase__main__steps=4, phase__main__evaluate="result")
+    fields, options = {"seed": [0, 1, 2]}, {"progress": False, "devices": jax.devices()[:2]}
+    whole = rljax.train_many(c, fields, tmp_path / "whole", **options)
+    stopped = tmp_path / "stopped"
+    sink = "tests.test_many.stopping()"
+    interrupted = tiny.edited(c.copy_and_resolve_references(), {"log__sinks": sink})
+    with pytest.raises(loop.Interrupted, match="stopped after step 4 of 6, saved"):
+        rljax.train_many(interrupted, fields, stopped, **options)
+    again = rljax.train_many(interrupted, fields, stopped, **options)
+    for one, two in zip(whole, again, strict=True):
+        assert distance(one.result, two.result) == 0.0
+        for name in ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"):
+            assert (one.workdir / name).read_bytes() == (two.workdir / name).read_bytes()
+    one = rljax.train(
+        tiny.edited(c.copy_and_resolve_references(), {"seed": 1}), progress=False, devices=jax.devices()[:1]
+    )
+    assert distance(one, whole[1].result) <= 1e-5
+    assert one.final[-1]["pass_at_k"] == whole[1].result.final[-1]["pass_at_k"]
+    assert json.loads((whole[1].workdir / "config.json").read_text())["seed"] == 1
+
+
+@pytest.mark.full
+def test_a_member_that_is_not_finite_does_not_stop_the_others(tmp_path):
+    c = config(phase__main__steps=4, learner__max_skipped=1, learner__clip_norm=0.0)
+    c.phase.main.optimizer = "sgd(learning_rate=0.1)"
+    fields = {"phase.main.optimizer.learning_rate": [0.1, 1e38]}
+    sound, broken = rljax.train_many(c, fields, tmp_path, progress=False, devices=jax.devices()[:1])
+    assert "consecutive updates were not finite" in broken.failure and broken.result is None
+    assert not sound.failure and len(sound.result.history) == 4
+    assert "NonFinite" in (broken.workdir / "events.jsonl").read_text().splitlines()[-1]
+
+
+@pytest.mark.full
+def test_a_number_that_python_reads_becomes_programs(capsys):
+    fields = {"algorithm": ["tests.test_many.read(scale=1.0)"], "algorithm.scale": [1.0, 2.0]}
+    out = rljax.train_many(config(phase__main__steps=1), fields, devices=jax.devices()[:1])
+    assert all(m.result is not None for m in out)
+    assert "algorithm.scale: structural" in capsys.readouterr().out
