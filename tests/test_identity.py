@@ -161,13 +161,13 @@ def test_a_fork_names_a_checkpoint_that_exists(tmp_path):
 def test_ctrl_c_stops_like_sigterm_and_reaches_the_caller(number, kind, name):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(kind, match=f"{name}: stopped and saved"), loop._signals() as stopping:
+        with pytest.raises(kind, match=f"{name}: stopped and saved"), loop.signals() as stopping:
             assert not stopping(1)
             os.kill(os.getpid(), number)
             assert stopping(2) and processes.received() == name
             raise loop.Interrupted("stopped and saved")
         assert processes.received() == "" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        with pytest.raises(KeyboardInterrupt), loop._signals():
+        with pytest.raises(KeyboardInterrupt), loop.signals():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)  # the second one at once
     finally:

@@ -3,7 +3,8 @@
 ``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
 alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
 verifiers of device tasks, ``verifier`` steps with a slow host verifier, ``worlds`` conversations in the compiled
-program beside the same on the host, and ``critic`` what a critic adds to an update.
+program beside the same on the host, ``critic`` what a critic adds to an update, and ``members`` runs in one program
+beside the same runs one after another.
 """
 
 import json
@@ -16,12 +17,12 @@ import jax
 from absl import flags
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, critic, gap, host, parts, peers, shapes, tasks, worlds
+from rljax.bench import algebra, ceilings, choices, critic, gap, host, members, parts, peers, shapes, tasks, worlds
 from rljax.config import files, schema
 from rljax.host import backends
 
 FLAGS = flags.FLAGS
-_NAMES = ("algebra", "choices", "critic", "gap", "tasks", "verifier", "worlds")
+_NAMES = ("algebra", "choices", "critic", "gap", "members", "tasks", "verifier", "worlds")
 
 
 def define_flags() -> None:
@@ -31,7 +32,11 @@ def define_flags() -> None:
         "",
         "Config, with an argument after a colon. Default: quickstart for algebra and critic, else the schema's.",
     )
-    flags.DEFINE_integer("rounds", 20, "algebra, critic: updates of each. Step: rounds with the peers.", lower_bound=1)
+    flags.DEFINE_integer(
+        "rounds", 20, "algebra, critic, members: of each. Step: rounds with the peers.", lower_bound=1
+    )
+    flags.DEFINE_integer("count", 16, "members: number of runs.", lower_bound=2)
+    flags.DEFINE_integer("width", 0, "members: runs that a device computes at a time; 0: 1 on a CPU, else all.")
     flags.DEFINE_multi_string("algorithms", [], "algebra: two algorithms to compare; give the flag twice.")
     flags.DEFINE_enum("shape", "tiny", list(shapes.SHAPES), "Model shape.")
     flags.DEFINE_enum(
@@ -153,7 +158,11 @@ def main(argv: Sequence[str]) -> None:
         config = files.load(*(f.config or "quickstart").split(":", 1))
         for edit in f.set:
             _override(config, edit)
-        if argv[1:] == ["critic"]:
+        if argv[1:] == ["members"]:
+            if not config.cpu_devices:
+                backends.start_several(f.count)
+            record, table = members.members(config, f.count, f.rounds, f.width), members.table
+        elif argv[1:] == ["critic"]:
             record, table = critic.critic(config, f.rounds), critic.table
         else:
             record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table

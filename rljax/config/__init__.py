@@ -4,6 +4,7 @@
 ``schema.py``   collects the groups of settings: ``default()``, ``phase()``
 ``files.py``    loads config files by name, edits configs and compares them
 ``resolve.py``  checks the settings and resolves the names: ``check``, ``phases``
+``choices.py``  what a phase chooses: settings, algorithm and optimizers, also with traced numbers
 ``page.py``     lists all fields: ``python -m rljax config``, configs/README.md
 =============  ============================================================================
 """

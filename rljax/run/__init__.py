@@ -32,7 +32,10 @@ Commands on runs
 ``elo``            Ratings of players from results of games: ``ratings``, ``fit``.
 ``nashconv``       Exact NashConv in Kuhn poker, and the strategy of a language policy: ``nashconv``, ``strategy``.
 ``sweep``          A file of fields and values becomes commands of runs: ``grid``, ``zipped``, ``product``.
-``seeds``          One config with several seeds, and a table of the results.
+``many``           Several runs in one program: ``train_many``.
+``cohorts``        Which runs share a program: ``plan``.
+``together``       The programs of such runs, and their loop.
+``seeds``          The runs of ``--seeds`` and ``--sweep``, and a table of the results.
 ``preview``        What a run would do, without devices: ``--check``.
 ``sharding``       How a config's train state is laid out over a mesh.
 ``forks``          Runs that begin with the parameters of another run's checkpoint: ``checkpoint.init``.

@@ -6,6 +6,7 @@
 ``play``          Rollouts of a world: episodes in the compiled program, and who plays its seats.
 ``rows``          Rows of a rollout: blank, filled by the sampler, judged by a verifier.
 ``updates``       The update: scores, advantages, objectives, epochs and minibatches.
+``members``       A step of several runs in one program, split over devices: ``each``, ``Functions``.
 ``gradients``     The gradient of a minibatch, of one objective or of a trunk and its heads; micro-batches.
 ``states``        The train state: its value at the start of a phase, and its sharding over a mesh.
 ``optimizers``    optax chains, an update that skips non-finite gradients, stochastic rounding of bfloat16 parameters.
