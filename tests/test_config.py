@@ -428,7 +428,7 @@ def test_override_sets_fields_and_arguments():
         ("model.layer", 1, "config.model.layer: unknown field. Did you mean 'layers'"),
         ("phase.man.steps", 1, "config.phase.man: unknown field. Did you mean 'main'"),
         ("seed.x", 1, "config.seed.x: unknown field"),
-        ("algorithm.kl.coefficient", 1, "config.algorithm='grpo()': 'kl' is not a call, so it has no 'coefficient'"),
+        ("algorithm.kl.coefficient", 1, "'kl' is not a call, so it has no 'coefficient'"),
         ("seed", "a", "config.seed='a': must be of type int"),
         ("batch", 3, "config.batch=3: must be of type ConfigDict"),
         ("seam.penalty.coefficient", 1, "config.seam.penalty='': not a call"),

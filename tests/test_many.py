@@ -162,6 +162,10 @@ def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
     assert distance(one, whole[1].result) <= 1e-5
     assert one.final[-1]["pass_at_k"] == whole[1].result.final[-1]["pass_at_k"]
     assert json.loads((whole[1].workdir / "config.json").read_text())["seed"] == 1
+    later = tiny.edited(c.copy_and_resolve_references(), {"algorithm": "nsr()", "phase__main__steps": 1})
+    runs = [{"seed": s, "checkpoint.init": f"{m.workdir}@warm"} for s, m in enumerate(whole[:2])]
+    forks = rljax.train_many(later, runs, **options)  # one program, whose members begin with their own warm starts
+    assert distance(alone(forks[1], later), forks[1].result) <= 1e-5 < distance(forks[0].result, forks[1].result)
 
 
 @pytest.mark.full

@@ -61,7 +61,8 @@ def plan(runs: Sequence[sweep.Run], structural: Sequence[str] = ()) -> list[Coho
     for group in groups.values():
         differ = {f: tuple(float(run.fields[f]) for run in group) for f in candidates}
         traced = {f: values for f, values in differ.items() if len(set(values)) > 1}
-        others = [f for f in fields if f != "seed" and f not in traced and f in group[0].fields]
+        own = ("seed", "checkpoint.init", *traced)
+        others = [f for f in fields if f not in own and f in group[0].fields]
         cohorts.append(Cohort(tuple(group), traced, tuple(f"{f}={group[0].fields[f]}" for f in others)))
     return cohorts
 
@@ -75,9 +76,12 @@ def _traceable(run: sweep.Run, field: str) -> bool:
 
 
 def _structure(run: sweep.Run, candidates: Sequence[str]) -> str:
-    """Return what is equal in two runs of one cohort: the config without candidates, and the pieces without numbers."""
+    """Return what is equal in two runs of one cohort: the config without candidates, and the pieces without numbers.
+
+    Runs may differ in the checkpoint from which they begin.
+    """
     config = run.config.copy_and_resolve_references()
-    config.seed = 0
+    config.seed, config.checkpoint.init = 0, ""
     pieces = ""
     for field in candidates:
         files.override(config, field, 1.0)  # a mark in place of the number

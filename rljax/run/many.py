@@ -96,11 +96,13 @@ def train_many(
       Interrupted: the process received SIGTERM; every run is saved. The same call resumes.
       KeyboardInterrupt: Ctrl-C, which saves like SIGTERM.
     """
-    config = forks.complete(resolve.complete(config))
     fields = sweep.grid(runs) if isinstance(runs, Mapping) else [dict(run) for run in runs]
     if not fields:
         raise ValueError(f"{_WORD}: no runs.")
-    expanded = sweep.expand(fields, config)
+    expanded = [
+        dataclasses.replace(run, config=forks.complete(resolve.complete(run.config)))
+        for run in sweep.expand(fields, config)
+    ]
     if not config.cpu_devices:
         backends.start_several(len(expanded))
     else:

@@ -132,8 +132,12 @@ class Session(contextlib.AbstractContextManager):
 
     def initial(self, number: int) -> dict[str, types.Tree]:
         """Return the parameters of modules that start phase ``number`` from a folder or another run, by module."""
-        forked = {} if self.start is None else self.start.initial
-        return {**self.program.initial(number, policy=self.start is None), **(forked if number == 0 else {})}
+        return {**self.program.initial(number, policy=self.start is None), **(self.forked if number == 0 else {})}
+
+    @property
+    def forked(self) -> dict[str, types.Tree]:
+        """The parameters of modules with which the first phase starts, from another run."""
+        return {} if self.start is None else self.start.initial
 
     def push(self, setup: programs.Setup, step: int, values: dict[str, Any]) -> None:
         """Add the metrics of a step. They are fetched in batches, so that devices do not wait for the host.

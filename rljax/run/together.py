@@ -186,15 +186,12 @@ class _Running:
         self.step = sessions[0].step
         self.bar = Progress(total=compiled.program.updates, quiet=not progress)
         split = members.sharding(compiled.mesh)
-        copies = [sessions[min(n, len(sessions) - 1)] for n in range(self.size)]
-        self.keys = jax.device_put(jnp.stack([s.program.key for s in copies]), split)
+        self.copies = [sessions[min(n, len(sessions) - 1)] for n in range(self.size)]
+        self.keys = jax.device_put(jnp.stack([s.program.key for s in self.copies]), split)
         self.values = compiled.values(numbers)
-        states = [s.state for s in copies]
-        self.states: Any = None
-        if states[0] is not None:
-            self.states = jax.device_put(jax.tree.map(lambda *x: np.stack(x), *jax.device_get(states)), split)
-            for s in sessions:
-                s.state = None  # it is among the states now
+        self.states: Any = self._stacked([s.state for s in self.copies])  # None before the first phase
+        for s in sessions:
+            s.state = None  # it is among the states now
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
 
@@ -202,6 +199,11 @@ class _Running:
     def running(self) -> list[tuple[int, session.Session]]:
         """The members that have not failed, with their places."""
         return [(place, s) for place, s in enumerate(self.sessions) if s.failure is None]
+
+    def _stacked(self, trees: Sequence[Any]) -> Any:
+        """Return the trees of members as one, split over the devices."""
+        stacked = jax.tree.map(lambda *x: np.stack(x), *jax.device_get(trees))
+        return jax.device_put(stacked, members.sharding(self.compiled.mesh))
 
     def state(self, place: int) -> types.TrainState:
         """Return the state of a member, as that of a run alone."""
@@ -214,9 +216,12 @@ class _Running:
         program, functions = self.compiled.program, self.compiled.functions[number]
         phase, every = program.phases[number], program.phases[number].settings.evaluation.every
         if self.step == phase.first:
-            initial = jax.device_put(self.sessions[0].initial(number), sharding.replicated(self.compiled.mesh))
-            begin = self.compiled.each(functions.begin, self.size, number, donate=self.states is not None)
-            self.states = begin(initial, self.states, self.keys, self.values)
+            forked = self.sessions[0].forked
+            common = {m: tree for m, tree in self.sessions[0].initial(number).items() if m not in forked}
+            initial = self._stacked([s.forked if number == 0 else {} for s in self.copies])
+            begin = self.compiled.each(functions.begin, self.size, ("begin", number))
+            whole = sharding.replicated(self.compiled.mesh)
+            self.states = begin(jax.device_put(common, whole), initial, self.states, self.keys, self.values)
         advance = self.compiled.steps[number, self.size]
         for current in range(self.step + 1, phase.last + 1):
             self.states, metrics = advance(None, self.states, self.keys, self.values)

@@ -70,13 +70,17 @@ class Functions:
 
     def begin(
         self,
+        common: Mapping[str, types.Tree],
         initial: Mapping[str, types.Tree],
         previous: types.TrainState | None,
         key: types.Key,
         values: Values,
     ) -> types.TrainState:
-        """Return the state at the start of the phase; see ``states.begin``."""
-        return states.begin(self.traced(values), self.step.carried, previous, key, initial)
+        """Return the state at the start of the phase; see ``states.begin``.
+
+        ``common`` are initial parameters of all members, ``initial`` those of a member, which come before them.
+        """
+        return states.begin(self.traced(values), self.step.carried, previous, key, {**common, **initial})
 
     def advance(
         self, common: None, state: types.TrainState, key: types.Key, values: Values
