@@ -26,7 +26,8 @@ def read(name):
 
 def execute(notebook, workdir, environment):
     """Execute a notebook in place, on one CPU device, in a folder."""
-    inherited = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "RLJAX_QUICK")}
+    dropped = ("XLA_FLAGS", "RLJAX_QUICK", "TPU_")  # jax sets TPU_LIBRARY_PATH in the process that imports it
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     client = nbclient.NotebookClient(
         notebook, timeout=900, record_timing=False, resources={"metadata": {"path": str(workdir)}}
     )

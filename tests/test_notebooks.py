@@ -154,7 +154,7 @@ def test_the_notebook_of_kl_measures_what_theory_says(tmp_path):
         (same,) = [t for source, t in printed.items() if gradient in source]
         assert " 0.000000\n" in same
     (near,) = [t for source, t in printed.items() if "vmap(errors)" in source]
-    errors = dict(re.findall(r"(k\d in the \w+) ([\d.]+)", near.splitlines()[-1]))
+    errors = dict(re.findall(r"(k\d in the \w+) ([\d.]+)", near))  # the last line: 0.5 nats
     assert float(errors["k1 in the reward"]) < 1e-3 and float(errors["k1 in the loss"]) == pytest.approx(1, abs=1e-3)
     assert float(errors["k2 in the loss"]) < float(errors["k3 in the loss"]) < float(errors["k2 in the reward"])
 
@@ -168,7 +168,7 @@ def test_the_notebook_of_an_own_algorithm_proves_and_trains_it(tmp_path):
     (mistake,) = [t for source, t in printed.items() if "my_mistake.normalized()" in source and "failed" in source]
     assert "FAIL  micro-batches add" in mistake and "pass " not in mistake
     (run,) = [t for source, t in printed.items() if "rljax.train(" in source]
-    assert "my_algorithm.faded(width=0.2)" in run and "reward" in run
+    assert run.startswith("faded(width=0.2)") and "reward" in run
 
 
 @pytest.mark.full
