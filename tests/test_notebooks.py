@@ -136,7 +136,8 @@ def checked(name, tmp_path):
     cells, _ = execute(name, tmp_path)
     kept = [cell for cell in read(name).cells if cell.cell_type == "code"]
     for cell, before in zip(cells, kept, strict=True):
-        assert text(cell) == text(before) and len(outputs(cell, "image/png")) == len(outputs(before, "image/png"))
+        assert text(cell) == text(before), f"to keep new outputs: python -m tests.notebooks {name}"
+        assert len(outputs(cell, "image/png")) == len(outputs(before, "image/png"))
     return {cell.source: text(cell) for cell in cells}
 
 
