@@ -2,30 +2,23 @@
 
 import base64
 import io
-import os
-import pathlib
 import re
 
 import jax
 import matplotlib.image
-import nbclient
 import nbformat
 import pytest
 
-from tests import compiler
+from tests import compiler, notebooks
+from tests.notebooks import read
 
-ROOT = pathlib.Path(__file__).parent.parent
-NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-
-
-def read(name):
-    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+NAMES = sorted(path.stem for path in (notebooks.ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """Execute the first notebook and return its code cells and directory; its second run need not learn."""
-    short = "config.phase.warm.steps = config.phase.main.steps = 2\nconfig.phase.warm.evaluate = ''\n"
+    short = "config.phase.main.steps = 2\n"
     return execute("first_run", tmp_path_factory.mktemp("notebook"), {"weighted = ": short})
 
 
@@ -34,10 +27,8 @@ def execute(name, workdir, before=()):
 
     ``before`` maps a piece of code to what is inserted before it.
     """
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
+    environment = {
         "RLJAX_QUICK": "1",
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": compiler.QUICK,
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
@@ -46,8 +37,7 @@ def execute(name, workdir, before=()):
     for code, inserted in dict(before).items():
         (cell,) = [c for c in notebook.cells if c.cell_type == "code" and code in c.source]
         cell.source = cell.source.replace(code, inserted + code)
-    client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(workdir)}})
-    client.execute(env=environment)
+    notebooks.execute(notebook, workdir, environment)
     return [cell for cell in notebook.cells if cell.cell_type == "code"], workdir
 
 
@@ -59,13 +49,29 @@ def text(cell):
     return "".join(o.get("text", "") for o in cell.outputs) + "".join(outputs(cell, "text/plain"))
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_is_valid_and_committed_without_outputs(name):
+INSTALL = """\
+import importlib.util
+
+if importlib.util.find_spec("rljax") is None:
+    SOURCE = "git+ADDRESS"  # of the repository, or a path to a checkout or a wheel
+    %pip install --quiet """
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_committed_with_the_outputs_of_one_whole_run(name):
     notebook = read(name)
     nbformat.validate(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == [] and cell.execution_count is None
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert cells[0].source.startswith(INSTALL) and cells[0].outputs == []
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [o for cell in cells for o in cell.outputs]
+    assert outputs and not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
+    for output in outputs:
+        data = dict(output.get("data", {}))
+        png = data.pop("image/png", "")
+        assert len(base64.b64decode(png)) <= 60 * 1024
+        written = output.get("text", "") + "".join(map(str, data.values()))
+        assert not re.search(r"https?://|/tmp/|/home/|/root/|/work/|site-packages|[Ww]arning", written)
 
 
 @pytest.mark.full
@@ -80,7 +86,7 @@ def test_every_cell_runs_and_draws_its_figures(executed):
         height, width, _ = picture.shape
         assert min(height, width) > 300
         assert picture[..., :3].std() > 0.05  # neither empty nor uniform
-    assert list(workdir.iterdir()) == []  # nothing is written without a work directory
+    assert [path.name for path in workdir.iterdir()] == ["runs"]
 
 
 @pytest.mark.full
@@ -123,3 +129,60 @@ def test_the_notebook_of_worlds_plays_trains_and_shows_its_rows(tmp_path):
     assert {*masks} == {"0", "1"} and masks[0] == "1"
     (dump,) = [t for source, t in printed.items() if "show_rollouts" in source]
     assert "policy" in dump and "world" in dump
+
+
+def checked(name, tmp_path):
+    """Execute a notebook that is the same in quick mode, compare with what it kept, and return its code cells."""
+    cells, _ = execute(name, tmp_path)
+    kept = [cell for cell in read(name).cells if cell.cell_type == "code"]
+    for cell, before in zip(cells, kept, strict=True):
+        assert text(cell) == text(before), f"to keep new outputs: python -m tests.notebooks {name}"
+        assert len(outputs(cell, "image/png")) == len(outputs(before, "image/png"))
+    return {cell.source: text(cell) for cell in cells}
+
+
+@pytest.mark.full
+def test_the_notebook_of_a_loss_assembles_grpo(tmp_path):
+    printed = checked("anatomy_of_a_loss", tmp_path)
+    (same,) = [t for source, t in printed.items() if "push(whole) - push(recipe)" in source]
+    assert same.startswith("largest difference: 0.000000\ngrpo(")
+
+
+@pytest.mark.full
+def test_the_notebook_of_kl_measures_what_theory_says(tmp_path):
+    printed = checked("kl_and_its_estimators", tmp_path)
+    for gradient in ("gradients['k3'] - forward", "exact - truth"):
+        (same,) = [t for source, t in printed.items() if gradient in source]
+        assert " 0.000000\n" in same
+    (near,) = [t for source, t in printed.items() if "vmap(errors)" in source]
+    errors = dict(re.findall(r"(k\d in the \w+) ([\d.]+)", near))  # the last line: 0.5 nats
+    assert float(errors["k1 in the reward"]) < 1e-3 and float(errors["k1 in the loss"]) == pytest.approx(1, abs=1e-3)
+    assert float(errors["k2 in the loss"]) < float(errors["k3 in the loss"]) < float(errors["k2 in the reward"])
+
+
+@pytest.mark.full
+def test_the_notebook_of_an_own_algorithm_proves_and_trains_it(tmp_path):
+    cells, _ = execute("write_your_own_algorithm", tmp_path)
+    printed = {c.source: text(c) for c in cells}
+    (proof,) = [t for source, t in printed.items() if 'rljax.check("my_algorithm' in source]
+    assert proof.count("pass ") == 8 and "FAIL" not in proof
+    (mistake,) = [t for source, t in printed.items() if "my_mistake.normalized()" in source and "failed" in source]
+    assert "FAIL  micro-batches add" in mistake and "pass " not in mistake
+    (run,) = [t for source, t in printed.items() if "rljax.train(" in source]
+    assert run.startswith("faded(width=0.2)") and "reward" in run
+
+
+@pytest.mark.full
+def test_the_notebook_of_a_pod_compiles_or_says_what_is_missing(tmp_path):
+    cells, _ = execute("scale_to_a_pod", tmp_path)
+    printed = "".join(text(c) for c in cells)
+    if "Everything below is skipped: the TPU compiler is not installed" not in printed:
+        assert re.search(r"4 chips with 16 GiB each.*params.*rollout: compiled in .* of 16.00 GiB", printed, re.DOTALL)
+
+
+@pytest.mark.full
+def test_without_the_tpu_compiler_the_notebook_of_a_pod_skips_it(tmp_path):
+    cells, _ = execute("scale_to_a_pod", tmp_path, {"import os\n": "import sys\nsys.modules['libtpu'] = None\n"})
+    printed = "".join(text(c) for c in cells)
+    assert printed.startswith("Everything below is skipped: the TPU compiler is not installed. To fix, ")
+    assert len(printed.splitlines()) == 1 and not [o for c in cells for o in outputs(c, "image/png")]
