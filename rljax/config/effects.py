@@ -175,7 +175,7 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
         for read in (r for r in _READ if path.startswith(r.fields)):
             setting = {p.name: None if field.fixed else _at(config.phase[p.name], field.path) for p in phases}
             inherit = [p for p in phases if setting[p.name] is None]
-            value = _at(config, field.path)
+            value = _at(config, field.path, field.default)
             if value != field.default and inherit and not any(map(read.by, inherit)):
                 warnings[0].append(f"config.{path}={value!r} has no effect: {read.why}.")
             for number, p in enumerate(phases):
@@ -257,7 +257,10 @@ def _training(phase: Phase[schema.Config]) -> dict[str, list[Any]]:
     return of
 
 
-def _at(tree: Any, path: Sequence[str]) -> Any:
+def _at(tree: Any, path: Sequence[str], absent: Any = None) -> Any:
+    """Return the value at a path; a group that was assigned as a dictionary may lack it."""
     for name in path:
+        if name not in tree:
+            return absent
         tree = tree[name]
     return tree

@@ -95,11 +95,7 @@ def load(program: programs.Program) -> Start:
     step, source = int(selector), _config(text)
     saved = checkpoints.Checkpointer(storage.path(run) / "checkpoints")
     _check_step(text, step, saved.all_steps())
-    common = itertools.takewhile(
-        lambda pair: (pair[0].name, pair[0].last) == pair[1] and pair[0].last <= step,
-        zip(program.phases, _ends(source).items(), strict=False),
-    )
-    count = len(list(common))
+    count = skipped(program)
     if count == len(program.phases):
         raise ValueError(
             f"config.checkpoint.init={text!r}: all phases had ended by step {step}, so there is nothing to run. Choose "
@@ -120,6 +116,16 @@ def load(program: programs.Program) -> Start:
     fields = [line.partition(":")[0].removeprefix("config.") for line in files.differences(source, program.config)]
     note += f"; fields that differ from that run: {', '.join(f for f in fields if f != 'checkpoint.init') or 'none'}"
     return Start(first, state, initial, note)
+
+
+def skipped(program: programs.Program) -> int:
+    """Return the number of phases that a fork skips, see the module; ``checkpoint.init`` names a step."""
+    text = program.settings.checkpoint.init
+    common = itertools.takewhile(
+        lambda pair: (pair[0].name, pair[0].last) == pair[1] and pair[0].last <= int(_split(text)[1]),
+        zip(program.phases, _ends(_config(text)).items(), strict=False),
+    )
+    return len(list(common))
 
 
 def _carried(program: programs.Program, count: int) -> types.TrainState:

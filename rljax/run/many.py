@@ -23,7 +23,6 @@ from rljax.data import storage, tokenizers
 from rljax.host import backends, processes, workdirs
 from rljax.run import checkpoints, cohorts, events, forks, identity, loop, programs, session, sweep, together
 
-_FLUSH_SECONDS = 0.5
 _WORD = "rljax.train_many"
 
 
@@ -142,7 +141,7 @@ def _check_count(planned: Sequence[cohorts.Cohort], most: int | None) -> None:
 
 
 def _train(cohort: cohorts.Cohort, out: Mapping[int, Member], options: _Options) -> None:
-    """Run the members of a cohort, in turns of as many as fit."""
+    """Run the members of a cohort, in parts of as many as fit."""
     first = cohort.runs[0].config
     reason = _alone(first)
     if reason or len(cohort.runs) == 1:
@@ -164,7 +163,7 @@ def _train(cohort: cohorts.Cohort, out: Mapping[int, Member], options: _Options)
     programs_of = together.Programs(cohort.runs, cohort.traced, program, options.devices, options.width)
     by_step: dict[int, list[int]] = collections.defaultdict(list)
     for number, run in enumerate(cohort.runs):
-        by_step[_newest(out[run.index].workdir)].append(number)
+        by_step[_step(out[run.index], program.member(run.config), options)].append(number)
     for step, numbers in sorted(by_step.items()):
         size, line = programs_of.fitting(len(numbers), step)
         for start in range(0, len(numbers), size):
@@ -207,9 +206,14 @@ def _session(
     return stack.enter_context(session.Session(*given))
 
 
-def _newest(workdir: storage.Path | None) -> int:
-    """Return the step of the newest checkpoint in a work directory."""
-    return 0 if workdir is None else checkpoints.Checkpointer(storage.path(workdir) / "checkpoints").latest_step() or 0
+def _step(member: Member, program: programs.Program, options: _Options) -> int:
+    """Return the step from which a member goes on: of its newest checkpoint, or of the phases that a fork skips."""
+    place = None if member.workdir is None or options.fresh else storage.path(member.workdir) / "checkpoints"
+    newest = None if place is None else checkpoints.Checkpointer(place).latest_step()
+    if newest is not None:
+        return newest
+    skipped = forks.skipped(program) if program.settings.checkpoint.init else 0
+    return program.phases[skipped - 1].last if skipped else 0
 
 
 def _alone(config: schema.ConfigDict) -> str:
@@ -226,10 +230,12 @@ def _alone(config: schema.ConfigDict) -> str:
 
 def _train_alone(run: sweep.Run, member: Member, options: _Options) -> None:
     """Run one member as ``rljax.train`` does."""
+    chosen = run.config.cpu_devices or options.devices[0].platform != "cpu"  # else the devices are for members
+    devices = options.devices if chosen else options.devices[:1]
     flags = {name: getattr(options, name) for name in ("allow_config_change", "allow_log_gap", "fresh", "progress")}
     if options.progress and processes.leader():
         print(run.name, flush=True)
     try:
-        member.result = loop.train(run.config, member.workdir, devices=options.devices, **flags)
+        member.result = loop.train(run.config, member.workdir, devices=devices, **flags)
     except session.NonFinite as error:
         member.failure = str(error)

@@ -168,7 +168,8 @@ def run(
         for number, phase in enumerate(compiled.program.phases):
             if running.step < phase.last:
                 running.phase(number)
-        return [running.state(member) for member in range(len(sessions))]
+        states = running.fetched()
+        return [running.placed(states, member) for member in range(len(sessions))]
 
 
 class _Running:
@@ -205,11 +206,14 @@ class _Running:
         stacked = jax.tree.map(lambda *x: np.stack(x), *jax.device_get(trees))
         return jax.device_put(stacked, members.sharding(self.compiled.mesh))
 
-    def state(self, place: int) -> types.TrainState:
-        """Return the state of a member, as that of a run alone."""
-        number = self.compiled.program.number(self.step - 1)
-        layout = self.compiled.program.steps[number].sharding
-        return jax.device_put(jax.tree.map(lambda x: x[place], jax.device_get(self.states)), layout)
+    def fetched(self) -> types.TrainState:
+        """Return the states of all members, on the host."""
+        return jax.device_get(self.states)
+
+    def placed(self, states: types.TrainState, place: int) -> types.TrainState:
+        """Return the state of a member on a device, as that of a run alone; ``states`` is from ``fetched``."""
+        layout = self.compiled.program.steps[self.compiled.program.number(self.step - 1)].sharding
+        return jax.device_put(_of(states, place), layout)
 
     def phase(self, number: int) -> None:
         """Run the remaining updates of a phase."""
@@ -259,7 +263,7 @@ class _Running:
         now = time.perf_counter()
         seconds, self.pending, self.flushed = (now - self.flushed) / len(fetched), [], now
         for place, s in self.running:
-            steps = [(step, jax.tree.map(lambda x, place=place: x[place], values)) for step, values in fetched]
+            steps = [(step, _of(values, place)) for step, values in fetched]
             try:
                 s.extend(s.program.setups[number], steps)
             except session.NonFinite as error:
@@ -274,9 +278,9 @@ class _Running:
         """Save a checkpoint of every member."""
         if self.sessions[0].saver is None:
             return
-        states = jax.device_get(self.states)
+        states = self.fetched()
         for place, s in self.running:
-            s.save(jax.tree.map(lambda x, place=place: x[place], states), self.step, accuracy.get(place))
+            s.save(_of(states, place), self.step, accuracy.get(place))
 
     def _evaluate(self, number: int, name: str) -> dict[int, float]:
         """Evaluate every member; return pass@1 by place."""
@@ -286,17 +290,18 @@ class _Running:
         samples = fields.final_samples if name else fields.samples
         together = not environments.is_world(compiled.setup.task)
         judged = self._judged(number, prompts, samples) if together else {}
+        ranks = bool(ranking.models(compiled) or ranking.of_steps(compiled))
+        states = None if together and not ranks else self.fetched()
         accuracy = {}
         for place, s in self.running:
             step = s.program.steps[number]
-            if together:
+            state = None if states is None else self.placed(states, place)
+            if state is None or together:
                 record = evaluate.record(step, *judged[place], name or "training", self.step, prompts, samples)
             else:
-                policy = self.state(place).params["policy"]
                 asked = {"name": name or "training", "step": self.step, "prompts": prompts, "samples": samples}
-                record = evaluate.evaluate(s.program, policy, **asked, phase=number)
-            ranks = ranking.models(compiled) or ranking.of_steps(compiled)
-            loop.log_evaluation(s, number, self.state(place) if ranks else None, record)
+                record = evaluate.evaluate(s.program, state.params["policy"], **asked, phase=number)
+            loop.log_evaluation(s, number, state if ranks else None, record)
             accuracy[place] = record["pass_at_k"]["1"][0]
         self.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
         return accuracy
@@ -324,3 +329,8 @@ class _Running:
             given = self.states.params["policy"], jax.device_put(keys, split), self.values
             batches.append(jax.device_get(complete(common, *given)))
         return [np.concatenate(x, axis=1)[:, : prompts * samples] for x in zip(*batches, strict=True)]
+
+
+def _of(tree: Any, place: int) -> Any:
+    """Return what a tree of arrays of members has of one of them."""
+    return jax.tree.map(lambda x: x[place], tree)
