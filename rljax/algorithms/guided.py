@@ -33,17 +33,19 @@ def gkd(
     divergence: Literal["reverse_kl", "forward_kl", "js"] = "js",
     beta: Annotated[float, Range(1e-6, 1 - 1e-6)] = 0.5,
     demonstrations: Annotated[int, Range(0, 1e9)] = 0,
+    top: Annotated[int, Range(0, 1e9)] = 0,
 ):
     """Distil whole distributions: an exact divergence from the teacher at every token, averaged over each row.
 
     Generalized knowledge distillation (arXiv 2306.13649, algorithm 1), ``penalty.distillation``. Of the samples of a
     prompt the last ``demonstrations`` are the task's: its share of the policy's samples is lambda = 1 - demonstrations
     / samples, of the batch and not by chance. With reverse_kl the expected gradient at given states is that of
-    ``on_policy_distillation``, without the variance of the sampled token; the means differ.
+    ``on_policy_distillation``, without the variance of the sampled token; the means differ. With ``top``, k, it is
+    between distributions over the teacher's k most probable tokens and all others as one, stored with the rows.
     """
     return compose(
         source=source.guided(demonstrations) if demonstrations else source.task(),
-        loss=[penalty.distillation(teachers, divergence, 1.0, beta)],
+        loss=[penalty.distillation(teachers, divergence, 1.0, beta, top=top)],
         reduce=reduce.mean_over_rows(),
     )
 

@@ -112,7 +112,9 @@ config.phase.main.seam.reward = "process()"
 
 A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distributions, by
 `on_policy_distillation(...)`, from its log-probs of the sampled tokens, or beside rewards by the penalty
-`distillation(...)`. Several teachers are averaged:
+`distillation(...)`. Several teachers are averaged. With `top=32` the 32 most probable tokens of one teacher are stored
+with the rows, and all others count as one token: the divergence is at most the whole one, the teacher is read once for
+a rollout, and it may read another prompt than the policy:
 
 ```python
 config.module.teacher = rljax.module(weights="FOLDER")
