@@ -60,6 +60,7 @@ METHODS = {  # recipe, source, other settings by dotted path
     "SSR, selective replay": (GRPO, "selective_replay()", {}),
     "PTS": (GRPO, "pairs()", {}),
     "RoRecomp": (GRPO, "recompose()", {}),
+    "SPIN": ("spin()", "", {"learner.epochs": 2}),
     "OREAL": (
         "oreal()",
         "one_of_each(2)",

@@ -101,7 +101,7 @@ FEW = ("grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "tur
 few = pytest.mark.default_tier(*FEW)
 
 # recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
-ORDERED = {"simpo", "orpo", "dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
+ORDERED = {"simpo", "orpo", "dpo", "spin", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
 
 
 # other ids of each kind, for the battery's batch: every row and token moves to another place
