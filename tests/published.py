@@ -62,7 +62,7 @@ METHODS = {  # recipe, source, other settings by dotted path
     "RoRecomp": (GRPO, "recompose()", {}),
     "SPIN": ("spin()", "", {"learner.epochs": 2}),
     "OREAL": (
-        "oreal()",
+        "oreal(module='token_reward')",
         "one_of_each(2)",
         {"seam.weight": "+ constant(piecewise(((0, 0.0), (1, 1.0))))"},
     ),
