@@ -176,13 +176,14 @@ def test_no_array_of_positions_by_vocabulary(kept):
     rows, width, many, small, chunk = 7, 11, 997, 3, 100
     token = jnp.zeros((1, rows, width), jnp.int32)
     support = jnp.zeros((1, rows, width, -(-many // 32)), jnp.uint32) if kept else None
+    top = (jnp.zeros((1, rows, width, 20), jnp.int32),)
 
     def largest(chunk: int) -> int:
         """Elements of the largest array that value and gradient hold of one position."""
 
         def loss(hidden, embedding):
-            out = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support)
-            return sum(jnp.sum(x) for x in out.values())
+            out = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support, top)
+            return sum(jnp.sum(x) for x in jax.tree.leaves(out))
 
         shapes = jnp.zeros((1, rows, width, small)), jnp.zeros((many, small))
         jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(*shapes).jaxpr

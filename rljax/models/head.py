@@ -94,7 +94,8 @@ def most_probable(
             z = _logits(request, hidden, part, new, embedding.shape[0], temperature)
             every = jnp.concatenate([best, z], axis=-1)
             every_id = jnp.concatenate([ids, jnp.broadcast_to(new, z.shape)], axis=-1)
-            best, place = jax.lax.top_k(every, count)
+            flat = jax.lax.top_k(every.reshape(-1, every.shape[-1]), count)  # of more dimensions it is a sort on a CPU
+            best, place = (x.reshape(best.shape) for x in flat)
             last = best[..., -1:]
             below = jax.nn.logsumexp(jnp.where(every < last, every, attention.MASKED), axis=-1)
             tied = jnp.sum(every >= last, axis=-1) - count  # equal to the last one, and left out
@@ -154,10 +155,14 @@ def _shaped(ids: Array, like: Array) -> Array:
     return ids.reshape((1,) * like.ndim + ids.shape)
 
 
-def _among(ids: Array, top: Array) -> tuple[Array, Array]:
-    """Return which of ``ids`` [..., c] each of ``top`` [..., k] is, bool [..., k, c], and which are none of them."""
-    each = ids[..., None, :] == top[..., None]
-    return each, ~jnp.any(each, axis=-2)
+def _among(tokens: Array, j: Array, count: int, like: Array) -> tuple[Array, Array]:
+    """Return the places of ``tokens`` [..., k] in part j of ``count``, and where it has others, bool like [..., c].
+
+    The place of a token of another part is c. Gathers and scatters, as comparisons would be an array [..., k, c].
+    """
+    place = jnp.where(tokens % count == j, tokens // count, like.shape[-1])
+    others = jnp.put_along_axis(jnp.ones(like.shape, bool), place, False, axis=-1, inplace=False, mode="drop")
+    return place, others
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -197,8 +202,8 @@ def _group_forward(
         weight = jnp.exp(z - largest[..., None])
         scale = jnp.exp(sums.largest - largest)
         unused = jnp.zeros_like(largest)
-        among = [_among(_shaped(ids, token), tokens) for tokens in top]
-        at = (jnp.sum(jnp.where(each, z[..., None, :], 0.0), axis=-1) for each, _ in among)
+        among = [_among(tokens, j, count, z) for tokens in top]
+        at = (jnp.take_along_axis(z, place, axis=-1, mode="fill", fill_value=0.0) for place, _ in among)
         beside = (jnp.sum(jnp.where(others, weight, 0.0), axis=-1) for _, others in among)
         sums = _Sums(
             largest,
@@ -266,8 +271,9 @@ def _group_backward(
             by_z -= inside * by["logp"][..., None]
         by_z += jnp.where(chosen, (by["logp"] + by["raw_logp"])[..., None], 0.0)
         for tokens, top_logp, by_top in zip(top, result["top"], by["top"], strict=True):
-            each, others = _among(ids_shaped, tokens)
-            by_z += jnp.sum(jnp.where(each, by_top[..., :-1, None], 0.0), axis=-2)
+            place, others = _among(tokens, j, count, z)
+            zeros = jnp.zeros_like(z)
+            by_z += jnp.put_along_axis(zeros, place, by_top[..., :-1], axis=-1, inplace=False, mode="drop")
             share = jnp.exp(jnp.where(others, logp - top_logp[..., -1:], attention.MASKED))
             by_z += share * by_top[..., -1:] - prob * jnp.sum(by_top, axis=-1, keepdims=True)
         if request.entropy:
