@@ -8,8 +8,7 @@ Dimension key, used in every shape comment of this project:
     V  vocabulary                     D  width
     H  heads      K  head size        N  layers
 
-All logarithms are natural; every loss is minimized; a mask is 1 where something counts.
-Temperature is never ``T``.
+All logarithms are natural; every loss is minimized; a mask is 1 where something counts. Temperature is never ``T``.
 """
 
 import dataclasses
@@ -131,6 +130,7 @@ class Scores(flax.struct.PyTreeNode):
     value: Array | None = None  # [B, T]
     value_logits: Array | None = None  # [B, T, bins] of a value that is a distribution
     reward: Array | None = None  # [B] of a learned reward model
+    top: tuple[Array, Array] | None = None  # [B, T, k] int32, most probable first; [B, T, k + 1] theirs, and the rest's
     after_logp: Array | None = None  # [B, K] of the solution behind the row, ``config.module.NAME.after``; nats
     after_mask: Array | None = None  # [B, K]
     heads: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of heads on the same trunk, by module
@@ -214,6 +214,7 @@ class Needs:
     value: bool = False  # of the module "value" in a rollout, of the objective's module in a loss
     value_logits: frozenset[tuple[float, float, int]] = frozenset()  # first and last center, number of bins
     reward: bool = False  # Scores.reward of the objective's module
+    top: frozenset[int] = frozenset()  # numbers of most probable tokens: the largest is that of Scores.top
     process: bool = False  # Scores.process of the objective's module
     scores: frozenset[tuple[str, str]] = frozenset()  # (module, field of Scores) that a piece reads in Rollout.scores
     token_reward: bool = False  # Rollout.token_reward, paid by the source

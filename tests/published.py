@@ -60,8 +60,9 @@ METHODS = {  # recipe, source, other settings by dotted path
     "SSR, selective replay": (GRPO, "selective_replay()", {}),
     "PTS": (GRPO, "pairs()", {}),
     "RoRecomp": (GRPO, "recompose()", {}),
+    "SPIN": ("spin()", "", {"learner.epochs": 2}),
     "OREAL": (
-        "oreal()",
+        "oreal(module='token_reward')",
         "one_of_each(2)",
         {"seam.weight": "+ constant(piecewise(((0, 0.0), (1, 1.0))))"},
     ),

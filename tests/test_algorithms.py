@@ -62,6 +62,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "luffy": ({"length": 6},),
     "m2po": ({}, {"tau": 0.005}),
     "math_shepherd": ({}, {"threshold": 0.4}),
+    "oreal": ({}, {"module": "value_2"}),
     "pass_at_k": ({"k": 2},),
     "prime": ({}, {"beta": 0.5, "gamma": 0.9}),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
@@ -101,7 +102,7 @@ FEW = ("grpo-0", "clip_cov-0", "ppo-0", "dpo-0", "m2po-0", "webagent_r1-0", "tur
 few = pytest.mark.default_tier(*FEW)
 
 # recipes that pick the first of equal rows, or draw at random: their result depends on the order of rows
-ORDERED = {"simpo", "orpo", "dpo", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
+ORDERED = {"simpo", "orpo", "dpo", "spin", "dpo_length_normalised", "ipo", "step_apo", "p3o", "grpo_lambda", "clip_cov"}
 
 
 # other ids of each kind, for the battery's batch: every row and token moves to another place
@@ -401,6 +402,16 @@ def test_float64_the_model_of_prime_equals_its_oracle():
     value, gradient = wide(family_of("prime"), batch.kind("prime"))["prime", 0][1]
     np.testing.assert_allclose(value, want.value, rtol=1e-9)
     np.testing.assert_allclose(gradient.logp[:, :T], want.gradient.reshape(B, T), atol=1e-11)
+
+
+def test_float64_the_token_reward_model_of_oreal_equals_its_oracle():
+    live = batch.arrays(name="oreal")
+    live["live_value"] = dual.variables(live["live_value"])[0]
+    want = oracle("oreal_model")(live)
+    value, gradient = wide(family_of("oreal"), batch.kind("oreal"))["oreal", 1][1]
+    np.testing.assert_allclose(value, want.value, rtol=1e-9)
+    np.testing.assert_allclose(gradient.value[:, :T], want.gradient.reshape(B, T), atol=1e-11)
+    assert np.all(gradient.value[:, T:] == 0) and np.all(gradient.logp == 0)
 
 
 TWO_OBJECTIVES = [n for n in algorithms.TABLE if "value" in [o.module for o in algorithms.example(n).objectives[1:]]]

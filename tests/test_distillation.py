@@ -12,7 +12,7 @@ import rljax
 from rljax import algorithms, models, types
 from rljax.algorithms import interpreter
 from rljax.config import resolve
-from rljax.models import packing, scoring
+from rljax.models import coarse, packing, scoring
 from rljax.run import programs
 from rljax.transforms import advantage, modules, ops, penalty, reduce
 from tests import tiny
@@ -54,6 +54,42 @@ def test_names_of_divergences_hold_their_modules():
     needs = types.Needs(divergence=frozenset({"js", modules.divergence("reverse_kl", "a")}))
     assert modules.compared(needs) == {"reference", "a"} and modules.reads_reference(needs)
     assert not modules.reads_reference(types.Needs(divergence=frozenset({"js/a"})))
+    top = modules.divergence("js_0.2", "a", top=32)
+    assert modules.parts(top) == ("js_0.2", ("a",), False) and modules.top(top) == 32
+    assert modules.compared(modules.divergence_needs(top)) == frozenset() and modules.top("js/a@sampling") == 0
+
+
+def merge(p, q, count):
+    """Return probabilities of the ``count`` tokens that are most probable under q, and of all others together."""
+    order = np.argsort(-q, axis=-1)
+
+    def merged(x):
+        x = np.take_along_axis(x, order, axis=-1)
+        return np.concatenate([x[..., :count], x[..., count:].sum(axis=-1, keepdims=True)], axis=-1)
+
+    return merged(p), merged(q)
+
+
+@pytest.mark.full
+def test_the_divergence_over_most_probable_tokens_grows_to_that_over_all():
+    """The data-processing inequality: merging tokens never increases it."""
+    rng = np.random.default_rng(5)
+    p, q = (rng.dirichlet(np.full(12, 0.7), 6) for _ in range(2))
+    order = np.argsort(-q, axis=1)
+    sorted_ = [np.log(np.take_along_axis(x, order, axis=1)) for x in (p, q)]
+    names, counts = ("reverse_kl", "forward_kl", "js_0.2"), (1, 2, 5, 11)
+
+    @jax.jit
+    def values(live, given):
+        merged = [[coarse.merged(x, count) for x in (live, given)] for count in counts]
+        return [[ops.divergence(name, *pair) for pair in (*merged, (live, given))] for name in names]
+
+    with jax.enable_x64(True):
+        for name, (*by_count, full) in zip(names, values(*sorted_), strict=True):
+            for count, value in zip(counts, by_count, strict=True):
+                np.testing.assert_allclose(value, exact(name, *merge(p, q, count)), rtol=1e-12)
+            assert np.all(np.diff([np.zeros(6), *by_count, full], axis=0) >= -1e-15)
+            np.testing.assert_allclose(by_count[-1], full, rtol=1e-12)  # eleven tokens, and the twelfth as the rest
 
 
 # --- scores -----------------------------------------------------------------------------------------
@@ -61,6 +97,8 @@ def test_names_of_divergences_hold_their_modules():
 STUDENT = models.Architecture(vocabulary=29, layers=1, width=16, heads=2, kv_heads=1, hidden=24)
 TEACHERS = {"a": dataclasses.replace(STUDENT, layers=2, width=24, head_size=12), "b": STUDENT}
 NEEDS = types.Needs(divergence=frozenset({"reverse_kl/a@sampling", "js_0.2/a", "reverse_kl/a/b", "forward_kl"}))
+TOPS = {"reverse_kl/b@29": 29, "js_0.2/b@4": 4}  # of most probable tokens; the first has them all
+ALL = NEEDS | types.Needs(divergence=frozenset(TOPS))
 ENDS = np.array([5, 2, 4, 1])
 
 
@@ -90,18 +128,23 @@ def rollout():
 
 @functools.partial(jax.jit, static_argnames="packed")
 def slopes(params, teachers, packed=False):
-    """Return the gradient of a weighted sum of all divergences in student and teachers, and the divergences."""
+    """Return the gradient of a weighted sum of all divergences in student and teachers, and the divergences.
+
+    What the teachers find most probable is scored before, in parts of the vocabulary.
+    """
     (model, _), (_, reference), others = networks()
     options = {}
     if packed:
         lane, offset = packing.first_fit(jnp.asarray(ENDS).reshape(2, 2), 5)
         options = {"samples": 2, "places": packing.Places(lane.reshape(-1), offset.reshape(-1), 2, 2, 5)}
 
+    asked = types.Needs(top=frozenset({29, 4}))
+    held = scoring.score(others["b"][0], teachers["b"], rollout(), asked, temperature=0.7, chunk=8, vocabulary=8)
+
     def loss(params, teachers):
-        named = {name: (others[name][0], tree) for name, tree in teachers.items()}
-        scores = scoring.score(
-            model, params, rollout(), NEEDS, temperature=0.7, chunk=8, reference=reference, teachers=named, **options
-        )
+        rows = rollout().replace(scores={"b": held})
+        given = {"teachers": {name: (others[name][0], tree) for name, tree in teachers.items()}, "reference": reference}
+        scores = scoring.score(model, params, rows, ALL, temperature=0.7, chunk=8, vocabulary=8, **given, **options)
         terms = sorted(scores.divergence.items())
         return sum((1 + i) * jnp.sum(x) for i, (_, x) in enumerate(terms)), scores.divergence
 
@@ -127,17 +170,24 @@ def test_a_divergence_from_a_module_is_that_of_whole_distributions():
     hinted = np.exp(np.asarray(whole(*others["a"], sampling=True), np.float64))
     mask = rollout().mask
     apart = {"reverse_kl/a@sampling": hinted, "js_0.2/a": a, "reverse_kl/a/b": (a + b) / 2, "forward_kl": ref}
-    for name, q in apart.items():
-        want = exact(name.partition("/")[0], p, q) * mask
+    merged = {name: (p, q) for name, q in apart.items()}
+    for name, count in TOPS.items():
+        merged[name] = merge(p, b, count) if count < 29 else (p, b)
+    for name, pair in merged.items():
+        want = exact(modules.parts(name)[0], *pair) * mask
         np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=name)
     assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(to_teachers))
 
     def loss(params):
         live = whole(model, params)
         total = 0.0
-        for i, name in enumerate(sorted(NEEDS.divergence)):
-            q = jnp.asarray(np.log(apart[name]), jnp.float32)
-            total += (1 + i) * jnp.sum(ops.divergence(name.partition("/")[0], live, q) * mask)
+        for i, name in enumerate(sorted(ALL.divergence)):
+            q = np.log(apart.get(name, b))
+            pair = live, jnp.asarray(q, jnp.float32)
+            if TOPS.get(name, 29) < 29:
+                order = np.argsort(-q, axis=2)
+                pair = (coarse.merged(jnp.take_along_axis(x, order, 2), TOPS[name]) for x in pair)
+            total += (1 + i) * jnp.sum(ops.divergence(modules.parts(name)[0], *pair) * mask)
         return total
 
     for (path, want), x in zip(
@@ -229,6 +279,8 @@ BAD = [
     ("gkd(('tutor',))", {}, "uses the module 'tutor', which no phase trains"),
     ("gkd(beta=1.0)", {}, r"beta must be a number in \[1e-06, 0.999999\]"),
     ("gkd(('teacher',), demonstrations=4)", {}, "leaves no sample to the policy"),
+    ("gkd(('teacher', 'policy'), top=4)", {}, "top=4: expected one teacher that reads the prompt of training"),
+    ("gkd(top=4)", {}, "top=4: expected one teacher that reads the prompt of training"),
     ("gkd(('teacher',), 'reverse_kl')", {"seam__penalty": "distillation(('teacher',), 'hellinger')"}, "hellinger"),
 ]
 
@@ -237,6 +289,19 @@ BAD = [
 def test_what_cannot_be_is_refused(call, fields, message):
     with pytest.raises(ValueError, match=message):
         resolve.phases(config(call, **fields))
+
+
+def test_the_most_probable_tokens_are_stored_with_the_rows():
+    """The loss has no forward pass of the teacher: it reads what the rollout holds."""
+    (phase,) = resolve.phases(config("gkd(('teacher',), 'reverse_kl', top=4)"))
+    assert phase.teachers == () and phase.read == {"teacher": types.Needs(top=frozenset({4}))}
+    assert "teacher" in phase.modules and phase.heads("teacher") == {"logits"}
+
+
+@pytest.mark.full
+def test_more_tokens_than_the_teacher_has_are_refused():
+    with pytest.raises(ValueError, match=r"config.module.teacher: top=999 exceeds the \d+ tokens of its vocabulary"):
+        programs.build(config("gkd(('teacher',), 'reverse_kl', top=999)"), devices=ONE)
 
 
 def test_no_module_has_the_name_of_the_reference():
@@ -249,7 +314,8 @@ def test_no_module_has_the_name_of_the_reference():
 @pytest.mark.full
 def test_a_step_moves_the_policy_towards_its_teacher():
     """A teacher of another shape, demonstrations in the group: the teacher keeps its bits, the divergence falls."""
-    c = config("gkd(('teacher',), 'js', 0.2, demonstrations=1)", learner__microbatches=2)
+    piece = "+ distillation(('teacher',), 'reverse_kl', top=4)"  # stored with the rows, beside the divergence over all
+    c = config("gkd(('teacher',), 'js', 0.2, demonstrations=1)", learner__microbatches=2, seam__penalty=piece)
     c.phase.main.optimizer = "adamw(learning_rate=3e-3, weight_decay=0.0)"
     program = programs.build(c, devices=ONE)
     (step,) = program.steps

@@ -150,6 +150,7 @@ EXPECTED = {
     "webrl": 3 * 2 * (2 * J - KL),  # one turn: A = 2 r - V - cost
     "flow_rl": 3 * 2 / 3 * (15 * Z * J - KL / 3),  # target per token
     "dpo": pairs(lambda h: 0.1 * sigmoid(-0.1 * h)),
+    "spin": 0 * J,  # no row is a demonstration
     "dpo_length_normalised": pairs(lambda h: 5 / 3 * sigmoid(-5 / 3 * h)),
     "implicit_bradley_terry": m * pairs(lambda h: sigmoid(-h)),  # the mean over all groups
     "step_apo": pairs(lambda h: 0.1 * sigmoid(0.3 - 0.1 * h)),  # V' = 0.3 r

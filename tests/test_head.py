@@ -176,13 +176,14 @@ def test_no_array_of_positions_by_vocabulary(kept):
     rows, width, many, small, chunk = 7, 11, 997, 3, 100
     token = jnp.zeros((1, rows, width), jnp.int32)
     support = jnp.zeros((1, rows, width, -(-many // 32)), jnp.uint32) if kept else None
+    top = (jnp.zeros((1, rows, width, 20), jnp.int32),)
 
     def largest(chunk: int) -> int:
         """Elements of the largest array that value and gradient hold of one position."""
 
         def loss(hidden, embedding):
-            out = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support)
-            return sum(jnp.sum(x) for x in out.values())
+            out = head.scores(asked(chunk), hidden, embedding, token, jnp.float32(1), support, top)
+            return sum(jnp.sum(x) for x in jax.tree.leaves(out))
 
         shapes = jnp.zeros((1, rows, width, small)), jnp.zeros((many, small))
         jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(*shapes).jaxpr
@@ -225,3 +226,45 @@ def test_memory_does_not_grow_with_the_logits():
     parts = 4 * 4 * small * (many - few)  # W cut into parts, its gradient in parts and whole, and their sum
     assert held(many, 256) - held(few, 256) - parts < 0.2 * logits
     assert held(many, 0) - held(few, 0) > logits  # whole logits do grow
+
+
+@pytest.mark.parametrize("chunk", [7, pytest.param(64, marks=pytest.mark.full)])
+def test_the_most_probable_tokens_and_all_others_as_one(chunk):
+    """Against a sort in float64; the gradient of log-probs of another model at these tokens, in closed form."""
+    count, weight = 5, np.random.default_rng(3).normal(size=(*SHAPE, 6))
+    other = np.random.default_rng(4).normal(size=(V, D)).astype(np.float32)
+
+    def loss(hidden, embedding):
+        ids, given = head.most_probable(asked(chunk), HIDDEN, other, jnp.float32(TEMPERATURE), count)
+        top = head.scores(asked(chunk), hidden, embedding, TOKEN, jnp.float32(TEMPERATURE), None, (ids,))["top"][0]
+        return jnp.sum(jnp.asarray(weight, jnp.float32) * top), (ids, given, top)
+
+    (by_hidden, by_embedding), (ids, *got) = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(HIDDEN, EMBEDDING)
+    z = [HIDDEN.astype(np.float64) @ w.T.astype(np.float64) / TEMPERATURE for w in (other, EMBEDDING)]
+    p = [np.exp(x) / np.exp(x).sum(axis=2, keepdims=True) for x in z]
+    order = np.argsort(-z[0], axis=2)
+    np.testing.assert_array_equal(ids, order[:, :, :count])
+    inside = np.any(np.arange(V) == order[:, :, :count, None], axis=2)
+    for x, prob in zip(got, p, strict=True):
+        rest = np.sum(np.where(inside, 0, prob), axis=2, keepdims=True)
+        want = np.log(np.concatenate([np.take_along_axis(prob, order[:, :, :count], 2), rest], axis=2))
+        np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
+    # d log p_i / d z_v = [i = v] - p_v, and of the rest p_v / rest [v among them] - p_v
+    by_z = np.where(inside, 0, p[1]) / np.sum(np.where(inside, 0, p[1]), axis=2, keepdims=True) * weight[:, :, -1:]
+    np.put_along_axis(by_z, order[:, :, :count], weight[:, :, :-1], axis=2)
+    by_z = (by_z - p[1] * weight.sum(axis=2, keepdims=True)) / TEMPERATURE
+    np.testing.assert_allclose(by_hidden, by_z @ EMBEDDING, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(by_embedding, np.einsum("btv,btd->vd", by_z, HIDDEN), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.full
+def test_ties_and_a_rest_without_mass():
+    """Equal logits: whichever are taken, the others have the rest; all taken: what is left counts for nothing."""
+    level = np.zeros((V, D), np.float32)
+    ids, logp = head.most_probable(asked(7), HIDDEN, level, jnp.float32(1), 3)
+    assert np.all(np.diff(np.sort(ids, axis=2)) > 0)
+    np.testing.assert_allclose(logp, np.broadcast_to(np.log([1 / V] * 3 + [1 - 3 / V]), logp.shape), rtol=1e-6)
+    ids, logp = head.most_probable(asked(7), HIDDEN, EMBEDDING, jnp.float32(1), V)
+    again = head.scores(asked(7), HIDDEN, EMBEDDING, TOKEN, jnp.float32(1), None, (ids,))["top"][0]
+    np.testing.assert_allclose(again, logp, rtol=1e-5, atol=1e-5)
+    assert np.all(np.exp(logp[:, :, -1]) < 1e-37) and np.all(np.isfinite(logp))

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from rljax import types
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, chain, penalty, ratio, reduce, reward, source, surrogate, weight, where
 from rljax.transforms.source import chain as sources
@@ -33,17 +34,19 @@ def gkd(
     divergence: Literal["reverse_kl", "forward_kl", "js"] = "js",
     beta: Annotated[float, Range(1e-6, 1 - 1e-6)] = 0.5,
     demonstrations: Annotated[int, Range(0, 1e9)] = 0,
+    top: Annotated[int, Range(0, 1e9)] = 0,
 ):
     """Distil whole distributions: an exact divergence from the teacher at every token, averaged over each row.
 
     Generalized knowledge distillation (arXiv 2306.13649, algorithm 1), ``penalty.distillation``. Of the samples of a
     prompt the last ``demonstrations`` are the task's: its share of the policy's samples is lambda = 1 - demonstrations
     / samples, of the batch and not by chance. With reverse_kl the expected gradient at given states is that of
-    ``on_policy_distillation``, without the variance of the sampled token; the means differ.
+    ``on_policy_distillation``, without the variance of the sampled token; the means differ. With ``top``, k, it is
+    between distributions over the teacher's k most probable tokens and all others as one, stored with the rows.
     """
     return compose(
         source=source.guided(demonstrations) if demonstrations else source.task(),
-        loss=[penalty.distillation(teachers, divergence, 1.0, beta)],
+        loss=[penalty.distillation(teachers, divergence, 1.0, beta, top=top)],
         reduce=reduce.mean_over_rows(),
     )
 
@@ -121,18 +124,21 @@ def relift(entropy: NonNegative = 1e-3, length: Count | None = None, sft: NonNeg
 
 
 @recipe
-def oreal(positive: NonNegative = 1.0, negative: NonNegative = 0.5, kl: NonNegative = 0.01):
+def oreal(positive: NonNegative = 1.0, negative: NonNegative = 0.5, kl: NonNegative = 0.01, module: str = ""):
     """Reinforce correct rows by logp and wrong ones by the ratio with k3; each side is divided by its token count.
 
-    OREAL (arXiv 2502.06781), leave-one-out advantages. ``config.seam.weight="+ token_scores()"`` adds the weights of
-    its token reward model.
+    OREAL (arXiv 2502.06781), leave-one-out advantages. With ``module`` a token reward model of that name is trained on
+    the same rows, and weighs the tokens (``weight.token_scores``): its head starts at 0, at which every weight is 0.
     """
     right = chain(surrogate.reinforce(), weight.constant(positive))
     wrong = chain(ratio.token(), surrogate.unclipped(), weight.constant(negative))
+    scored = [weight.token_scores(module)] if module else []
+    model = types.Objective(module=module, loss=(surrogate.token_outcome(),), reduce=reduce.mean_over_rows())
     return compose(
         advantage=[advantage.leave_one_out()],
-        loss=[where("correct", right, wrong), *when(kl, penalty.kl("k3", kl, only="wrong"))],
+        loss=[where("correct", right, wrong), *scored, *when(kl, penalty.kl("k3", kl, only="wrong"))],
         reduce=reduce.mean_over_tokens_by("correct"),
+        others=[model] if module else [],
     )
 
 

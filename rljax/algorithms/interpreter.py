@@ -1,6 +1,6 @@
 """Run an algorithm on records: advantages, a scalar loss, after-update transforms. No model."""
 
-import functools
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +43,12 @@ def objective_needs(objective: types.Objective) -> types.Needs:
 
 
 def needs(algorithm: types.Algorithm) -> types.Needs:
-    """Return what the whole algorithm needs."""
-    parts = (objective_needs(o) for o in algorithm.objectives)
-    return functools.reduce(lambda a, b: a | b, parts, rollout_needs(algorithm))
+    """Return what the whole algorithm needs; ``value`` is of the module "value"."""
+    total = rollout_needs(algorithm)
+    for o in algorithm.objectives:
+        own = objective_needs(o)
+        total |= own if o.module in ("policy", "value") else dataclasses.replace(own, value=False)
+    return total
 
 
 def init(algorithm: types.Algorithm) -> types.State:

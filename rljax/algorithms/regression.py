@@ -2,7 +2,7 @@
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import advantage, prepare, ratio, reduce, reward, source, surrogate
+from rljax.transforms import advantage, after, prepare, ratio, reduce, reward, source, surrogate
 from rljax.types import Count, Fraction, NonNegative, Positive
 
 
@@ -190,6 +190,24 @@ def dpo(beta: Positive = 0.1, smoothing: Fraction = 0.0):
         prepare=[prepare.best_and_worst()],
         loss=[surrogate.preference(beta, smoothing)],
         reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def spin(beta: Positive = 0.1, every: Count = 1):
+    """Prefer a demonstration to a sample of the previous round: -log sigmoid(beta h), whatever either is paid.
+
+    SPIN (arXiv 2401.01335, with the logistic loss; from memory and from summaries of the paper). A round is a
+    step: its rows are sampled before its epochs and minibatches (``config.learner``), and the reference of all of them
+    is the policy that sampled, so two samples of a prompt are its pair. With ``every`` above 1 the reference is older
+    than the samples. Differs from ``dpo`` by the pairs, which no reward decides, and by the reference.
+    """
+    return compose(
+        source=source.guided(1),
+        prepare=[prepare.demonstration_and_sample()],
+        loss=[surrogate.preference(beta)],
+        reduce=reduce.mean_over_rows(),
+        after=[after.reset_reference(every)],
     )
 
 

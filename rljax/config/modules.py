@@ -165,7 +165,7 @@ def _check_readings(phase: Phase[schema.Config]) -> None:
                 f"{where}.after={messages.shown(reading.after)}: phase {phase.name!r} reads the log-probs of the "
                 f"solution behind each row, {spec}. Write {{solution}} into it."
             )
-        if reading.cut and (cut := sorted(used & {"logp", "value", "process"})):
+        if reading.cut and (cut := sorted(used - {"reward", "after_logp", "after_mask"})):
             raise ValueError(
                 f"{where}.cut={messages.shown(reading.cut)}: phase {phase.name!r} uses its {cut[0]} at every token, "
                 f"{spec}, and it reads none behind the text. Remove it."

@@ -110,9 +110,15 @@ config.phase.reward = rljax.phase(algorithm="process_reward_model()", steps=80)
 config.phase.main.seam.reward = "process()"
 ```
 
+A token reward model is trained beside the policy by `oreal(module="token_reward")`: the mean of its scores before the
+tokens explains whether the row is right, and its running mean weighs the tokens. It has its own network, or is a head
+by `config.module.token_reward = rljax.module(trunk="policy", stop_trunk=True)`.
+
 A teacher of the same tokenizer is distilled by `gkd(...)`, from its whole distributions, by
 `on_policy_distillation(...)`, from its log-probs of the sampled tokens, or beside rewards by the penalty
-`distillation(...)`. Several teachers are averaged:
+`distillation(...)`. Several teachers are averaged. With `top=32` the 32 most probable tokens of one teacher are stored
+with the rows, and all others count as one token: the divergence is at most the whole one, the teacher is read once for
+a rollout, and it may read another prompt than the policy:
 
 ```python
 config.module.teacher = rljax.module(weights="FOLDER")

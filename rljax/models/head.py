@@ -7,6 +7,7 @@ is summed over the groups in float32.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 
 from rljax.models import attention, precision
 from rljax.types import Array
+
+_LEAST = math.log(jnp.finfo(jnp.float32).tiny)  # log-probability of what is left beside some tokens
 
 
 class Request(NamedTuple):
@@ -29,8 +32,14 @@ class Request(NamedTuple):
 
 
 def scores(
-    request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None = None
-) -> dict[str, Array]:
+    request: Request,
+    hidden: Array,
+    embedding: Array,
+    token: Array,
+    temperature: Array,
+    kept: Array | None = None,
+    top: tuple[Array, ...] = (),
+) -> dict[str, Any]:
     """Compute log-probabilities and statistics of softmax(h W^T / temperature) at each position.
 
     Args:
@@ -41,16 +50,67 @@ def scores(
       temperature: scalar above 0, not differentiated.
       kept: ``[n, ..., ceil(V / 32)]`` uint32, packed bits of the support (``scoring.pack_bits``); the token itself
         always counts as kept. None: the whole vocabulary.
+      top: sets of other tokens, ``[n, ..., k]`` int32 each.
 
     Returns:
       Float32 arrays ``[n, ...]``: ``logp`` of ``token`` in nats and, on request, ``log_normaliser`` log sum exp z,
       ``entropy`` -sum p log p, ``square_prob`` sum p^2. With ``kept``, ``logp`` is renormalized over that support and
-      ``raw_logp`` is the unfiltered log-probability.
+      ``raw_logp`` is the unfiltered log-probability. With ``top``, ``top`` has for each set the
+      log-probabilities of its tokens and that of all others together, ``[n, ..., k + 1]``.
     """
-    result: Any = _scores(request, hidden, embedding, token, temperature, kept)
-    names = ["logp"] + ["raw_logp"] * (kept is not None)
+    result: Any = _scores(request, hidden, embedding, token, temperature, kept, top)
+    names = ["logp"] + ["raw_logp"] * (kept is not None) + ["top"] * bool(top)
     names += [n for n in ("log_normaliser", "entropy", "square_prob") if getattr(request, n)]
     return {name: result[name] for name in names}
+
+
+def most_probable(
+    request: Request, hidden: Array, embedding: Array, temperature: Array, count: int
+) -> tuple[Array, Array]:
+    """Return the ``count`` = k most probable tokens at each position, and their log-probabilities.
+
+    Args:
+      request: how to compute.
+      hidden: h, ``[n, ..., D]``, n groups of positions.
+      embedding: W, ``[V, D]``.
+      temperature: scalar above 0.
+      count: k, at most V.
+
+    Returns:
+      ``[n, ..., k]`` int32, the most probable first, and ``[n, ..., k + 1]`` float32, their log-probabilities and that
+      of all other tokens together, which is at least log(1.2e-38). Not to be differentiated.
+
+    Raises:
+      ValueError: k exceeds V.
+    """
+    if count > embedding.shape[0]:
+        raise ValueError(f"top={count} exceeds the {embedding.shape[0]} tokens of the vocabulary")
+    parts = _strided(embedding, request.chunk)
+
+    def of_group(hidden: Array) -> tuple[Array, Array]:
+        def add(carry: tuple[Array, ...], part: Array) -> tuple[tuple[Array, ...], None]:
+            j, ids, best, rest = carry
+            new = _shaped(jnp.arange(part.shape[0]) * parts.shape[0] + j, rest)
+            z = _logits(request, hidden, part, new, embedding.shape[0], temperature)
+            every = jnp.concatenate([best, z], axis=-1)
+            every_id = jnp.concatenate([ids, jnp.broadcast_to(new, z.shape)], axis=-1)
+            flat = jax.lax.top_k(every.reshape(-1, every.shape[-1]), count)  # of more dimensions it is a sort on a CPU
+            best, place = (x.reshape(best.shape) for x in flat)
+            last = best[..., -1:]
+            below = jax.nn.logsumexp(jnp.where(every < last, every, attention.MASKED), axis=-1)
+            tied = jnp.sum(every >= last, axis=-1) - count  # equal to the last one, and left out
+            out = jnp.where(tied > 0, last[..., 0] + jnp.log(jnp.maximum(tied, 1).astype(z.dtype)), attention.MASKED)
+            rest = jnp.logaddexp(jnp.logaddexp(rest, below), out)
+            return (j + 1, jnp.take_along_axis(every_id, place, axis=-1), best, rest), None
+
+        shape = (*hidden.shape[:-1], count)
+        none = jnp.full(shape, attention.MASKED, jnp.float32)
+        start = jnp.int32(0), jnp.zeros(shape, jnp.int32), none, none[..., 0]
+        (_, ids, best, rest), _ = jax.lax.scan(add, start, parts)
+        z = jnp.concatenate([best, rest[..., None]], axis=-1)
+        return ids, jnp.maximum(jax.nn.log_softmax(z, axis=-1), _LEAST)
+
+    return jax.lax.map(of_group, hidden)
 
 
 class _Sums(NamedTuple):
@@ -62,6 +122,8 @@ class _Sums(NamedTuple):
     squared: Array  # sum exp(2 z)
     supported: Array  # sum exp z over the support
     chosen: Array  # z of the token
+    top: tuple[Array, ...]  # z of sets of tokens, [..., k] each
+    rest: tuple[Array, ...]  # sum exp z beside each set
 
 
 def _strided(embedding: Array, chunk: int) -> Array:
@@ -93,27 +155,41 @@ def _shaped(ids: Array, like: Array) -> Array:
     return ids.reshape((1,) * like.ndim + ids.shape)
 
 
+def _among(tokens: Array, j: Array, count: int, like: Array) -> tuple[Array, Array]:
+    """Return the places of ``tokens`` [..., k] in part j of ``count``, and where it has others, bool like [..., c].
+
+    The place of a token of another part is c. Gathers and scatters, as comparisons would be an array [..., k, c].
+    """
+    place = jnp.where(tokens % count == j, tokens // count, like.shape[-1])
+    others = jnp.put_along_axis(jnp.ones(like.shape, bool), place, False, axis=-1, inplace=False, mode="drop")
+    return place, others
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scores(
-    request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
-) -> dict[str, Array]:
-    return _forward(request, hidden, embedding, token, temperature, kept)[0]
+def _scores(request: Request, *arguments: Any) -> dict[str, Array]:
+    return _forward(request, *arguments)[0]
 
 
 def _forward(
-    request: Request, hidden: Array, embedding: Array, token: Array, temperature: Array, kept: Array | None
-) -> tuple[dict[str, Array], Any]:
+    request: Request,
+    hidden: Array,
+    embedding: Array,
+    token: Array,
+    temperature: Array,
+    kept: Array | None,
+    top: tuple[Array, ...],
+) -> tuple[dict[str, Any], Any]:
     parts = _strided(embedding, request.chunk)
     of_group = functools.partial(_group_forward, request, embedding.shape[0], parts, temperature)
-    result, supported, logits = jax.lax.map(of_group, (hidden, token, kept))
-    return result, (embedding, temperature, (hidden, token, kept, result, supported, logits))
+    result, supported, logits = jax.lax.map(of_group, (hidden, token, kept, top))
+    return result, (embedding, temperature, (hidden, token, kept, top, result, supported, logits))
 
 
 def _group_forward(
-    request: Request, vocabulary: int, parts: Array, temperature: Array, group: tuple[Array, Array, Array | None]
+    request: Request, vocabulary: int, parts: Array, temperature: Array, group: tuple[Any, ...]
 ) -> tuple[dict[str, Array], Array, Array | None]:
     """Return the scores of one group, the log of the sum of exp z over its support, and its logits if they are kept."""
-    hidden, token, kept = group
+    hidden, token, kept, top = group
     count = parts.shape[0]
 
     # The number of the part is carried. If it were scanned over, XLA would compute the ids of all parts at once.
@@ -126,6 +202,9 @@ def _group_forward(
         weight = jnp.exp(z - largest[..., None])
         scale = jnp.exp(sums.largest - largest)
         unused = jnp.zeros_like(largest)
+        among = [_among(tokens, j, count, z) for tokens in top]
+        at = (jnp.take_along_axis(z, place, axis=-1, mode="fill", fill_value=0.0) for place, _ in among)
+        beside = (jnp.sum(jnp.where(others, weight, 0.0), axis=-1) for _, others in among)
         sums = _Sums(
             largest,
             sums.total * scale + jnp.sum(weight, axis=-1),
@@ -135,38 +214,45 @@ def _group_forward(
             if kept is None
             else sums.supported * scale + jnp.sum(jnp.where(_support(kept, ids, chosen), weight, 0.0), axis=-1),
             sums.chosen + jnp.sum(jnp.where(chosen, z, 0.0), axis=-1),
+            tuple(map(jnp.add, sums.top, at)),
+            tuple(rest * scale + x for rest, x in zip(sums.rest, beside, strict=True)),
         )
         return (j + 1, sums), z if request.keep else None
 
     zero = jnp.zeros(token.shape, jnp.float32)
-    start = _Sums(jnp.full_like(zero, attention.MASKED), zero, zero, zero, zero, zero)
+    at = tuple(jnp.zeros(tokens.shape, jnp.float32) for tokens in top)
+    start = _Sums(jnp.full_like(zero, attention.MASKED), zero, zero, zero, zero, zero, at, (zero,) * len(top))
     (_, sums), logits = jax.lax.scan(add, (jnp.int32(0), start), parts)
     normaliser = sums.largest + jnp.log(sums.total)
     raw = sums.chosen - normaliser
-    result = {"logp": raw, "raw_logp": raw, "log_normaliser": normaliser}
+    result: dict[str, Any] = {"logp": raw, "raw_logp": raw, "log_normaliser": normaliser}
     supported = normaliser
     if kept is not None:
         supported = sums.largest + jnp.log(sums.supported)
         result["logp"] = sums.chosen - supported
     result["entropy"] = normaliser - sums.weighted / sums.total
     result["square_prob"] = sums.squared / sums.total**2
+    rests = [jnp.maximum(sums.largest - normaliser + jnp.log(rest), _LEAST)[..., None] for rest in sums.rest]
+    result["top"] = tuple(
+        jnp.concatenate([at - normaliser[..., None], rest], axis=-1) for at, rest in zip(sums.top, rests, strict=True)
+    )
     return result, supported, logits
 
 
-def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array, Array, None, None, None]:
+def _backward(request: Request, saved: Any, by: dict[str, Array]) -> tuple[Array, Array, None, None, None, None]:
     embedding, temperature, groups = saved
     parts = _strided(embedding, request.chunk)
     of_group = functools.partial(_group_backward, request, embedding.shape[0], parts, temperature)
     by_parts, by_hidden = jax.lax.scan(of_group, jnp.zeros(parts.shape, jnp.float32), (groups, by))
     by_embedding = by_parts.swapaxes(0, 1).reshape(-1, embedding.shape[1])[: embedding.shape[0]]
-    return by_hidden, precision.rounded(by_embedding, embedding.dtype), None, None, None
+    return by_hidden, precision.rounded(by_embedding, embedding.dtype), None, None, None, None
 
 
 def _group_backward(
     request: Request, vocabulary: int, parts: Array, temperature: Array, by_parts: Array, item: tuple[Any, Any]
 ) -> tuple[Array, Array]:
     """Add the gradient of one group to ``by_parts`` [m, c, D]; return the sum, and the gradient by hidden states."""
-    (hidden, token, kept, result, supported, logits), by = item
+    (hidden, token, kept, top, result, supported, logits), by = item
     count, normaliser = parts.shape[0], result["log_normaliser"]
     plain = by["raw_logp"] if kept is not None else by["logp"] + by["raw_logp"]
 
@@ -184,6 +270,12 @@ def _group_backward(
             inside = jnp.where(_support(kept, ids, chosen), jnp.exp(z - supported[..., None]), 0.0)
             by_z -= inside * by["logp"][..., None]
         by_z += jnp.where(chosen, (by["logp"] + by["raw_logp"])[..., None], 0.0)
+        for tokens, top_logp, by_top in zip(top, result["top"], by["top"], strict=True):
+            place, others = _among(tokens, j, count, z)
+            zeros = jnp.zeros_like(z)
+            by_z += jnp.put_along_axis(zeros, place, by_top[..., :-1], axis=-1, inplace=False, mode="drop")
+            share = jnp.exp(jnp.where(others, logp - top_logp[..., -1:], attention.MASKED))
+            by_z += share * by_top[..., -1:] - prob * jnp.sum(by_top, axis=-1, keepdims=True)
         if request.entropy:
             by_z -= by["entropy"][..., None] * prob * (logp + result["entropy"][..., None])
         if request.square_prob:

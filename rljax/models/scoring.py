@@ -6,6 +6,7 @@ unembedding is applied to a part of the vocabulary at a time (``head``) or to a 
 recomputed in the backward pass, so that no array of size [B, T, V] exists. Only what ``needs`` names is computed.
 """
 
+import functools
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import models, types
-from rljax.models import attention, head, layouts, packing, precision, shapes, transformer
+from rljax.models import attention, coarse, head, layouts, packing, precision, shapes, transformer
 from rljax.transforms import modules, ops
 from rljax.types import Array, Tree
 
@@ -101,18 +102,23 @@ def score(
     # float32: the gradients of groups of columns are added in the type of what the groups share
     live = {name: precision.wide(w) for name, w in params.items() if name != "layers"}
     others = {n: (others[n][0], jax.lax.stop_gradient(others[n][1])) for n in sorted(modules.compared(needs))}
-    columns["others"] = _compared(rows, context, action, rollout.mask, others, needs)
+    exact, ranked = coarse.apart(needs)
+    columns["others"] = _compared(rows, context, action, rollout.mask, others, exact)
+    columns["top"] = coarse.columns(rollout, ranked, rows.put)
+    request = _request(model, needs, vocabulary, keep_logits)
 
-    whole = bool(needs.divergence) or not vocabulary  # all logits of a position at once
-
-    def body(groups: dict[str, Array]) -> dict[str, Array]:
-        if whole:
-            one = jax.checkpoint(lambda columns: _from_logits((model, live), others, columns, needs, temperature))
-            return jax.lax.map(one, groups)
-        return _in_parts(model, params, groups, _request(model, needs, vocabulary, keep_logits), temperature)
+    def body(groups: dict[str, Any]) -> dict[str, Array]:
+        if not exact.divergence and vocabulary:
+            return _in_parts(model, params, groups, request, needs, temperature)
+        one = jax.checkpoint(lambda columns: _from_logits((model, live), others, columns, exact, temperature))
+        result = jax.lax.map(one, groups)  # all logits of a position at once
+        return {**_in_parts(model, params, groups, request, needs, temperature), **result} if ranked else result
 
     result = _over_columns(body, columns, chunk, model.layout)
-    result = {name: rows.take(x) for name, x in result.items()}
+    if needs.top:
+        most = functools.partial(coarse.most_probable, model, params, request, max(needs.top), temperature)
+        result |= _over_columns(most, columns, chunk, model.layout)
+    result = {name: jax.tree.map(rows.take, x) for name, x in result.items()}
     divergence = {name: result.pop(name) for name in sorted(needs.divergence)}
     return scalars.replace(divergence=divergence, **result)
 
@@ -298,31 +304,36 @@ def _over_columns(body: Any, columns: dict[str, Array], chunk: int, layout: layo
         return layout(jnp.moveaxis(x.reshape(rows, size, groups, *x.shape[2:]), 2, 0), (None, *_COLUMNS))
 
     result = body(jax.tree.map(cut, columns))
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size)[:, :width], result)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, groups * size, *x.shape[3:])[:, :width], result)
 
 
 def _request(model: models.Model, needs: types.Needs, vocabulary: int, keep_logits: bool) -> head.Request:
     asked = needs.log_normaliser, needs.entropy, needs.square_prob
-    return head.Request(model.architecture.dtype, vocabulary, keep_logits, *asked, model.architecture.logit_cap)
+    chunk = vocabulary or model.architecture.vocabulary
+    return head.Request(model.architecture.dtype, chunk, keep_logits, *asked, model.architecture.logit_cap)
 
 
 def _in_parts(
     model: models.Model,
     params: Tree,
-    columns: dict[str, Array],
+    columns: dict[str, Any],
     request: head.Request,
+    needs: types.Needs,
     temperature: Array | float,
 ) -> dict[str, Array]:
-    """Compute all that is needed but divergences for groups of columns; each [n, B, c]."""
-    temperature = jnp.asarray(temperature, jnp.float32)
-    result = head.scores(
+    """Compute all that is needed but divergences over the vocabulary for groups of columns; each [n, B, c]."""
+    stored = columns["top"]
+    result: dict[str, Any] = head.scores(
         request,
         columns["hidden"],
         transformer.unembedding(model.architecture, params).T,
         columns["token"],
-        jnp.where(temperature > 0, temperature, 1.0),
+        coarse.positive(temperature),
         columns.get("kept"),
+        tuple(ids for ids, _ in stored.values()),
     )
+    live = dict(zip(stored, result.pop("top", ()), strict=True))
+    result |= coarse.divergences(needs.divergence, live, stored)
     return {name: jnp.where(columns["real"], x, 0.0) for name, x in result.items()}
 
 

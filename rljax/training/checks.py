@@ -144,7 +144,10 @@ def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
 
 def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores:
     """Return the scores that a module computes for the pieces that read it."""
-    scores, reading = _scores(rows, setup.phase.read[module]), setup.reads.get(module)
+    asked, vocabulary = setup.phase.read[module], setup.networks[module].architecture.vocabulary
+    if (top := max(asked.top, default=0)) > vocabulary:
+        raise ValueError(f"config.module.{module}: top={top} exceeds the {vocabulary} tokens of its vocabulary.")
+    scores, reading = _scores(rows, asked), setup.reads.get(module)
     answered = reading is not None and None in reading.after
     behind = jnp.pad(rows.mask, ((0, 0), (0, 1)))  # as wide as no array of the row
     return scores.replace(after_logp=behind, after_mask=behind) if answered else scores

@@ -80,9 +80,7 @@ class Phase(Generic[S]):
         """What the pieces read in ``Rollout.scores``, by module."""
         wanted: dict[str, types.Needs] = {}
         for module, field in sorted(interpreter.needs(self.algorithm).scores):
-            extra = {} if field in ("logp", "after_logp") else {field: True}
-            asked = dataclasses.replace(types.Needs(), **extra)
-            wanted[module] = wanted.get(module, types.Needs()) | asked
+            wanted[module] = wanted.get(module, types.Needs()) | modules.asked(field)
         return wanted
 
     @property
@@ -95,7 +93,7 @@ class Phase(Generic[S]):
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        """The modules that the policy has an exact divergence from."""
+        """The modules that the policy has a divergence from, over the vocabulary."""
         return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))
 
     def reading(self, module: str) -> ModuleConfig:

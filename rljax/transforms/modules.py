@@ -1,9 +1,11 @@
 """Scores of modules beside the policy, as pieces read them, and names of exact divergences from such modules.
 
 ``Rollout.scores`` is computed once for each rollout. A divergence sums over the vocabulary with the gradient of the
-policy, so the module's distribution is computed beside the policy's, a group of positions at a time.
+policy, so the module's distribution is computed beside the policy's, a group of positions at a time. One over the most
+probable tokens of a module reads these in ``Rollout.scores``.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -14,7 +16,8 @@ from rljax.language import errors
 
 REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
 SAMPLING = "@sampling"  # ends the name of a divergence whose teachers read the prompt that rows were sampled under
-_SEPARATOR = "/"
+_SEPARATOR, _END, _TOP = "/", "@", "top_"
+_NONE = types.Needs()
 
 
 def needs(*modules: str, field: str) -> types.Needs:
@@ -47,23 +50,55 @@ def mixture(logp: Sequence[types.Array]) -> types.Array:
     return logp[0] if len(logp) == 1 else jax.nn.logsumexp(jnp.stack(logp), axis=0) - jnp.log(len(logp))
 
 
-def divergence(name: str, *modules: str, sampling: bool = False) -> str:
+def divergence(name: str, *modules: str, sampling: bool = False, top: int = 0) -> str:
     """Return the name, in ``Needs.divergence``, of a divergence from the mixture of modules; none: the reference.
 
-    With ``sampling`` they read the prompt that rows were sampled under, not that of training.
+    Args:
+      name: of ``ops.divergence``.
+      *modules: the modules.
+      sampling: whether they read the prompt that rows were sampled under, not that of training.
+      top: k, of the divergence between distributions over the k most probable tokens of one module and all others as
+        one token; 0: over the vocabulary.
+
+    Raises:
+      ValueError: ``top`` with another number of modules than one, or with ``sampling``.
     """
-    return _SEPARATOR.join((name, *modules)) + SAMPLING * sampling
+    if top and (len(modules) != 1 or sampling):
+        raise ValueError(f"top={top}: expected one teacher that reads the prompt of training, {modules=}, {sampling=}")
+    return _SEPARATOR.join((name, *modules)) + SAMPLING * sampling + f"{_END}{top}" * bool(top)
+
+
+def top(divergence: str) -> int:
+    """Return the number of most probable tokens of a name in ``Needs``; 0: it is over the vocabulary."""
+    end = divergence.partition(_END)[2]
+    return int(end) if end.isdecimal() else 0
+
+
+def divergence_needs(divergence: str) -> types.Needs:
+    """Return the needs of a piece that reads a divergence, by its name."""
+    count, (_, names, _) = top(divergence), parts(divergence)
+    stored = needs(*names, field=f"{_TOP}{count}") if count else _NONE
+    return stored | types.Needs(divergence=frozenset({divergence}))
+
+
+def asked(field: str) -> types.Needs:
+    """Return what a module computes for a field in ``Needs.scores``, such as "value"; "top_32" is of ``Scores.top``."""
+    if field in ("logp", "after_logp"):
+        return types.Needs()
+    if field.startswith(_TOP):
+        return types.Needs(top=frozenset({int(field.removeprefix(_TOP))}))
+    return dataclasses.replace(_NONE, **{field: True})
 
 
 def parts(divergence: str) -> tuple[str, tuple[str, ...], bool]:
     """Return (a name of ``ops.divergence``, modules, whether of the sampling prompt) of a name in ``Needs``."""
-    name, *modules = divergence.removesuffix(SAMPLING).split(_SEPARATOR)
+    name, *modules = divergence.partition(_END)[0].split(_SEPARATOR)
     return name, tuple(modules) or (REFERENCE,), divergence.endswith(SAMPLING)
 
 
 def compared(needs: types.Needs) -> frozenset[str]:
-    """Return what the exact divergences are from: names of modules, and ``REFERENCE``."""
-    return frozenset(module for name in needs.divergence for module in parts(name)[1])
+    """Return what the divergences over the vocabulary are from: names of modules, and ``REFERENCE``."""
+    return frozenset(module for name in needs.divergence if not top(name) for module in parts(name)[1])
 
 
 def reads_reference(needs: types.Needs) -> bool:

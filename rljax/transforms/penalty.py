@@ -130,10 +130,10 @@ def exact_kl(
 
 def _taught(a: Mapping[str, Any]) -> str:
     name = f"js_{a['beta']:g}" if a["divergence"] == "js" and a["beta"] != 0.5 else a["divergence"]
-    return modules.divergence(name, *a["teachers"], sampling=a["prompt"] == "sampling")
+    return modules.divergence(name, *a["teachers"], sampling=a["prompt"] == "sampling", top=a["top"])
 
 
-@define.penalty(name="distillation", needs=lambda a: types.Needs(divergence=frozenset({_taught(a)})))
+@define.penalty(name="distillation", needs=lambda a: modules.divergence_needs(_taught(a)))
 @idle.until(lambda a: None if a["teachers"] or a["prompt"] != "training" else _UNTIL["reference"], coefficient=None)
 @idle.until(lambda a: None if a["divergence"] == "js" else ("divergence='js'",), beta=None)
 def distillation(
@@ -145,6 +145,7 @@ def distillation(
     coefficient: types.NonNegative = 1.0,
     beta: Annotated[float, types.Range(1e-6, 1 - 1e-6)] = 0.5,
     prompt: Literal["training", "sampling"] = "training",
+    top: Annotated[int, types.Range(0, 1e9)] = 0,
     reduce: Reduction = None,
     only: types.Predicate | None = None,
 ):
@@ -162,10 +163,12 @@ def distillation(
       coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
       beta: weight of the teacher in the mixture; read only for js.
       prompt: what the teacher reads: the prompt that rows are trained under, or that they were sampled under.
+      top: number k of the teacher's most probable tokens, stored once for a rollout; all others count as one token, so
+        that it is at most the divergence over the vocabulary, which 0 is.
       reduce: reduction of this term; None: the common one.
       only: the predicate of the rows or tokens that are charged; None: all.
     """
-    name = _taught({"teachers": teachers, "divergence": divergence, "beta": beta, "prompt": prompt})
+    name = _taught({"teachers": teachers, "divergence": divergence, "beta": beta, "prompt": prompt, "top": top})
     value = ops.given(s.divergence.get(name), f"penalty.distillation: the scores have no divergence {name!r}")
     return value
 

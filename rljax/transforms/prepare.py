@@ -174,6 +174,23 @@ def best_and_worst(r, s):
     return r.replace(extra={**r.extra, "preference": preference, "margin": margin}), preference[:, None] != 0
 
 
+@define.prepare(needs=types.Needs(siblings=True, off_policy=True))
+def demonstration_and_sample(r, s):
+    """Pair each group's first demonstration, the better row whatever it is paid, and first sample; drop all others.
+
+    Writes extra["preference"] and extra["margin"] as ``best_and_worst`` does, with the margin 1; a demonstration is a
+    row with ``on_policy`` 0. Groups that lack either have no pair. Source: SPIN (arXiv 2401.01335). Differs from
+    ``best_and_worst`` by reading no reward.
+    """
+    used = jnp.where(jnp.any(r.mask > 0, axis=1), ops.valid_rows(r), 0.0)
+    sampled = ops.given(r.on_policy, "prepare.demonstration_and_sample: the rollout has no on_policy") > 0
+    shown, written = (ops.segment_first(r.group, jnp.where(kind, used, 0.0)) for kind in (~sampled, sampled))
+    complete = ops.segment_total(shown + written, r.group) == 2
+    preference = jnp.where(complete, shown - written, 0.0)
+    margin = complete.astype(preference.dtype)
+    return r.replace(extra={**r.extra, "preference": preference, "margin": margin}), preference[:, None] != 0
+
+
 @define.constructor("prepare")
 def random_pair():
     """Make a pair of two rows of each group, drawn at random without replacement, and drop all others.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, idle, ops, prepare, trajectories
+from rljax.transforms import define, idle, modules, ops, prepare, trajectories
 
 GAP = types.Needs(proximal=True, behaviour=True)
 FIXED_GAP = types.Needs(fixed_proximal=True, behaviour=True)
@@ -368,13 +368,22 @@ def entropy_exponential(loss, r, s, scale: types.Number = 1.0, power: types.Numb
     return scale * jnp.exp(power * jnp.where(r.mask > 0, entropy, 0.0))
 
 
-@define.weight(needs=types.Needs(extra=frozenset({"token_score"})))
-def token_scores(loss, r, s):
+def _token_score(a) -> types.Needs:
+    name = a["module"]
+    return modules.needs(name, field="value") if name else types.Needs(extra=frozenset({"token_score"}))
+
+
+@define.weight(needs=_token_score)
+def token_scores(loss, r, s, module: str = ""):
     """Weigh by a token reward model: clip((q - 1/2) / (1/2), 0, 1) on right rows, with 1 - q on wrong ones.
 
-    q = sigmoid(running mean of extra["token_score"]). Source: OREAL (arXiv 2502.06781).
+    q = sigmoid(running mean of the scores). Source: OREAL (arXiv 2502.06781). ``surrogate.token_outcome`` trains one.
+
+    Args:
+      module: name of ``config.module`` that scores the tokens; '': extra["token_score"] has the scores.
     """
-    score = jnp.where(r.mask > 0, ops.extra(r, "token_score"), 0.0)
+    score = modules.score(r, module, "value") if module else ops.extra(r, "token_score")
+    score = jnp.where(r.mask > 0, score, 0.0)
     q = jax.nn.sigmoid(jnp.cumsum(score, axis=1) / jnp.maximum(jnp.cumsum(r.mask, axis=1), 1.0))
     side = jnp.where(transforms.PREDICATES["correct"](r), q, 1.0 - q)
     return jnp.clip(2.0 * side - 1.0, 0.0, 1.0)

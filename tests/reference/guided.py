@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tests.reference import parts
-from tests.reference.dual import exp, value
+from tests.reference.dual import exp, log, sigmoid, value
 
 
 def _sampled(d, i):
@@ -108,17 +108,36 @@ def relift(d, entropy=1e-3, length=6, sft=1.0):
     return _fixed_length(d, term, length) + sft * _fit_others(d)
 
 
-def oreal(d, positive=1.0, negative=0.5, kl=0.01):
-    """Correct -A logp, wrong -0.5 A rho + kl k3, A leave-one-out, each side over its token count. 2502.06781."""
+def oreal(d, positive=1.0, negative=0.5, kl=0.01, module=""):
+    """Correct -A logp, wrong -0.5 A rho + kl k3, A leave-one-out, each side over its token count. 2502.06781.
+
+    With a token reward model the two losses of a token are weighed by how sure it is of the outcome so far.
+    """
     a = parts.leave_one_out(d)
     right, wrong = [], []
     for i, ts in parts.rows(d):
+        so_far = []
         for t in ts:
+            weight = 1.0
+            if module:
+                so_far.append(d[module][i, t])
+                q = 1 / (1 + math.exp(-sum(so_far) / len(so_far)))
+                weight = min(max((q if d["reward"][i] > 0 else 1 - q) * 2 - 1, 0.0), 1.0)
             if d["reward"][i] > 0:
-                right.append(-positive * a[i] * d["logp"][i, t])
+                right.append(-positive * weight * a[i] * d["logp"][i, t])
             else:
-                wrong.append(-negative * a[i] * parts.ratio(d, i, t) + kl * parts.k3(d, i, t))
+                wrong.append(-negative * weight * a[i] * parts.ratio(d, i, t) + kl * parts.k3(d, i, t))
     return parts.mean(right) + parts.mean(wrong)
+
+
+def oreal_model(d):
+    """The cross-entropy of "the row is right" and the mean of its tokens' scores, over rows."""
+
+    def term(i, ts):
+        mean = sum((d["live_value"][i, t] for t in ts), 0.0) * (1 / len(ts))
+        return -log(sigmoid(mean if d["outcome"][i] == 1 else -mean))
+
+    return parts.mean(term(i, ts) for i, ts in parts.rows(d) if ts)
 
 
 def dph_rl(d, coefficient=0.02, low=0.2, high=0.2):

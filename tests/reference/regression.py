@@ -192,6 +192,16 @@ def dpo(d, beta=0.1, smoothing=0.0):
     return parts.mean(_sigmoid_loss(beta * _margin(d, *pair), smoothing) for pair in _pairs(d))
 
 
+def spin(d, beta=0.1):
+    """-log sigmoid(beta h), h of a demonstration less that of a sample. 2401.01335."""
+    pairs = []
+    for g in dict.fromkeys(d["group"].tolist()):
+        members = [i for i, ts in parts.rows(d) if ts and d["group"][i] == g]
+        kinds = [[i for i in members if d["on_policy"][i] == own] for own in (0, 1)]
+        pairs += [(kinds[0][0], kinds[1][0])] if all(kinds) else []
+    return parts.mean(_sigmoid_loss(beta * _margin(d, *pair)) for pair in pairs)
+
+
 def dpo_length_normalised(d, beta=5.0, smoothing=0.0):
     """-log sigmoid(beta h), h the difference of the rows' token means. 2411.15124."""
 

@@ -30,6 +30,7 @@ from rljax.transforms.surrogate.scored import (
     ordinal,
     reward_error,
     step_labels,
+    token_outcome,
 )
 from rljax.transforms.surrogate.token import (
     banded_importance,

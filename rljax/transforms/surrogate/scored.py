@@ -126,6 +126,21 @@ def implicit_bradley_terry(
     return _ranking(_implied(r, s, beta), r, margin, ties, center)
 
 
+@define.surrogate(needs=types.Needs(value=True), term="reward")
+def token_outcome(loss, r, s):
+    """Explain the outcome by the mean of a score at every token: BCE of "the row is right" and sigmoid(mean_t w_t).
+
+    w_t is the scalar before token t, ``Scores.value``. Source: the token-level reward model of OREAL (arXiv
+    2502.06781), as its released code has it; ``weight.token_scores`` reads the scores. Differs from ``ordinal`` by
+    scores that share the credit among the tokens.
+    """
+    if s.value is None:
+        raise errors.Absent("it needs scores.value, the scalar before each token")
+    sign = jnp.where(trajectories.correct(r), 1.0, -1.0)
+    logit = sign * ops.row_mean(s.value, r.mask)[:, 0]
+    return _on_tokens(-jax.nn.log_sigmoid(logit), r), {"classified": _on_tokens(jnp.where(logit > 0, 1.0, 0.0), r)}
+
+
 def _levels(a) -> types.Needs:
     if not a["levels"]:
         raise ValueError("ordinal: levels=() must have at least one number")
