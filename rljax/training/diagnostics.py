@@ -72,12 +72,15 @@ def of_signs(positive: types.Tree, negative: types.Tree) -> dict[str, types.Arra
     """Return the norms of two gradients and their cosine, 0 if one of them is 0."""
     norms = optax.tree.norm(positive), optax.tree.norm(negative)
     product = norms[0] * norms[1]
-    cosine = optax.tree.vdot(positive, negative) / jnp.where(product > 0, product, 1.0)
+    cosine = jnp.asarray(optax.tree.vdot(positive, negative)) / jnp.where(product > 0, product, 1.0)
     return {"gradient_positive": norms[0], "gradient_negative": norms[1], "gradient_cosine": cosine}
 
 
 def of_clip(rollout: types.Rollout, loss: types.Loss) -> dict[str, types.Array]:
-    """Return the fraction of all tokens that are clipped and have positive, or negative, advantage; they add up."""
+    """Return the fraction of all tokens that are clipped and have positive, or negative, advantage.
+
+    The rest of ``clipped`` has advantage 0: rows of flat groups, on which a clip changes nothing.
+    """
     share = loss.metrics["clipped"] * rollout.coefficient["metric"]
     return {
         f"clipped_{sign}": jnp.sum(jnp.where(transforms.PREDICATES[sign](rollout), share, 0.0))

@@ -189,11 +189,11 @@ def _gaps(setup: phases.Setup, o: types.Objective, rows: types.Rollout, scores: 
         if rows.context is not None and rows.context.train_token is not None and rows.on_policy is not None:
             drawn &= rows.on_policy[:, None] > 0  # the others were sampled under another prompt
         metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
+        if "weights" in setup.settings.log.diagnostics:
+            written = jnp.where(transforms.PREDICATES["on_policy"](rows), rows.mask, 0.0)
+            metrics |= diagnostics.moments(jax.lax.stop_gradient(scores.logp) - sampled, written)
     if o.module == "policy" and setup.logged and scores.logp is not None:
         metrics["log_ratio"] = _log_ratio(setup.logged, rows, jax.lax.stop_gradient(scores.logp))
-    if "weights" in setup.settings.log.diagnostics and "sampler_gap" in metrics:
-        drawn = jnp.where(transforms.PREDICATES["on_policy"](rows), rows.mask, 0.0)
-        metrics |= diagnostics.moments(jax.lax.stop_gradient(scores.logp) - sampled, drawn)
     return metrics
 
 

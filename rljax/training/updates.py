@@ -207,7 +207,7 @@ def update(
             if "log_ratio" in terms:
                 logged = logged.replace(extra={**logged.extra, "log_ratio": terms.pop("log_ratio")})
             metrics |= terms if module == "policy" else {f"{module}/{name}": x for name, x in terms.items()}
-    if "moved" in asked:
+    if before is not None and "moved" in asked:
         metrics |= diagnostics.moved(before, _logp(setup, state, rollout)[0], rollout.mask)
     state = _finish(setup, previous, state, metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
