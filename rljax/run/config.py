@@ -42,8 +42,7 @@ class LogConfig:
     rollout_rows: Size = setting(32, "Rows of a dump, rounded up to whole groups; 0: none.")
     diagnostics: tuple[Diagnostic, ...] = setting(
         (),
-        "More metrics of each step: 'moved' and 'kl' score the rows two or three times more, 'signs' and 'noise' "
-        "compute more gradients, the others cost nothing; see rljax/training/README.md.",
+        "More metrics; 'kl', 'moved': two more forward passes each; 'noise', 'signs': more gradients; others: free.",
     )
     report: bool = setting(
         True, "Write report.html when the run ends or is interrupted, and pictures of curves at its end.", fixed=True

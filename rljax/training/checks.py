@@ -53,7 +53,7 @@ def _noise(setup: phases.Setup) -> None:
         if setup.prompts % minibatches or setup.prompts == minibatches:
             raise ValueError(
                 f"{where} compares the prompts of a gradient step, and {setup.prompts} prompts are split into "
-                f"{minibatches} minibatches. Remove it, or lower config.learner.minibatches."
+                f"{minibatches} minibatches. Remove it, or give each minibatch an equal number of prompts, at least 2."
             )
 
 
