@@ -62,10 +62,18 @@ def test_fused_equals_rollout_then_update():
     close(fused_metrics, metrics)
 
 
+SHARDED = {
+    "mesh__data": 2,
+    "mesh__fsdp": 4,
+    "learner__microbatches": 4,
+    "log__diagnostics": ("clip", "entropy", "kl", "moved", "signs", "weights"),
+}
+
+
 @pytest.mark.full
 def test_no_split_of_the_work_changes_the_update_and_all_state_stays_sharded_over_fsdp():
     whole, metrics = updated(tiny.program("grpo()"))
-    program = tiny.program("grpo()", mesh__data=2, mesh__fsdp=4, learner__microbatches=4)
+    program = tiny.program("grpo()", **SHARDED)
     rows = jax.device_get(mixed(*start(tiny.program("grpo()")), program.key))
     step, state = start(program)
     embedding = state.params["policy"]["embedding"]
@@ -79,6 +87,26 @@ def test_no_split_of_the_work_changes_the_update_and_all_state_stays_sharded_ove
     close(whole.params, jax.device_get(after.params))
     for name in ("loss", "gradient_norm", "reward", "kl", "ratio"):
         np.testing.assert_allclose(others[name], metrics[name], atol=1e-5)
+
+
+@pytest.mark.full
+def test_diagnostics_of_a_sharded_update_agree_with_its_other_metrics():
+    """On rows of the policy itself, then on rows of the policy before, then in an update that is skipped."""
+    program = tiny.program("grpo()", **SHARDED)
+    rows = jax.device_get(mixed(*start(tiny.program("grpo()")), program.key))
+    step, state = start(program)
+    state, first = step.update(state, rows, program.key)
+    parts = np.array([first["gradient_positive"], first["gradient_negative"]])
+    both = np.sum(parts**2) + 2 * first["gradient_cosine"] * np.prod(parts)
+    np.testing.assert_allclose(both, first["gradient_norm"] ** 2, rtol=1e-4)  # that of the KL is still 0
+    np.testing.assert_allclose(first["effective_samples"], 1.0, atol=1e-5)
+    assert abs(first["kl_exact"]) < 1e-6 and 0 < first["moved_mean"] < first["moved_largest"] < 1
+    state, second = step.update(state, rows, program.key)
+    np.testing.assert_allclose(second["kl_k3"], second["kl"], rtol=1e-4)
+    np.testing.assert_allclose(second["kl_exact"], second["kl"], rtol=0.5)  # an estimate from 32 rows
+    assert second["kl_k3"] > 1e-5 and second["effective_samples"] < first["effective_samples"]
+    state, third = step.update(state, rows.replace(reward=rows.reward * np.nan), program.key)
+    assert third["skipped"] == 1 and third["moved_largest"] < 1e-6
 
 
 @pytest.mark.full

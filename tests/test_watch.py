@@ -2,11 +2,13 @@
 
 import pathlib
 import re
+import typing
 
 import jax
 import pytest
 
 from rljax.run import glossary, watch
+from rljax.training import config, diagnostics
 from tests import tiny
 
 HEALTHY = {
@@ -63,13 +65,20 @@ def test_every_activity_that_is_timed_is_in_the_glossary():
 @pytest.mark.full
 def test_every_metric_of_an_update_is_in_the_glossary():
     program = tiny.program(
-        "ppo(kl=0.1)", seam__source="partial(4)", model__experts=2, model__experts_per_token=1, model__expert_hidden=32
+        "ppo(kl=0.1)",
+        seam__source="partial(4)",
+        model__experts=2,
+        model__experts_per_token=1,
+        model__expert_hidden=32,
+        log__diagnostics=typing.get_args(config.Diagnostic),
     )
     step = program.steps[0]
     metrics = jax.eval_shape(step.fused, step.shape, program.key)[1]
     names = {*metrics} - {"rows", "skipped_in_row"}
     assert all(glossary.lookup(name) for name in names), [n for n in names if not glossary.lookup(n)]
     assert {"value/loss", "experts/loss", "carried", "kl", "age"} <= names
+    asked = {"kl_exact", "entropy_late", "moved_mean", "noise_scale", "gradient_cosine", "effective_samples"}
+    assert asked | {"clipped_positive"} <= names and not {*diagnostics.MOMENTS} & names
 
 
 def test_entries_are_complete_and_unique():

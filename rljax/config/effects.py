@@ -170,6 +170,9 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
     for name in config.phase:
         if name not in config.phases and config.phase[name].to_dict() != schema.phase().to_dict():
             warnings[0].append(f"config.phase.{name} has no effect: config.phases={config.phases} does not name it.")
+    asking = [p for p in phases if "kl" in p.settings.log.diagnostics]
+    if asking and not any(modules.reads_reference(interpreter.needs(p.algorithm)) for p in asking):
+        warnings[0].append("config.log.diagnostics: 'kl' has no effect: no algorithm has a reference.")
     for field in settings.fields(schema.Config):
         path = ".".join(field.path)
         for read in (r for r in _READ if path.startswith(r.fields)):

@@ -53,12 +53,24 @@ classified [fraction] rows that the reward model puts on the right side of each 
     near 0.5: nothing is learned
 clipped [fraction] tokens whose gradient the clip or the mask of the surrogate removes
     above 0.3: the updates are large; 0 always: the clip has no effect
+clipped_negative [fraction] tokens of ``clipped`` with advantage below 0; under clip(), below its lower bound
+    far above clipped_positive: tokens to discourage reach their bound first
+clipped_positive [fraction] tokens of ``clipped`` with advantage above 0; under clip(), above its upper bound
+    far above clipped_negative: raise the upper bound if entropy falls
 covariance_kl [nats] mean |logp - proximal| of all tokens, charged to those of highest covariance
     growing over the steps: updates are too large
 distillation [nats] exact divergence of the policy from its teacher at the states of the rows
     not falling: the learning rate is too low, or the teacher's rows are unlike the policy's
+effective_samples [fraction] (sum w)^2 / (n sum w^2) over tokens, w = p / p at sampling, before any clip; 1 if all equal
+    below 0.9: few tokens have much of the weight; rows are stale, or sampler and trainer disagree
 entropy [nats] entropy of the sampling distribution, mean over tokens
     near 0: samples of a prompt are equal; near log(vocabulary): the policy is random
+entropy_early [nats] entropy over the first third of each row's tokens
+    near 0: all samples of a prompt begin alike
+entropy_late [nats] the same over the last third
+    see entropy
+entropy_middle [nats] the same over the middle third
+    see entropy
 experts/fullest [ratio] load of the fullest expert over the mean load
     near the number of experts: the router has collapsed
 experts/loss [ratio] balance loss of the router, 1 if uniform
@@ -71,14 +83,24 @@ f_divergence [nats] f-divergence to the reference
     growing without limit: raise its coefficient
 flat_groups [fraction] groups in which all samples have equal rewards
     near 1: no group informs; more samples, or an easier or harder task
+gradient_cosine [none] cosine of the policy term's gradients of tokens with positive and with negative advantage
+    near -1: they cancel, and little of the gradient is left
+gradient_negative [none] norm of the policy term's gradient of the tokens with negative advantage
+    far above gradient_positive: updates mostly lower probabilities
 gradient_norm [none] global norm of the gradient before clipping, mean over the gradient steps
     0: nothing is learned; far above config.learner.clip_norm: every step is clipped
+gradient_positive [none] the same of the tokens with positive advantage; mean over the gradient steps
+    0: no row is better than its baseline
 head [tokens] tokens that a row was given to begin with, mean
     not falling with a curriculum: the success rate that moves it is not reached
 hint_nll [nats] mean -logp of the tokens that a row was given to begin with
     growing: the policy unlearns the demonstrations
 kl [nats] KL to the reference for each token: of the sampler, or of the policy where a penalty measures it
     above 1: far from the start, often a hacked reward; large jumps: lower the learning rate
+kl_exact [nats] KL to the reference summed over the vocabulary, of the policy before the update, mean over tokens
+    see kl
+kl_k3 [nats] k3 of the same policy on the sampled tokens; its expectation is kl_exact if this policy sampled them
+    far from kl_exact on average: rare tokens of large ratios decide the estimate, or the rows are stale
 length [tokens] tokens that the policy wrote in a row, mean
     falling to 1, or rising to the limit with constant reward: length is exploited
 live_entropy [nats] entropy of the policy during the update, of the penalty on it
@@ -87,8 +109,18 @@ loss [none] sum of the terms, which the optimizer descends; mean over the gradie
     not finite; its level means little, as advantages sum to about 0
 loss/* [none] one term of the loss: policy, value, kl, ...
     one term far above the others in size: its coefficient is too large
+moved_largest [probability] largest |p after - p before the update| of a sampled token
+    near 1 in every step: lower the learning rate
+moved_mean [probability] mean of the same over the sampled tokens
+    0: the update does nothing; above 0.1: one update changes much of the policy
 nll [nats] negative log-likelihood of all tokens
     rising while it is trained: the policy term works against it
+noise_scale [prompts] noise_trace / noise_square; 0 if noise_square <= 0. Average both over steps before dividing
+    far above the prompts of a gradient step: more prompts help; far below: fewer would do
+noise_square [none] unbiased estimate of |G|^2, G the gradient's expectation; below 0 where noise exceeds it
+    0 on average: gradient steps are noise
+noise_trace [none] unbiased estimate of the trace of the covariance of one prompt's gradient
+    growing: prompts pull in different directions; more prompts or samples
 outcome/correct [fraction] rows that are correct
     see accuracy
 outcome/crashed [fraction] rows on which the verifier failed; they do not count

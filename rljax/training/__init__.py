@@ -8,6 +8,7 @@
 ``updates``       The update: scores, advantages, objectives, epochs and minibatches.
 ``members``       A step of several runs in one program, split over devices: ``each``, ``Functions``.
 ``gradients``     The gradient of a minibatch, of one objective or of a trunk and its heads; micro-batches.
+``diagnostics``   Formulas of the metrics that only runs with ``config.log.diagnostics`` compute.
 ``states``        The train state: its value at the start of a phase, and its sharding over a mesh.
 ``optimizers``    optax chains, an update that skips non-finite gradients, stochastic rounding of bfloat16 parameters.
 ``sharding``      The mesh, and the tables from logical axes to mesh axes for updates and for rollouts.

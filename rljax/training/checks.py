@@ -30,11 +30,31 @@ def check(setup: phases.Setup) -> None:
 
     Raises:
       CodeError: an exception inside the task or a piece, or a result of another shape or dtype.
-      ValueError: the pieces do not fit each other: a coefficient for a term that no piece writes.
+      ValueError: the pieces do not fit each other: a coefficient for a term that no piece writes; or the noise of a
+        gradient cannot be estimated.
     """
+    _noise(setup)
     with errors.within(f"phase {setup.phase.name!r}, {setup.algorithm.spec}"):
         rows = jax.eval_shape(lambda key: _rows(setup, key), _KEY)
         jax.eval_shape(lambda rows, key: _algorithm(setup, rows, key), rows, _KEY)
+
+
+def _noise(setup: phases.Setup) -> None:
+    """Raise ValueError if the noise of gradients is asked for and gradient steps are not of several whole prompts."""
+    if "noise" not in setup.settings.log.diagnostics:
+        return
+    where, source = f"config.log.diagnostics (phase {setup.phase.name!r}): 'noise'", setup.algorithm.source
+    if source.uneven or not source.grouped:
+        raise ValueError(
+            f"{where} compares equal numbers of prompts, and {source.spec} splits rows otherwise. Remove it."
+        )
+    steps = [o.minibatches or setup.learner.minibatches for o in setup.algorithm.objectives if o.module == "policy"]
+    for minibatches in steps:
+        if setup.prompts % minibatches or setup.prompts == minibatches:
+            raise ValueError(
+                f"{where} compares the prompts of a gradient step, and {setup.prompts} prompts are split into "
+                f"{minibatches} minibatches. Remove it, or give each minibatch an equal number of prompts, at least 2."
+            )
 
 
 # --- the task ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from rljax.language.settings import Count, NonNegative, Size, setting
 from rljax.types import Range
 
 Devices = Annotated[int, Range(-1, 1e6)]
+Diagnostic = Literal["clip", "entropy", "kl", "moved", "noise", "signs", "weights"]  # see README.md
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Log(Protocol):
     @property
     def rollout_rows(self) -> int:
         """Rows of a step that are returned with its metrics, before they are rounded up to whole groups."""
+        ...
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Metrics that cost time."""
         ...
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from rljax import types
+from rljax import transforms, types
 from rljax.algorithms import interpreter
 from rljax.models import adapters, packing
-from rljax.training import optimizers, phases, sharding
+from rljax.training import diagnostics, optimizers, phases, sharding
 from rljax.transforms import modules
 
 _HEADS = 2_000_000  # stream of an objective's key, beyond any number of repeats and micro-batches
@@ -72,13 +73,16 @@ def of_minibatch(
         for o, scores, i, k in zip(objectives, live, inner, keys, strict=True)
     ]
     rows, inner = [r for r, _ in prepared], [i for _, i in prepared]
+    asked = setup.settings.log.diagnostics if objectives[0].module == "policy" else ()
 
     def loss(part: types.Tree, rows: Rows, number: types.Array | None, places: packing.Places | None = None):
         values, metrics = [], []
         for o, r, scores, i, k in zip(objectives, rows, score(part, _union(rows), places), inner, keys, strict=True):
-            value, terms = interpreter.loss(o, r, scores, i, k if number is None else jax.random.fold_in(k, number))
+            value, terms = interpreter.loss(o, r, scores, i, _folded(k, number))
             values.append(value)
             metrics.append({**terms, **_gaps(setup, o, r, scores), "loss": value})
+            if "clip" in asked and "clipped" in terms and o.module == "policy":
+                metrics[-1] |= diagnostics.of_clip(r, interpreter.loss_terms(o, r, scores, i, _folded(k, number)))
         rest = [w * value for w, value in zip(weights[1:], values[1:], strict=True)]
         return sum(rest, values[0]), metrics
 
@@ -86,14 +90,55 @@ def of_minibatch(
         value_metrics, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
         return value_metrics, optimizers.wide(grads)  # micro-batches are accumulated in float32
 
+    def halves(part: types.Tree, rows: Rows, number: types.Array | None, places: packing.Places | None = None):
+        def policy(part: types.Tree) -> types.Array:
+            scores = score(part, _union(rows), places)[0]
+            built = interpreter.loss_terms(objectives[0], rows[0], scores, inner[0], _folded(key, number))
+            return diagnostics.by_sign(rows[0], built)
+
+        pull = jax.vjp(policy, part)[1]
+        return [optimizers.wide(pull(half)[0]) for half in jnp.eye(2)]
+
     read = any(objective.module in setup.reads for objective in objectives)
-    if setup.learner.lanes and setup.shared(rollout.mask.shape[0]) and not read:
-        (value, metrics), grads = _packed(setup, gradient, part, rows)
-    elif setup.learner.microbatches == 1:
-        (value, metrics), grads = gradient(part, rows, None)
-    else:
-        (value, metrics), grads = _added(setup, gradient, part, rows)
+    (value, metrics), grads = _summed(setup, gradient, part, rows, read)
+    metrics = [diagnostics.completed(m) for m in metrics]
+    if "noise" in asked:
+        metrics[0] |= _noise(setup, gradient, part, rows, grads)
+    if "signs" in asked and "loss/policy" in metrics[0] and rows[0].advantage is not None:
+        metrics[0] |= diagnostics.of_signs(*_summed(setup, halves, part, rows, read))
     return value, metrics, grads, inner
+
+
+def _folded(key: types.Key, number: types.Array | None) -> types.Key:
+    return key if number is None else jax.random.fold_in(key, number)
+
+
+def _summed(setup: phases.Setup, function: Callable[..., Any], part: types.Tree, rows: Rows, read: bool) -> Any:
+    """Return ``function`` of the trained parameters and the rows, a tree that is added over micro-batches."""
+    if setup.learner.lanes and setup.shared(rows[0].mask.shape[0]) and not read:
+        return _packed(setup, function, part, rows)
+    if setup.learner.microbatches == 1:
+        return function(part, rows, None)
+    return _added(setup, function, part, rows)
+
+
+def _noise(
+    setup: phases.Setup, gradient: Callable[..., Any], part: types.Tree, rows: Rows, whole: types.Tree
+) -> dict[str, types.Array]:
+    """Return the noise of the minibatch's gradient ``whole``, from the gradients of equal parts of its prompts."""
+    prompts = rows[0].mask.shape[0] // setup.samples
+    count = diagnostics.parts(prompts, setup.learner.microbatches)
+
+    def add(total: types.Array, item: Any) -> tuple[types.Array, None]:
+        number, rows = item
+        return total + optax.tree.norm(gradient(part, rows, number)[1], squared=True), None
+
+    items = jnp.arange(count), split(rows, count, setup.mesh)
+    squares = jax.lax.scan(add, jnp.zeros(()), items)[0]
+    # the coefficients are those of the whole minibatch, so that the mean gradient of a part is count times as large
+    large = optax.tree.norm(whole, squared=True)
+    square, trace = diagnostics.noise(count * squares, large, prompts / count, prompts)
+    return {"noise_square": square, "noise_trace": trace}
 
 
 def _scores(
@@ -144,6 +189,9 @@ def _gaps(setup: phases.Setup, o: types.Objective, rows: types.Rollout, scores: 
         if rows.context is not None and rows.context.train_token is not None and rows.on_policy is not None:
             drawn &= rows.on_policy[:, None] > 0  # the others were sampled under another prompt
         metrics["sampler_gap"] = jnp.sum(jnp.where(drawn, gap, 0.0) * rows.coefficient["metric"])
+        if "weights" in setup.settings.log.diagnostics:
+            written = jnp.where(transforms.PREDICATES["on_policy"](rows), rows.mask, 0.0)
+            metrics |= diagnostics.moments(jax.lax.stop_gradient(scores.logp) - sampled, written)
     if o.module == "policy" and setup.logged and scores.logp is not None:
         metrics["log_ratio"] = _log_ratio(setup.logged, rows, jax.lax.stop_gradient(scores.logp))
     return metrics

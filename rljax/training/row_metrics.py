@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from rljax import environments, transforms, types
+from rljax.training import diagnostics
 from rljax.transforms import ops, trajectories
 
 _MOST = 32  # domains; more would fill a page of metrics
@@ -17,7 +18,11 @@ def domains(task: environments.Task) -> tuple[str, ...]:
 
 
 def metrics(
-    rollout: types.Rollout, judged: bool, turns: bool = False, domains: tuple[str, ...] = ()
+    rollout: types.Rollout,
+    judged: bool,
+    turns: bool = False,
+    domains: tuple[str, ...] = (),
+    positions: bool = False,
 ) -> dict[str, types.Array]:
     """Return metrics of the rows a step trains on; an agent's rows of an episode count once.
 
@@ -26,6 +31,7 @@ def metrics(
       judged: whether a verifier has judged them; else there are no metrics of rewards.
       turns: whether the rows are those of a world; else there are no metrics of turns.
       domains: names of the domains that the metrics are split by.
+      positions: whether entropy is also given for each third of the rows.
 
     Returns:
       Scalars by name. Lengths are in tokens that the policy wrote.
@@ -63,6 +69,8 @@ def metrics(
         metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)
     if rollout.entropy is not None:
         metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
+        for name, here in diagnostics.thirds(rollout.mask) if positions else ():
+            metrics[f"entropy_{name}"] = ops.masked_mean(rollout.entropy, here)
     if rollout.ref_logp is not None and rollout.raw_logp is not None:
         # of the sampling policy; overwritten by the metric of a KL penalty, which is of the current policy
         d = jnp.where(rollout.mask > 0, rollout.raw_logp - rollout.ref_logp, 0.0)
@@ -95,9 +103,7 @@ def of_critic(value: types.Array, returns: types.Array, mask: types.Array) -> di
     variance = ops.masked_std(returns, mask) ** 2
     share = 1.0 - ops.masked_std(error, mask) ** 2 / jnp.where(variance > 0, variance, 1.0)
     metrics = {"value/explained_variance": jnp.where(variance > 0, share, 0.0)}
-    number, length = jnp.cumsum(mask, axis=1) - 1.0, jnp.sum(mask, axis=1, keepdims=True)
-    for third, name in enumerate(("early", "middle", "late")):
-        here = mask * (jnp.floor(3.0 * number / jnp.maximum(length, 1.0)) == third)
+    for name, here in diagnostics.thirds(mask):
         metrics[f"value/bias_{name}"] = ops.masked_mean(error, here)
     return metrics
 

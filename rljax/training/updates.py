@@ -9,13 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax import types
+from rljax import transforms, types
 from rljax.algorithms import inputs, interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
-from rljax.training import gradients, optimizers, phases, row_metrics, sharding
+from rljax.training import diagnostics, gradients, optimizers, phases, row_metrics, sharding
+from rljax.transforms import modules, ops
 
 _PIECES = 3  # stream of the root key
+_NOTHING = types.Needs()
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
 
 
@@ -112,7 +114,7 @@ def _of_update(stacked: dict[str, types.Array], minibatches: int) -> dict[str, t
         metrics["sampler_gap"] = stacked["sampler_gap"][0]
     if "log_ratio" in stacked:  # each row is in one minibatch of the last epoch
         metrics["log_ratio"] = jnp.sum(stacked["log_ratio"][-minibatches:], axis=0)
-    return metrics
+    return diagnostics.of_gradient_steps(metrics)
 
 
 def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
@@ -125,6 +127,41 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     token = jnp.concatenate([prompt, rows.action.token], axis=1)
     mask = jnp.concatenate([seen, packing.written(rows.mask).astype(seen.dtype)], axis=1)
     return {f"experts/{name}": x for name, x in model.balance(params, token, mask).items()}
+
+
+def _logp(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, needs: types.Needs = _NOTHING) -> Any:
+    """Return the policy's unfiltered log-probs of the rows, and exact divergences from the reference if needed."""
+    reference = adapters.joined(state.reference, state.params["policy"]) if needs.divergence else None
+
+    def score(rows: types.Rollout) -> Any:
+        scores = phases.score(setup, "policy", state.params["policy"], rows, needs, kept=False, reference=reference)
+        return scores.logp, scores.divergence
+
+    return gradients.map_rows(score, rollout, setup)
+
+
+def _before(
+    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout
+) -> tuple[types.Array | None, dict[str, types.Array]]:
+    """Return the policy's log-probs of the rows if a diagnostic reads them, and its KL to the reference if asked."""
+    asked, needs = setup.settings.log.diagnostics, _NOTHING
+    if "kl" in asked and modules.reads_reference(interpreter.needs(setup.algorithm)):
+        needs = types.Needs(divergence=frozenset({"reverse_kl"}))
+    if not needs.divergence and "moved" not in asked:
+        return None, {}
+    logp, divergence = _logp(setup, state, rollout, needs)
+    if not needs.divergence:
+        return logp, {}
+    reference = rollout.ref_logp
+    if reference is None:
+        policy = state.params | {"policy": adapters.joined(state.reference, state.params["policy"])}
+        reference = _logp(setup, state.replace(params=policy), rollout)[0]
+    counted = jnp.where(transforms.PREDICATES["on_policy"](rollout), rollout.mask, 0.0)
+    estimate = ops.kl_estimate("k3", jnp.where(counted > 0, logp - reference, 0.0))
+    return logp, {
+        "kl_k3": ops.masked_mean(estimate, counted),
+        "kl_exact": ops.masked_mean(divergence["reverse_kl"], counted),
+    }
 
 
 def update(
@@ -157,8 +194,11 @@ def update(
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)
     turns, domains = "turns" in supplies.supplies(setup.task), row_metrics.domains(setup.task)
-    metrics |= row_metrics.metrics(rollout, judged=source.origin == "policy", turns=turns, domains=domains)
+    asked, judged = setup.settings.log.diagnostics, source.origin == "policy"
+    metrics |= row_metrics.metrics(rollout, judged, turns, domains, positions="entropy" in asked)
     metrics |= _experts(setup, state.params["policy"], rollout)
+    before, divergences = _before(setup, state, rollout)
+    metrics |= divergences
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     for joint in setup.phase.joint:
         state, of_each = _when_due(setup, joint, state, rollout, jax.random.fold_in(key, 2 + joint[0]))
@@ -167,6 +207,8 @@ def update(
             if "log_ratio" in terms:
                 logged = logged.replace(extra={**logged.extra, "log_ratio": terms.pop("log_ratio")})
             metrics |= terms if module == "policy" else {f"{module}/{name}": x for name, x in terms.items()}
+    if before is not None and "moved" in asked:
+        metrics |= diagnostics.moved(before, _logp(setup, state, rollout)[0], rollout.mask)
     state = _finish(setup, previous, state, metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
     if setup.logged:
