@@ -3,7 +3,7 @@
     python -m rljax metrics --glossary
 
 Metrics of a critic or a reward model have the name of the module before them: ``value/loss``. A piece of one's own
-names its metrics ``own/...`` and explains them in its docstring; tests/test_glossary.py refuses other names.
+names its metrics ``own/...`` and explains them in its docstring; tests/test_watch.py refuses other names.
 """
 
 import re
