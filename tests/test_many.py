@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import jax
@@ -164,6 +165,19 @@ def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
     runs = [{"seed": s, "checkpoint.init": f"{m.workdir}@warm"} for s, m in enumerate(whole[:2])]
     forks = rljax.train_many(later, runs, **options)  # one program, whose members begin with their own warm starts
     assert distance(alone(forks[1], later), forks[1].result) <= 1e-5 < distance(forks[0].result, forks[1].result)
+
+
+@pytest.mark.full
+def test_members_beyond_the_memory_are_computed_in_parts(capsys):
+    c, devices = config(phase__main__steps=1), jax.devices()[:2]
+    at_once = rljax.train_many(c, {"seed": [0, 1, 2]}, progress=False, devices=devices)
+    in_parts = rljax.train_many(c, {"seed": [0, 1, 2]}, memory=1, devices=devices)
+    assert re.findall(r"(\d) runs at a time on 2 devices.* of 1 B, runs (.*)", capsys.readouterr().out) == [
+        ("2", "1 to 2"),
+        ("2", "3 to 3"),
+    ]
+    for one, two in zip(at_once, in_parts, strict=True):
+        assert distance(one.result, two.result) == 0.0
 
 
 @pytest.mark.full

@@ -51,6 +51,7 @@ class _Options:
 
     workdir: storage.Path | None
     width: int
+    memory: int | None
     devices: tuple[Any, ...]
     allow_config_change: bool
     allow_log_gap: bool
@@ -65,6 +66,7 @@ def train_many(
     *,
     most: int | None = None,
     width: int = 0,
+    memory: int | None = None,
     allow_config_change: bool = False,
     allow_log_gap: bool = False,
     fresh: bool = False,
@@ -80,6 +82,7 @@ def train_many(
       workdir: folder of the runs' work directories; None keeps everything in memory.
       most: the most programs to compile; None: any number.
       width: members that a device computes at a time; 0: one on a CPU, all of them elsewhere.
+      memory: the most bytes that a program may need on all devices together; None: what is free.
       allow_config_change: as in ``rljax.train``, for each run.
       allow_log_gap: as in ``rljax.train``, for each run.
       fresh: as in ``rljax.train``, for each run.
@@ -108,14 +111,14 @@ def train_many(
         backends.start(config.cpu_devices)
     place = None if workdir is None else storage.path(workdir)
     listed = tuple(jax.devices() if devices is None else devices)
-    options = _Options(place, width, listed, allow_config_change, allow_log_gap, fresh, progress)
+    options = _Options(place, width, memory, listed, allow_config_change, allow_log_gap, fresh, progress)
     out = {run.index: Member(run.name, run.fields, place and place / run.name) for run in expanded}
-    todo, structural = cohorts.plan(expanded), ()
+    todo, structural, done = cohorts.plan(expanded), (), 0
     _check_count(todo, most)
     while todo:
         cohort, *rest = todo
         if progress and processes.leader():
-            print(cohort.describe(), flush=True)
+            print(f"program {done + 1} of {done + len(todo)}: {cohort.describe()}", flush=True)
         try:
             _train(cohort, out, options)
         except together.Structural as error:
@@ -125,7 +128,7 @@ def train_many(
                 print(f"{', '.join(error.fields)}: structural, so that each value is a program of its own ({error})")
             _check_count(todo, most)
             continue
-        todo = rest
+        todo, done = rest, done + 1
     return [out[run.index] for run in expanded]
 
 
@@ -165,7 +168,7 @@ def _train(cohort: cohorts.Cohort, out: Mapping[int, Member], options: _Options)
     for number, run in enumerate(cohort.runs):
         by_step[_step(out[run.index], program.member(run.config), options)].append(number)
     for step, numbers in sorted(by_step.items()):
-        size, line = programs_of.fitting(len(numbers), step)
+        size, line = programs_of.fitting(len(numbers), step, options.memory)
         for start in range(0, len(numbers), size):
             if options.progress and line:
                 print(f"{line}, runs {start + 1} to {min(start + size, len(numbers))}", flush=True)

@@ -78,12 +78,13 @@ class Programs:
         each = {field: np.asarray([x[n] for n in numbers], np.float32) for field, x in self.traced.items()}
         return jax.device_put(each, members.sharding(self.mesh))
 
-    def fitting(self, count: int, step: int) -> tuple[int, str]:
+    def fitting(self, count: int, step: int, limit: int | None = None) -> tuple[int, str]:
         """Compile the steps of the phases to come.
 
         Args:
           count: number of members.
           step: updates that they have made.
+          limit: the most bytes on all devices together; None: what is free.
 
         Returns:
           (members of a part, of as many as fit into memory; a line that says so, "" if there is no step to come).
@@ -96,7 +97,7 @@ class Programs:
         while True:
             to_come = [number for number, phase in enumerate(self.program.phases) if step < phase.last]
             needed = max((self._compile(number, size) for number in to_come), default=0)
-            available = memory.available(self.devices)
+            available = memory.available(self.devices) if limit is None else limit
             if needed <= available or size == many:
                 break
             size = max(many, min(int(size * available / needed) // many * many, size - many))
