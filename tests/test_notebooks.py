@@ -186,3 +186,20 @@ def test_without_the_tpu_compiler_the_notebook_of_a_pod_skips_it(tmp_path):
     printed = "".join(text(c) for c in cells)
     assert printed.startswith("Everything below is skipped: the TPU compiler is not installed. To fix, ")
     assert len(printed.splitlines()) == 1 and not [o for c in cells for o in outputs(c, "image/png")]
+
+
+@pytest.mark.full
+def test_the_notebook_of_ablations_trains_members_like_runs_alone(tmp_path):
+    cells, _ = execute("ablate_with_vmap", tmp_path)
+    printed = {c.source: text(c) for c in cells}
+    (plan,) = [t for source, t in printed.items() if '"runs/rates")' in source]
+    assert "6 runs that differ in phase.main.optimizer.learning_rate (3 values) and seed (2 values)" in plan
+    (drift,) = [t for source, t in printed.items() if "abs(one - two)" in source]
+    assert float(drift.split()[1]) <= 1e-5
+
+
+@pytest.mark.full
+def test_the_notebook_of_negative_reinforcement_compares_with_the_base(tmp_path):
+    cells, _ = execute("negative_reinforcement", tmp_path)
+    (table,) = [text(c) for c in cells if "passk.support(" in c.source]
+    assert [line.split("  ")[0] for line in table.splitlines()[1:]] == ["base", "right only"]
