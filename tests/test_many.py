@@ -90,6 +90,7 @@ def test_runs_that_differ_in_seeds_and_numbers_share_a_program():
         ({"algorithm": ["psr()", "nsr()"], "seed": [0, 1]}, 2),
         ({"algorithm.entropy": [0.0, 1e-3, 2e-3]}, 2),  # 0 leaves the penalty out
         ({"learner.epochs": [1, 2]}, 2),
+        ({"learner.clip_norm": [0.0, 1.0, 2.0]}, 2),  # 0 is no clipping
         ({"algorithm": ["grpo(kl=0.1)", "grpo(kl=0.2)"]}, 2),  # a number inside a text; algorithm.kl would be traced
     ],
 )

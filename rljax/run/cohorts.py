@@ -70,9 +70,13 @@ def plan(runs: Sequence[sweep.Run], structural: Sequence[str] = ()) -> list[Coho
 def _traceable(run: sweep.Run, field: str) -> bool:
     """Return whether the value that a run sets may be a traced number, as far as its type and its place say."""
     value = run.fields.get(field)
-    place = re.sub(r"^phase\.\w+\.", "", field)
-    called = files.call(run.config, field) != field and place.startswith(_CALLS)
-    return isinstance(value, int | float) and not isinstance(value, bool) and (called or place in _SETTINGS)
+    called = files.call(run.config, field) != field and _place(field).startswith(_CALLS)
+    return isinstance(value, int | float) and not isinstance(value, bool) and (called or _place(field) in _SETTINGS)
+
+
+def _place(field: str) -> str:
+    """Return a field without the phase that it is of."""
+    return re.sub(r"^phase\.\w+\.", "", field)
 
 
 def _structure(run: sweep.Run, candidates: Sequence[str]) -> str:
@@ -84,7 +88,8 @@ def _structure(run: sweep.Run, candidates: Sequence[str]) -> str:
     config.seed, config.checkpoint.init = 0, ""
     pieces = ""
     for field in candidates:
-        files.override(config, field, 1.0)  # a mark in place of the number
+        off = _place(field) in _SETTINGS and run.fields[field] == 0  # such as no clipping
+        files.override(config, field, 0.0 if off else 1.0)  # a mark in place of the number
     if candidates:
         described = "\n".join(algorithms.describe(phase.algorithm) for phase in resolve.phases(run.config))
         pieces = _NUMBER.sub("#", described)
