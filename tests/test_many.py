@@ -13,7 +13,7 @@ import rljax
 from rljax.algorithms.base import compose, recipe
 from rljax.config import files
 from rljax.run import cohorts, loop, sinks, sweep
-from rljax.transforms import advantage, reduce, surrogate
+from rljax.transforms import advantage, define, reduce
 from tests import tiny
 
 FIELDS = {"seed": [0, 1], "algorithm.negative": [0.5, 1.0]}
@@ -23,12 +23,17 @@ def config(**fields):
     return tiny.config("w_reinforce()", log__rollouts=0, **fields)
 
 
+@define.surrogate
+def reading(loss, rollout, scores, scale: float = 1.0):
+    """Read a number by Python while the step is traced."""
+    return -rollout.advantage * scores.logp * (2.0 if scale > 1.5 else 1.0)
+
+
 @recipe
 def read(scale: float = 1.0):
-    """Read a number by Python."""
-    factor = 2.0 if scale > 1.5 else 1.0
+    """Reinforce with ``reading``."""
     return compose(
-        advantage=[advantage.sign_weighted(factor, 1.0)], loss=[surrogate.reinforce()], reduce=reduce.mean_over_tokens()
+        advantage=[advantage.sign_weighted(1.0, 1.0)], loss=[reading(scale)], reduce=reduce.mean_over_tokens()
     )
 
 
@@ -90,6 +95,7 @@ def test_runs_that_differ_in_seeds_and_numbers_share_a_program():
         ({"algorithm": ["psr()", "nsr()"], "seed": [0, 1]}, 2),
         ({"algorithm.entropy": [0.0, 1e-3, 2e-3]}, 2),  # 0 leaves the penalty out
         ({"learner.epochs": [1, 2]}, 2),
+        ({"algorithm": ["scale_rl()"], "algorithm.lag": [4, 8]}, 2),
         ({"learner.clip_norm": [0.0, 1.0, 2.0]}, 2),  # 0 is no clipping
         ({"algorithm": ["grpo(kl=0.1)", "grpo(kl=0.2)"]}, 2),  # a number inside a text; algorithm.kl would be traced
     ],
@@ -151,7 +157,7 @@ def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
     stopped = tmp_path / "stopped"
     sink = "tests.test_many.stopping()"
     interrupted = tiny.edited(c.copy_and_resolve_references(), {"log__sinks": sink})
-    with pytest.raises(loop.Interrupted, match="stopped after step 4 of 6, saved"):
+    with pytest.raises(loop.Interrupted, match=r"stopped after step [34] of 6, saved"):
         rljax.train_many(interrupted, fields, stopped, **options)
     again = rljax.train_many(interrupted, fields, stopped, **options)
     for one, two in zip(whole, again, strict=True):
@@ -162,6 +168,10 @@ def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
     assert distance(one, whole[1].result) == 0.0
     assert one.final[-1]["pass_at_k"] == whole[1].result.final[-1]["pass_at_k"]
     assert json.loads((whole[1].workdir / "config.json").read_text())["seed"] == 1
+    with pytest.raises(ValueError, match="contains a run of another config"):
+        rljax.train_many(
+            tiny.edited(c.copy_and_resolve_references(), {"batch__prompts": 4}), fields, tmp_path / "whole"
+        )
     later = tiny.edited(c.copy_and_resolve_references(), {"algorithm": "nsr()", "phase__main__steps": 1})
     runs = [{"seed": s, "checkpoint.init": f"{m.workdir}@warm"} for s, m in enumerate(whole[:2])]
     forks = rljax.train_many(later, runs, **options)  # one program, whose members begin with their own warm starts
@@ -173,7 +183,7 @@ def test_members_beyond_the_memory_are_computed_in_parts(capsys):
     c, devices = config(phase__main__steps=1), jax.devices()[:2]
     at_once = rljax.train_many(c, {"seed": [0, 1, 2]}, progress=False, devices=devices)
     in_parts = rljax.train_many(c, {"seed": [0, 1, 2]}, memory=1, devices=devices)
-    assert re.findall(r"(\d) runs at a time on 2 devices.* of 1 B, runs (.*)", capsys.readouterr().out) == [
+    assert re.findall(r"(\d) runs at a time on 2 devices.* of 1 B .may not fit., runs (.*)", capsys.readouterr().out) == [
         ("2", "1 to 2"),
         ("2", "3 to 3"),
     ]
@@ -183,13 +193,16 @@ def test_members_beyond_the_memory_are_computed_in_parts(capsys):
 
 @pytest.mark.full
 def test_a_member_that_is_not_finite_does_not_stop_the_others(tmp_path):
-    c = config(phase__main__steps=4, learner__max_skipped=1, learner__clip_norm=0.0)
-    c.phase.main.optimizer = "sgd(learning_rate=0.1)"
-    fields = {"phase.main.optimizer.learning_rate": [0.1, 1e38]}
-    sound, broken = rljax.train_many(c, fields, tmp_path, progress=False, devices=jax.devices()[:1])
+    c = tiny.phases("w_reinforce()", learner__max_skipped=1, learner__clip_norm=0.0, phase__warm__steps=3)
+    c.phase.warm.evaluate = c.phase.main.evaluate = ""
+    c.phase.warm.optimizer = "sgd(learning_rate=0.1)"
+    field, devices = "phase.warm.optimizer.learning_rate", jax.devices()[:1]
+    sound, broken = rljax.train_many(c, {field: [0.1, 1e38]}, tmp_path, progress=False, devices=devices)
     assert "consecutive updates were not finite" in broken.failure and broken.result is None
-    assert not sound.failure and len(sound.result.history) == 4
+    assert not sound.failure and len(sound.result.history) == 5
     assert "NonFinite" in (broken.workdir / "events.jsonl").read_text().splitlines()[-1]
+    both = rljax.train_many(c, {field: [1e38, 2e38]}, progress=False, devices=devices)
+    assert all("phase 'warm'" in member.failure and member.result is None for member in both)
 
 
 @pytest.mark.full

@@ -34,7 +34,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("rounds", 20, "algebra, critic, members: of each. Step: rounds with the peers.", lower_bound=1)
     flags.DEFINE_integer("count", 16, "members: number of runs.", lower_bound=2)
-    flags.DEFINE_integer("width", 0, "members: runs that a device computes at a time; 0: 1 on a CPU, else all.")
+    flags.DEFINE_integer(
+        "width", 0, "members: runs that a device computes at a time; 0: 1 on a CPU, else all.", lower_bound=0
+    )
     flags.DEFINE_multi_string("algorithms", [], "algebra: two algorithms to compare; give the flag twice.")
     flags.DEFINE_enum("shape", "tiny", list(shapes.SHAPES), "Model shape.")
     flags.DEFINE_enum(

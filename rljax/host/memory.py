@@ -1,6 +1,8 @@
 """Memory of programs and devices."""
 
+import contextlib
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,10 @@ def available(devices: Sequence[Any]) -> int:
         return min(s["bytes_limit"] - s["bytes_in_use"] for s in stats) * len(devices)
     try:
         with open("/proc/meminfo") as lines:  # what is free without swapping, which sysconf does not say
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    group = pathlib.Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return free

@@ -10,8 +10,11 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from rljax import algorithms
-from rljax.config import files, resolve
+import jax
+import jax.numpy as jnp
+
+from rljax import algorithms, types
+from rljax.config import choices, files, resolve
 from rljax.run import sweep
 
 _SETTINGS = ("sampler.temperature", "learner.clip_norm")  # of a run or a phase, beside arguments of calls
@@ -54,6 +57,7 @@ def plan(runs: Sequence[sweep.Run], structural: Sequence[str] = ()) -> list[Coho
     """
     fields = list(dict.fromkeys(field for run in runs for field in run.fields))
     candidates = [f for f in fields if f not in structural and all(_traceable(run, f) for run in runs)]
+    candidates = [f for f in candidates if _builds(runs[0], f)]
     groups: dict[str, list[sweep.Run]] = collections.defaultdict(list)
     for run in runs:
         groups[_structure(run, candidates)].append(run)
@@ -74,6 +78,21 @@ def _traceable(run: sweep.Run, field: str) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and (called or _place(field) in _SETTINGS)
 
 
+def _builds(run: sweep.Run, field: str) -> bool:
+    """Return whether algorithm and optimizers can be made with a traced number: not of an argument for whole ones."""
+
+    def build(value: types.Array) -> types.Array:
+        for phase in resolve.phases(run.config):
+            choices.traced(run.config, phase, {field: value})
+        return value
+
+    try:
+        jax.eval_shape(build, jax.ShapeDtypeStruct((), jnp.float32))
+    except Exception:
+        return False
+    return True
+
+
 def _place(field: str) -> str:
     """Return a field without the phase that it is of."""
     return re.sub(r"^phase\.\w+\.", "", field)
@@ -82,10 +101,10 @@ def _place(field: str) -> str:
 def _structure(run: sweep.Run, candidates: Sequence[str]) -> str:
     """Return what is equal in two runs of one cohort: the config without candidates, and the pieces without numbers.
 
-    Runs may differ in the checkpoint from which they begin.
+    Runs may differ in the checkpoint from which they begin, if all begin with one.
     """
     config = run.config.copy_and_resolve_references()
-    config.seed, config.checkpoint.init = 0, ""
+    config.seed, config.checkpoint.init = 0, "any" if config.checkpoint.init else ""
     pieces = ""
     for field in candidates:
         off = _place(field) in _SETTINGS and run.fields[field] == 0  # such as no clipping

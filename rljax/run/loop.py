@@ -261,6 +261,12 @@ def _workers(program: programs.Program, stack: contextlib.ExitStack) -> list[Any
     return [shared[s.settings.task, s.settings.verifier] for s in program.setups]
 
 
+def interrupted(run: session.Session, step: int) -> Interrupted:
+    """Return the exception of a run that stops after a step because of a signal."""
+    saved = "saved" if run.saver is not None else "not saved (no work directory)"
+    return Interrupted(f"stopped after step {step} of {run.program.updates}, {saved}.")
+
+
 def _phase(
     run: session.Session,
     number: int,
@@ -300,6 +306,5 @@ def _phase(
             run.save(state, current, accuracy)
         run.step = current
         if stop and current < run.program.updates:
-            saved = "saved" if run.saver is not None else "not saved (no work directory)"
-            raise Interrupted(f"stopped after step {current} of {run.program.updates}, {saved}.")
+            raise interrupted(run, current)
     return state

@@ -12,15 +12,16 @@ through the host, runs follow each other.
 import collections
 import contextlib
 import dataclasses
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from rljax.config import resolve, schema
 from rljax.data import storage, tokenizers
-from rljax.host import backends, processes, workdirs
+from rljax.host import backends, processes, profiles, workdirs
 from rljax.run import checkpoints, cohorts, events, forks, identity, loop, programs, session, sweep, together
 
 _WORD = "rljax.train_many"
@@ -55,7 +56,6 @@ class _Options:
     devices: tuple[Any, ...]
     allow_config_change: bool
     allow_log_gap: bool
-    fresh: bool
     progress: bool
 
 
@@ -74,6 +74,9 @@ def train_many(
     devices: Sequence[Any] | None = None,
 ) -> list[Member]:
     """Run a config with several seeds and values of its fields, as many beside each other as one program can compute.
+
+    On a CPU, JAX is started with a device for each core, unless it has started or ``config.cpu_devices`` is set. Later
+    calls of ``rljax.train`` then find these devices.
 
     Args:
       config: see ``config.default``; ``mesh`` is that of one device.
@@ -101,6 +104,8 @@ def train_many(
     fields = sweep.grid(runs) if isinstance(runs, Mapping) else [dict(run) for run in runs]
     if not fields:
         raise ValueError(f"{_WORD}: no runs.")
+    if width < 0:
+        raise ValueError(f"{_WORD}(width={width}): must be at least 0.")
     expanded = [
         dataclasses.replace(run, config=forks.complete(resolve.complete(run.config)))
         for run in sweep.expand(fields, config)
@@ -111,8 +116,9 @@ def train_many(
         backends.start(config.cpu_devices)
     place = None if workdir is None else storage.path(workdir)
     listed = tuple(jax.devices() if devices is None else devices)
-    options = _Options(place, width, memory, listed, allow_config_change, allow_log_gap, fresh, progress)
+    options = _Options(place, width, memory, listed, allow_config_change, allow_log_gap, progress)
     out = {run.index: Member(run.name, run.fields, place and place / run.name) for run in expanded}
+    _claim(expanded, out, options, fresh)
     todo, structural, done = cohorts.plan(expanded), (), 0
     _check_count(todo, most)
     while todo:
@@ -130,6 +136,19 @@ def train_many(
             continue
         todo, done = rest, done + 1
     return [out[run.index] for run in expanded]
+
+
+def _claim(runs: Sequence[sweep.Run], out: Mapping[int, Member], options: _Options, fresh: bool) -> None:
+    """Check the work directories of all runs before any of them begins; with ``fresh``, move earlier runs aside."""
+    if options.workdir is None or processes.several():
+        return
+    for run in runs:
+        directory = workdirs.WorkDirectory(out[run.index].workdir or "")
+        try:
+            allowed = options.allow_config_change
+            identity.claim(directory, run.config, resolve.code(run.config), allow_change=allowed, fresh=fresh)
+        finally:
+            directory.close()
 
 
 def _check_count(planned: Sequence[cohorts.Cohort], most: int | None) -> None:
@@ -153,34 +172,57 @@ def _train(cohort: cohorts.Cohort, out: Mapping[int, Member], options: _Options)
         for run in cohort.runs:
             _train_alone(run, out[run.index], options)
         return
-    stored = None if options.workdir is None else workdirs.WorkDirectory(out[cohort.runs[0].index].workdir or "")
-    saved = None if stored is None else stored.read("tokenizer.model")
-    if saved is None and first.checkpoint.init:
-        saved = forks.tokenizer(first)
-    tokenizer = None if saved is None else tokenizers.load(saved)
-    program = programs.build(first, tokenizer, options.devices[:1])
+    program = programs.build(first, _tokenizer(cohort, out), options.devices[:1])
     if any(step.fused is None for step in program.steps):
         for run in cohort.runs:
             _train_alone(run, out[run.index], options)
         return
-    programs_of = together.Programs(cohort.runs, cohort.traced, program, options.devices, options.width)
+    compiled = together.Programs(cohort.runs, cohort.traced, program, options.devices, options.width)
     by_step: dict[int, list[int]] = collections.defaultdict(list)
     for number, run in enumerate(cohort.runs):
-        by_step[_step(out[run.index], program.member(run.config), options)].append(number)
-    for step, numbers in sorted(by_step.items()):
-        size, line = programs_of.fitting(len(numbers), step, options.memory)
-        for start in range(0, len(numbers), size):
-            if options.progress and line:
-                print(f"{line}, runs {start + 1} to {min(start + size, len(numbers))}", flush=True)
-            _train_part(programs_of, numbers[start : start + size], size, out, options)
+        by_step[_step(out[run.index], program.member(run.config))].append(number)
+    with loop.signals() as stopping, profiles.explain_out_of_memory(None, lambda: "a step of several runs"):
+        for step, numbers in sorted(by_step.items()):
+            size, line = compiled.fitting(len(numbers), step, options.memory)
+            for start in range(0, len(numbers), size):
+                if options.progress and line:
+                    print(f"{line}, runs {start + 1} to {min(start + size, len(numbers))}", flush=True)
+                _train_part(compiled, numbers[start : start + size], size, out, options, stopping)
+
+
+def _tokenizer(cohort: cohorts.Cohort, out: Mapping[int, Member]) -> tokenizers.Tokenizer | None:
+    """Return the tokenizer that the runs of a cohort have stored, or that of the runs from which they begin.
+
+    Raises:
+      ValueError: they differ.
+    """
+    found: dict[bytes, str] = {}
+    for run in cohort.runs:
+        place = out[run.index].workdir
+        stored = None if place is None else workdirs.WorkDirectory(place).read("tokenizer.model")
+        if stored is None and run.config.checkpoint.init:
+            stored = forks.tokenizer(run.config)
+        if stored is not None:
+            found.setdefault(stored, run.name)
+    if len(found) > 1:
+        one, other, *_ = found.values()
+        raise ValueError(
+            f"{_WORD}: the runs {one} and {other} have different tokenizers, so they cannot share a program."
+        )
+    return tokenizers.load(next(iter(found))) if found else None
 
 
 def _train_part(
-    compiled: together.Programs, numbers: Sequence[int], size: int, out: Mapping[int, Member], options: _Options
+    compiled: together.Programs,
+    numbers: Sequence[int],
+    size: int,
+    out: Mapping[int, Member],
+    options: _Options,
+    stopping: Callable[[int], bool],
 ) -> None:
     """Run the members of a cohort with these numbers, padded to ``size`` by copies of the last one."""
     part = [out[compiled.runs[number].index] for number in numbers]
-    with contextlib.ExitStack() as stack, loop.signals() as stopping:
+    with contextlib.ExitStack() as stack:
         sessions = []
         for number, member in zip(numbers, part, strict=True):
             config = compiled.runs[number].config
@@ -203,15 +245,14 @@ def _session(
     happened = stack.enter_context(events.Events())
     if directory is not None:
         stack.callback(directory.close)
-        allowed = {"allow_change": options.allow_config_change, "fresh": options.fresh}
-        identity.claim(directory, program.config, code, **allowed)
+        identity.claim(directory, program.config, code, allow_change=options.allow_config_change)
     given = program, code, directory, happened, False, options.allow_log_gap, f"{member.name}: "
     return stack.enter_context(session.Session(*given))
 
 
-def _step(member: Member, program: programs.Program, options: _Options) -> int:
+def _step(member: Member, program: programs.Program) -> int:
     """Return the step from which a member goes on: of its newest checkpoint, or of the phases that a fork skips."""
-    place = None if member.workdir is None or options.fresh else storage.path(member.workdir) / "checkpoints"
+    place = None if member.workdir is None else storage.path(member.workdir) / "checkpoints"
     newest = None if place is None else checkpoints.Checkpointer(place).latest_step()
     if newest is not None:
         return newest
@@ -226,6 +267,8 @@ def _alone(config: schema.ConfigDict) -> str:
     sizes = {axis: size for axis, size in config.mesh.items() if size > 1}
     if sizes:
         return f"each is split over devices ({', '.join(f'mesh.{a}={s}' for a, s in sizes.items())})"
+    if any(phase.settings.learner.offload for phase in resolve.phases(config)):
+        return "their optimizer state is in the host's memory (learner.offload)"
     if config.profile:
         return f"config.profile={config.profile!r} traces one run"
     return ""
@@ -233,9 +276,10 @@ def _alone(config: schema.ConfigDict) -> str:
 
 def _train_alone(run: sweep.Run, member: Member, options: _Options) -> None:
     """Run one member as ``rljax.train`` does."""
-    chosen = run.config.cpu_devices or options.devices[0].platform != "cpu"  # else the devices are for members
-    devices = options.devices if chosen else options.devices[:1]
-    flags = {name: getattr(options, name) for name in ("allow_config_change", "allow_log_gap", "fresh", "progress")}
+    sizes, devices = run.config.mesh.values(), options.devices
+    if -1 not in sizes or (devices[0].platform == "cpu" and not run.config.cpu_devices):  # the others are for members
+        devices = devices[: math.prod(max(1, size) for size in sizes)]
+    flags = {name: getattr(options, name) for name in ("allow_config_change", "allow_log_gap", "progress")}
     if options.progress and processes.leader():
         print(run.name, flush=True)
     try:

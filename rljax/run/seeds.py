@@ -45,7 +45,7 @@ def fields(seeds: str, values: Sequence[str]) -> list[sweep.Fields]:
     """
     of: dict[str, Sequence[Any]] = {"seed": read(seeds)} if seeds else {}
     for text in values:
-        field, several = parse.setting(text)
+        field, several = parse.setting(text if "=" in text else f"{text}=")
         if not isinstance(several, list | tuple) or not several:
             raise ValueError(f"--sweep={messages.shown(text)}: must be FIELD=[VALUE, ...], with at least one value.")
         if field in of:

@@ -23,7 +23,7 @@ from rljax.run import checkpoints, events, forks, host_worlds, metrics, programs
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 
-_FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 0.5  # after which metrics are written
 
 
 class NonFinite(RuntimeError):
@@ -96,6 +96,7 @@ class Session(contextlib.AbstractContextManager):
         self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
         self.flushed = time.perf_counter()
+        self.seconds: float | None = None  # of a step, where others measure it
         self.clock = profiles.Clock()
         self.tracer = profiles.Tracer(
             profiles.steps(program.settings.profile, program.updates), directory and directory.path
@@ -150,11 +151,12 @@ class Session(contextlib.AbstractContextManager):
         self._keep(setup, step, values)
         if step % setup.settings.log.every == 0:
             self.flush(setup)
-        elif time.perf_counter() - self.flushed > _FLUSH_SECONDS:
+        elif time.perf_counter() - self.flushed > FLUSH_SECONDS:
             self._log(setup)
 
-    def extend(self, setup: programs.Setup, steps: Sequence[tuple[int, dict[str, Any]]]) -> None:
-        """Add and write the metrics of several steps, as ``push`` and ``flush``."""
+    def extend(self, setup: programs.Setup, steps: Sequence[tuple[int, dict[str, Any]]], seconds: float) -> None:
+        """Add and write the metrics of several steps of so many seconds each, as ``push`` and ``flush``."""
+        self.seconds = seconds
         for step, values in steps:
             self._keep(setup, step, values)
         self.flush(setup)
@@ -185,7 +187,7 @@ class Session(contextlib.AbstractContextManager):
             return
         fetched = self._fetch(self.pending)
         now = time.perf_counter()
-        seconds = (now - self.flushed) / len(fetched)
+        seconds = self.seconds or (now - self.flushed) / len(fetched)
         self.pending, self.flushed = [], now
         spent = self.clock.take(len(fetched))
         name, limit = setup.phase.name, setup.learner.max_skipped
@@ -196,7 +198,7 @@ class Session(contextlib.AbstractContextManager):
             rate = values["length"] * setup.rows / seconds
             self.logger.step(step, name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
             self.bar.update(step, name, values, tokens_per_second=rate)
-            self._warn(*self.watcher.step(step, name, values))
+            self._warn(*(self.label + text for text in self.watcher.step(step, name, values)))
             if in_row > limit and self.failure is None:
                 bad = {k: v for k, v in values.items() if not np.isfinite(v)}
                 self.failure = NonFinite(
@@ -218,7 +220,7 @@ class Session(contextlib.AbstractContextManager):
         if texts and processes.leader():
             self.bar.close()
             for text in texts:
-                print(self.label + text, file=sys.stderr, flush=True)
+                print(text, file=sys.stderr, flush=True)
 
     def save(self, state: types.TrainState, step: int, accuracy: float | None = None) -> None:
         """Start writing a checkpoint of a state, after the logs of all steps before it are written.

@@ -18,8 +18,6 @@ from rljax.run import evaluate, loop, programs, ranking, session, sweep
 from rljax.run.progress import Progress
 from rljax.training import members, phases, sharding
 
-_FLUSH_SECONDS = 0.5
-
 
 class Structural(Exception):
     """Fields whose numbers cannot be traced, and why."""
@@ -67,11 +65,14 @@ class Programs:
 
     def each(self, function: Callable[..., Any], size: int, name: Any, donate: bool = False) -> Any:
         """Return a function applied to each of ``size`` members, see ``members.each``; one for each ``name``."""
-        here = size // len(self.devices)
-        width = self._width or (1 if self.devices[0].platform == "cpu" else here)
         if (name, size) not in self._applied:
-            self._applied[name, size] = members.each(function, self.mesh, min(width, here), donate)
+            self._applied[name, size] = members.each(function, self.mesh, self.width(size), donate)
         return self._applied[name, size]
+
+    def width(self, size: int) -> int:
+        """Return how many of ``size`` members a device computes at a time."""
+        here = size // len(self.devices)
+        return min(self._width or (1 if self.devices[0].platform == "cpu" else here), here)
 
     def values(self, numbers: Sequence[int]) -> dict[str, types.Array]:
         """Return the traced numbers of members, by field."""
@@ -103,7 +104,7 @@ class Programs:
             size = max(many, min(int(size * available / needed) // many * many, size - many))
         places = f"{many} device{'s' * (many > 1)}"
         line = f"{min(size, count)} runs at a time on {places}: {messages.size(needed)} of {messages.size(available)}"
-        return size, line if needed else ""
+        return size, line + " (may not fit)" * (needed > available) if needed else ""
 
     def _compile(self, number: int, size: int) -> int:
         """Compile the step of a phase for ``size`` members; return the bytes that it needs on all devices."""
@@ -156,7 +157,7 @@ def run(
       progress: whether to show the progress line.
 
     Returns:
-      The final state of each member.
+      The final state of each member, on the host.
 
     Raises:
       loop.Interrupted: SIGTERM or Ctrl-C; the members are saved.
@@ -167,10 +168,10 @@ def run(
         if progress:
             sessions[0].greet()
         for number, phase in enumerate(compiled.program.phases):
-            if running.step < phase.last:
+            if running.step < phase.last and running.running:
                 running.phase(number)
         states = running.fetched()
-        return [running.placed(states, member) for member in range(len(sessions))]
+        return [_of(states, member) for member in range(len(sessions))]
 
 
 class _Running:
@@ -221,9 +222,12 @@ class _Running:
         program, functions = self.compiled.program, self.compiled.functions[number]
         phase, every = program.phases[number], program.phases[number].settings.evaluation.every
         if self.step == phase.first:
-            forked = self.sessions[0].forked
-            common = {m: tree for m, tree in self.sessions[0].initial(number).items() if m not in forked}
-            initial = self._stacked([s.forked if number == 0 else {} for s in self.copies])
+            networks, forked = program.setups[number].networks, self.sessions[0].forked
+            common = self.sessions[0].initial(number)
+            # adapters beside weights from a folder are drawn from the member's seed
+            own = {m for m in common if m in forked or networks[m].architecture.adapted}
+            initial = self._stacked([{m: s.initial(number)[m] for m in own} for s in self.copies])
+            common = {m: tree for m, tree in common.items() if m not in own}
             begin = self.compiled.each(functions.begin, self.size, ("begin", number))
             whole = sharding.replicated(self.compiled.mesh)
             self.states = begin(jax.device_put(common, whole), initial, self.states, self.keys, self.values)
@@ -241,8 +245,7 @@ class _Running:
                 self._flush(number)
                 self._save(accuracy)
             if stop and current < program.updates:
-                saved = "saved" if self.sessions[0].saver is not None else "not saved (no work directory)"
-                raise loop.Interrupted(f"stopped after step {current} of {program.updates}, {saved}.")
+                raise loop.interrupted(self.sessions[0], current)
             if not self.running:
                 return
 
@@ -252,7 +255,7 @@ class _Running:
         if not session.logs_rows(setup, self.step):
             metrics.pop("rows", None)
         self.pending.append((self.step, metrics))
-        late = time.perf_counter() - self.flushed > _FLUSH_SECONDS
+        late = time.perf_counter() - self.flushed > session.FLUSH_SECONDS
         if late or self.step % setup.settings.log.every == 0:
             self._flush(number)
 
@@ -266,13 +269,14 @@ class _Running:
         for place, s in self.running:
             steps = [(step, _of(values, place)) for step, values in fetched]
             try:
-                s.extend(s.program.setups[number], steps)
+                s.extend(s.program.setups[number], steps, seconds)
             except session.NonFinite as error:
                 s.happened.failure = error
                 print(f"{s.label}{error} The other runs go on.", flush=True)
         step, values = fetched[-1]
-        means = {name: float(np.mean(x[: len(self.sessions)])) for name, x in values.items() if name != "rows"}
-        rate = means["length"] * self.compiled.program.setups[number].rows * len(self.sessions) / seconds
+        places = [place for place, _ in self.running] or [0]
+        means = {name: float(np.mean(x[places])) for name, x in values.items() if name != "rows"}
+        rate = means["length"] * self.compiled.program.setups[number].rows * len(places) / seconds
         self.bar.update(step, self.compiled.program.phases[number].name, means, tokens_per_second=rate)
 
     def _save(self, accuracy: Mapping[int, float]) -> None:
@@ -289,15 +293,15 @@ class _Running:
         compiled, fields = program.steps[number], program.phases[number].settings.evaluation
         prompts = min(fields.final_prompts if name else fields.prompts, compiled.setup.task.size("heldout"))
         samples = fields.final_samples if name else fields.samples
-        together = not environments.is_world(compiled.setup.task)
-        judged = self._judged(number, prompts, samples) if together else {}
+        vectorised = not environments.is_world(compiled.setup.task)
+        judged = self._judged(number, prompts, samples) if vectorised else {}
         ranks = bool(ranking.models(compiled) or ranking.of_steps(compiled))
-        states = None if together and not ranks else self.fetched()
+        states = None if vectorised and not ranks else self.fetched()
         accuracy = {}
         for place, s in self.running:
             step = s.program.steps[number]
             state = None if states is None else self.placed(states, place)
-            if state is None or together:
+            if state is None or vectorised:
                 record = evaluate.record(step, *judged[place], name or "training", self.step, prompts, samples)
             else:
                 asked = {"name": name or "training", "step": self.step, "prompts": prompts, "samples": samples}
@@ -323,7 +327,7 @@ class _Running:
         function = functools.partial(self.compiled.functions[number].complete, samples=samples, changes=changes)
         complete = self.compiled.each(function, self.size, (number, samples, *changes))
         split, whole = members.sharding(self.compiled.mesh), sharding.replicated(self.compiled.mesh)
-        for part in evaluate.parts_of(index, samples):
+        for part in evaluate.parts_of(index, samples * self.compiled.width(self.size)):
             keys = jax.vmap(lambda key, part=part: evaluate.rows_of(part, samples, key)[1])(self.keys)
             rows = jnp.asarray(np.repeat(part, samples))
             common = jax.device_put((rows, setup.task.prompts(jnp.asarray(part), "heldout")), whole)

@@ -84,7 +84,10 @@ def define_flags() -> None:
     flags.DEFINE_string("seeds", "", "Seeds to run beside each other, such as 0:4 (0 to 3) or 0,3,5.")
     flags.DEFINE_multi_string("sweep", [], "FIELD=[VALUE, ...]: a run for each value (and for each seed), see --seeds.")
     flags.DEFINE_integer(
-        "width", 0, "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all."
+        "width",
+        0,
+        "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all.",
+        lower_bound=0,
     )
     flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
     flags.DEFINE_integer(

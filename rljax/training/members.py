@@ -35,7 +35,7 @@ def each(function: Callable[..., Any], mesh: Mesh, width: int, donate: bool = Fa
     Args:
       function: ``(common, *member) -> tree``; ``common`` is the same for all members.
       mesh: from ``make_mesh``.
-      width: members that a device computes at a time; it divides their number on a device.
+      width: members that a device computes at a time.
       donate: whether the first argument of members may be overwritten.
 
     Returns:
