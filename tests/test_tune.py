@@ -3,7 +3,6 @@
 import itertools
 import re
 
-import jax
 import pytest
 
 from rljax import bench
@@ -169,27 +168,13 @@ def test_few_rounds_are_an_error():
 
 
 @pytest.mark.full
-def test_a_real_search_times_both_values_and_says_what_it_needs():
+def test_another_process_times_a_part_and_reports_what_it_cannot_run():
     work = workers.Work(tiny.config(), "longtail")
-    fields = ["learner.keep_logits", "learner.lanes"]
-    choice = {"learner.keep_logits": (("update",), (False, True)), "learner.lanes": (("update",), (64,))}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choices, "FIELDS", choice)
-        record = tune.tune(work, 4, fields, jax.devices()[:1])
-    kept = [t for t in record["trials"] if t["field"] == "learner.keep_logits"]
-    assert [t["value"] for t in kept] == [False, True]
-    assert all(t["ms"] > 0 and t["compile_s"] > 0 and t["gib"] > 0 for t in kept)
-    assert "at most batch.samples=4" in record["skipped"][0]["reason"]  # lanes
-    assert tune.table(record).count("learner.keep_logits = ") >= 2
-
-
-@pytest.mark.full
-def test_another_process_has_other_devices_and_reports_what_it_cannot_run():
-    worker = workers.Remote(workers.Work(tiny.config(batch__samples=4), "fixed"), 2)
+    team = tune.Team(work, workers.Remote(work, 2), 4)
     try:
-        with pytest.raises(ValueError, match="must divide"):
-            worker.compile("update", {"learner.microbatches": 5})
-        with pytest.raises(ValueError, match="unknown field"):
-            worker.compile("update", {"learner.lane": 5})
+        timed, refused, unknown = team.measure([{}, {"sampler.compact": 99}, {"sampler.draw": "none"}], ["rollout"])
     finally:
-        worker.close()
+        team.close()
+    assert len(timed["seconds"]) == len(timed["cpu_s"]) == 4 and min(timed["cpu_s"]) > 0
+    assert timed["compile_s"] > 0 and timed["bytes"] > 0
+    assert "sampler.compact=99" in refused and "sampler.draw='none'" in unknown
