@@ -77,7 +77,7 @@ def search(
     def one(field: str) -> None:
         now = edits.get(field, workers.value(config, field))
         tried = [now, *(x for x in values[field] if x != now)]
-        touched = [p for p in choices.FIELDS[field][0] if p in parts]
+        touched: list[choices.Part] = [p for p in parts if p in choices.FIELDS[field][0]]
         results = measure([{**edits}, *({**edits, field: x} for x in tried[1:])], touched) if len(tried) > 1 else []
         base = results[0] if results else {}
         if isinstance(base, str):
@@ -125,7 +125,7 @@ def candidates(
     names = list(fields) or list(choices.FIELDS)
     if unknown := [name for name in names if name not in choices.FIELDS]:
         raise ValueError(f"--fields: unknown field {unknown[0]}; the fields are {', '.join(choices.FIELDS)}")
-    whole = {
+    whole: dict[str, tuple[float, str]] = {
         "sampler.cache_block": (length, f"completions have at most {length} tokens: the same as 0"),
         "learner.vocabulary": (vocabulary, f"the vocabulary has {vocabulary} tokens: the same as 0"),
     }
@@ -141,8 +141,8 @@ def candidates(
                 reason = same
             elif name == "cpu_devices" and (platform != "cpu" or cores == 1):
                 reason = f"no choice on {platform} with {cores} core(s)"
-            elif _PLATFORM.get(str(x), platform) != platform:
-                reason = f"runs on {_PLATFORM[x]}"
+            elif (needed := _PLATFORM.get(str(x), platform)) != platform:
+                reason = f"runs on {needed}"
             new = cores if x == "cores" else x
             if not reason:
                 out[name].append(new)

@@ -132,7 +132,7 @@ class Local:
         self._calls: list[Callable[[], Any]] = []
         first = self._step({})
         self._key = jax.random.key(0, impl="threefry2x32")
-        self._state = first.begin(None, self._key)
+        self._state: Any = first.begin(None, self._key)
         self.setup, self._rows = first.setup, None
         if not self.parts == choices.BOTH:
             self._rows = first.rollout(self._state, self._key)
