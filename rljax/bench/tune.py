@@ -83,6 +83,7 @@ def search(
         if isinstance(base, str):
             raise ValueError(f"bench tune: the config itself does not run: {base}")
         best: dict[str, Any] | None = None
+        first = len(trials)
         for x, result in zip(tried, results, strict=False):
             if isinstance(result, str):
                 skipped.append({"field": field, "value": x, "reason": result})
@@ -94,7 +95,7 @@ def search(
         if best is not None:
             best["taken"] = True
             edits[field] = best["value"]
-        report(" ".join([f"{field}:", *(_summary(t) for t in trials if t["field"] == field)]))
+        report(" ".join([f"{field}:", *map(_summary, trials[first:])]))
 
     order = list(values)
     for field in order:
