@@ -3,7 +3,9 @@
 ``__main__``  The command: the step and its parts, and those below that it names.
 ``parts``     Each part of a step, with its FLOPs and bytes: ``compile_step``, ``split``, ``flops``.
 ``ceilings``  The machine's matrix-product rate and memory bandwidth: ``matmul``, ``bandwidth``.
-``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``.
+``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``; ``FIELDS`` for ``tune``.
+``tune``      Fields of a config that make it faster on this machine: ``tune``, ``search``.
+``workers``   Compile and run the parts of a step, here or in another process: ``Local``, ``Remote``, ``Work``.
 ``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
 ``critic``    What a critic adds to an update: ``critic``, ``FORMS``.
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
@@ -13,11 +15,13 @@
 ``peers``     Other libraries on the same work: ``compare``, ``run``.
 ``shapes``    The work: model shapes by name, and a task of random tokens: ``SHAPES``, ``Filler``, ``work``.
 
-This module has the two timers, ``interleaved`` and ``seconds``.
+This module has the two timers, ``interleaved`` and ``seconds``, and the comparison of times that ``compared`` returns.
 """
 
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 
 def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
@@ -34,3 +38,22 @@ def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dic
 def seconds(function: Callable[[], None], repeats: int) -> list[float]:
     """Return the seconds of ``repeats`` calls of a function that blocks until its work is done."""
     return interleaved({"": function}, repeats)[""]
+
+
+def compared(base: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
+    """Compare two functions that were timed interleaved.
+
+    Args:
+      base: the seconds of the first, one for each round.
+      other: the seconds of the second.
+
+    Returns:
+      "ratio", the median of other / base, its quartiles "ratio_quartiles", and "rounds_faster", the share of the rounds
+      in which the second took less.
+    """
+    ratios = sorted(b / a for a, b in zip(base, other, strict=True))
+    return {
+        "ratio": statistics.median(ratios),
+        "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+        "rounds_faster": sum(r < 1 for r in ratios) / len(ratios),
+    }

@@ -4,7 +4,7 @@
 alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
 verifiers of device tasks, ``verifier`` steps with a slow host verifier, ``worlds`` conversations in the compiled
 program beside the same on the host, ``critic`` what a critic adds to an update, and ``members`` runs in one program
-beside the same runs one after another.
+beside the same runs one after another. ``tune`` searches for the fields that make a config faster on this machine.
 """
 
 import json
@@ -17,12 +17,27 @@ import jax
 from absl import flags
 
 from rljax import __main__, bench
-from rljax.bench import algebra, ceilings, choices, critic, gap, host, members, parts, peers, shapes, tasks, worlds
+from rljax.bench import (
+    algebra,
+    ceilings,
+    choices,
+    critic,
+    gap,
+    host,
+    members,
+    parts,
+    peers,
+    shapes,
+    tasks,
+    tune,
+    workers,
+    worlds,
+)
 from rljax.config import files, schema
 from rljax.host import backends
 
 FLAGS = flags.FLAGS
-_NAMES = ("algebra", "choices", "critic", "gap", "members", "tasks", "verifier", "worlds")
+_NAMES = ("algebra", "choices", "critic", "gap", "members", "tasks", "tune", "verifier", "worlds")
 
 
 def define_flags() -> None:
@@ -30,9 +45,12 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "config",
         "",
-        "Config, with an argument after a colon. Default: quickstart for algebra and critic, else the schema's.",
+        "Config, with an argument after a colon. Default: quickstart for algebra and critic, else the schema's. tune "
+        "times the model and the task of a config that is given, and --shape without it.",
     )
-    flags.DEFINE_integer("rounds", 20, "algebra, critic, members: of each. Step: rounds with the peers.", lower_bound=1)
+    flags.DEFINE_integer(
+        "rounds", 20, "algebra, critic, members, tune: of each. Step: rounds with the peers.", lower_bound=1
+    )
     flags.DEFINE_integer("count", 16, "members: number of runs.", lower_bound=2)
     flags.DEFINE_integer(
         "width", 0, "members: runs that a device computes at a time; 0: 1 on a CPU, else all.", lower_bound=0
@@ -48,6 +66,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("new_tokens", 64, "Maximum tokens per completion.", lower_bound=1)
     flags.DEFINE_integer("steps", 6, "Steps to time.", lower_bound=1)
     flags.DEFINE_multi_string("set", [], "Set a field of the config, such as learner.lanes=2; may be repeated.")
+    flags.DEFINE_list("fields", [], "tune: the fields to search, in this order; default: all that change only speed.")
     flags.DEFINE_string("figure", "", "choices: image file to write.")
     flags.DEFINE_multi_string("peer", [], "Script that runs another library on these shapes; may be repeated.")
     flags.DEFINE_multi_string("peer_python", [], "Python interpreter of each --peer, in the same order.")
@@ -75,6 +94,21 @@ def _override(config: schema.ConfigDict, edit: str) -> None:
         files.override(config, field, json.loads(value))
     except json.JSONDecodeError:
         files.override(config, field, value)
+
+
+def _work() -> workers.Work:
+    """Return the step that tune times: of --config as it is, or without it of --shape."""
+    f = FLAGS
+    if not f.config:
+        return workers.Work(_config(), f.lengths, f.shape, f.prompt_length, f.new_tokens)
+    config = files.load(*f.config.split(":", 1))
+    for edit in f.set:
+        _override(config, edit)
+    return workers.Work(config, f.lengths)
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _step() -> dict[str, Any]:
@@ -152,6 +186,8 @@ def main(argv: Sequence[str]) -> None:
         record, table = host.host(_config(), f.shape, f.new_tokens, f.steps, cases), host.table
     elif argv[1:] == ["worlds"]:
         record, table = worlds.worlds(_config(), f.shape, f.new_tokens, f.steps), worlds.table
+    elif argv[1:] == ["tune"]:
+        record, table = tune.tune(_work(), f.rounds, f.fields, report=_progress), tune.table
     elif argv[1:] == ["tasks"]:
         record, table = tasks.tasks(f.steps), tasks.table
     elif argv[1:]:

@@ -4,7 +4,7 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -32,6 +32,26 @@ PLAIN: dict[str, Any] = {
     "model.attention": "plain",
     "model.remat": "full",
 }
+
+Part = Literal["rollout", "update"]
+BOTH: tuple[Part, ...] = ("rollout", "update")
+
+# field -> the parts of a step that it changes, and the values that ``tune`` tries; "cores": the number of cores.
+# All values of a field compute the same result up to rounding, but for those of ``REDRAWS``.
+FIELDS: dict[str, tuple[tuple[Part, ...], tuple[Any, ...]]] = {
+    "cpu_devices": (BOTH, (0, "cores")),
+    "sampler.draw": (("rollout",), ("gumbel", "inverse")),
+    "sampler.cache_block": (("rollout",), (0, 32, 64, 128)),
+    "sampler.compact": (("rollout",), (0, 3, 5)),
+    "learner.microbatches": (("update",), (1, 2, 4, 8)),
+    "model.remat": (("update",), ("none", "dots", "full")),
+    "model.attention": (BOTH, ("plain", "blocked", "cudnn", "splash")),
+    "learner.share_prompt": (("update",), (False, True)),
+    "learner.lanes": (("update",), (0, 1, 2)),
+    "learner.vocabulary": (("update",), (0, 4096)),
+    "learner.keep_logits": (("update",), (False, True)),
+}
+REDRAWS = ("sampler.draw",)  # other tokens, of the same distribution
 
 
 def measure(config: schema.ConfigDict, work: Callable[[schema.ConfigDict], Any], steps: int) -> list[dict[str, Any]]:

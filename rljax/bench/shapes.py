@@ -130,7 +130,46 @@ def work(
     config = files.last_phase(config)
     config.log.rollout_rows = 0
     tokenizer: Any = Tokens(vocabulary)
-    program = programs.build(config, tokenizer, devices, Filler(prompt, length))
-    stop = tuple(range(1, 1 + round(4 * vocabulary / length))) if lengths == "longtail" else ()
-    setup = program.setups[-1]
-    return steps.make_step(dataclasses.replace(setup, ends=dataclasses.replace(setup.ends, stop=stop)))
+    return _ended(programs.build(config, tokenizer, devices, Filler(prompt, length)), lengths)
+
+
+def of_config(
+    config: schema.ConfigDict,
+    lengths: str,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    devices: Sequence[Any] | None = None,
+) -> steps.Step:
+    """Return the step of a config's last phase with its model and task.
+
+    A task that the host scores is replaced by ``Filler`` with equal lengths.
+
+    Args:
+      config: a config.
+      lengths: "fixed" or "longtail", as in ``work``.
+      tokenizer: the config's tokenizer; None: make it.
+      devices: the devices of the mesh; None: all devices.
+
+    Returns:
+      The step.
+
+    Raises:
+      ValueError: an invalid config, or a world that is played on the host.
+    """
+    config = files.last_phase(config)
+    program = programs.build(config, tokenizer, devices)
+    task = program.tasks[-1]
+    if task.host and not environments.scored_on_host(task):
+        raise ValueError(f"bench: task {task.name!r} is played on the host; tune times steps on the devices only.")
+    if task.host:
+        filler = Filler(task.prompt_length, task.completion_length)
+        program = programs.build(config, program.tokenizer, devices, filler)
+    return _ended(program, lengths)
+
+
+def _ended(program: programs.Program, lengths: str) -> steps.Step:
+    """Return the step of a program's last phase with a kind of lengths, see ``work``."""
+    setup, tokenizer = program.setups[-1], program.tokenizer
+    share = 4 * tokenizer.vocabulary / setup.task.completion_length
+    count = max(1, round(share)) if lengths == "longtail" else 0
+    stop = tuple(token for token in range(tokenizer.vocabulary) if token != tokenizer.pad)[:count]
+    return steps.make_step(dataclasses.replace(setup, ends=dataclasses.replace(setup.ends, stop=stop, strings=None)))
