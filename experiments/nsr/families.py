@@ -68,7 +68,7 @@ class Size:
 
 
 FAMILIES = {
-    "countdown": Family("countdown(numbers=3, highest=10, operators='+-*')", 1000),
+    "countdown": Family("countdown(numbers=3, highest=10, operators='+-*')", 1200),
     "lists": Family("lists(functions=2, length=3, slip=0.15, noise=0.05)", 300, layers=2, rate=4e-3),
     "sums": Family("arithmetic(operands=2, digits=2, slip=0.5, noise=0.2)", 450),
 }
