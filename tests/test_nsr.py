@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.nsr import families, page, study
-from rljax.run import cohorts, passk, sweep
+from rljax.run import cohorts, evaluate, passk, sweep
+from tests import tiny
 
 
 def run(arm, seed, correct, stage="main", rate=1e-3, **fields):
@@ -115,3 +116,17 @@ def test_a_work_directory_keeps_its_size(tmp_path):
     kept = study.Run("main", "sums", "NSR", 3, 1e-3).file(tmp_path)
     study.store(kept, run("NSR", 3, np.array([1, 2]).tolist()))
     assert [r["seed"] for r in study.stored(tmp_path)] == [3]
+
+
+@pytest.mark.full
+def test_a_measurement_counts_what_an_evaluation_counts():
+    program = tiny.program()
+    step = program.steps[0]
+    params = step.begin(None, program.key, None).params["policy"]
+    record = evaluate.evaluate(program, params, name="x", step=0, prompts=10, samples=128)
+    measured = study.measure(step, params, program.config.seed, range(10), 128)
+    correct = page.unpack(measured["correct"])
+    assert correct.tolist() == record["correct"] and correct.sum() > 0  # by chance
+    assert measured["length"] == pytest.approx(record["length"])
+    assert 0 < measured["distinct"] <= correct.mean()
+    assert 0 < measured["entropy"] <= np.log(step.setup.decoder.architecture.vocabulary) + 1e-3
