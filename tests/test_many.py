@@ -183,10 +183,8 @@ def test_members_beyond_the_memory_are_computed_in_parts(capsys):
     c, devices = config(phase__main__steps=1), jax.devices()[:2]
     at_once = rljax.train_many(c, {"seed": [0, 1, 2]}, progress=False, devices=devices)
     in_parts = rljax.train_many(c, {"seed": [0, 1, 2]}, memory=1, devices=devices)
-    assert re.findall(r"(\d) runs at a time on 2 devices.* of 1 B .may not fit., runs (.*)", capsys.readouterr().out) == [
-        ("2", "1 to 2"),
-        ("2", "3 to 3"),
-    ]
+    line = r"(\d) runs at a time on 2 devices.* of 1 B .may not fit., runs (.*)"
+    assert re.findall(line, capsys.readouterr().out) == [("2", "1 to 2"), ("2", "3 to 3")]
     for one, two in zip(at_once, in_parts, strict=True):
         assert distance(one.result, two.result) == 0.0
 

@@ -52,7 +52,6 @@ class Session(contextlib.AbstractContextManager):
           ValueError: the logs lack records from before the checkpoint, and ``allow_log_gap`` is False.
         """
         self.program, self.code, self.directory, self.happened = program, code, directory, happened
-        self.label = label  # before its warnings, where several runs have one terminal
         self.saver = None
         self.state: types.TrainState | None = None
         self.step = 0
@@ -95,12 +94,12 @@ class Session(contextlib.AbstractContextManager):
             collections.deque(self.watcher.step(record["step"], record["phase"], record), maxlen=0)
         self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
         self.pending: list[tuple[int, dict[str, Any]]] = []
+        self.label = label  # before its warnings, where several runs have one terminal
         self.flushed = time.perf_counter()
         self.seconds: float | None = None  # of a step, where others measure it
         self.clock = profiles.Clock()
-        self.tracer = profiles.Tracer(
-            profiles.steps(program.settings.profile, program.updates), directory and directory.path
-        )
+        traced = profiles.steps(program.settings.profile, program.updates)
+        self.tracer = profiles.Tracer(traced, directory and directory.path)
         self.failure: NonFinite | None = None
 
     def _logger(self, folder: Any, written: Any) -> metrics.Logger:
