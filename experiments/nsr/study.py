@@ -276,7 +276,7 @@ def count(size: Size) -> int:
 
 def write(records: Sequence[dict[str, Any]], size: Size, out: pathlib.Path) -> str:
     """Write the results and the figures to a folder; return the tables."""
-    store(out / "results.json", {"runs": list(records)})
+    store(out / "results.json", {"runs": [_short(r) for r in records]})
     names, families = list(size.arms or ARMS), size.families
     changed = [f"{name}, {change}" for name in size.varied for change in varied(name)]
     parts = ["Bases", page.bases(records, families, size.seeds), "Claims", page.claims(records, families)]
@@ -296,6 +296,14 @@ def write(records: Sequence[dict[str, Any]], size: Size, out: pathlib.Path) -> s
     spent = sum(r["cpu_seconds"] for r in records) / 60
     spent = f"{len(records)} runs of {count(size)} and the pilot's, {spent:.0f} minutes of processor time"
     return "\n\n".join([*parts, spent, *failed])
+
+
+def _short(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with what the page reads of it, in four digits."""
+    values = {name: round(x, 4) if isinstance(x, float) else x for name, x in record.items()}
+    if "curves" in record:
+        values["curves"] = {"entropy": [round(x, 4) for x in record["curves"]["entropy"]]}
+    return values
 
 
 def main(arguments: Sequence[str]) -> None:
