@@ -11,7 +11,7 @@ import optax.contrib
 import pytest
 
 from rljax import models, types
-from rljax.config import resolve
+from rljax.config import choices, resolve
 from rljax.models import layer, scoring
 from rljax.run import checkpoints
 from rljax.training import optimizers, sharding
@@ -76,7 +76,7 @@ def test_small_updates_are_lost_to_nearest_rounding_and_counted_by_stochastic():
 def test_moments_are_float32_unless_the_optimizer_says_otherwise():
     params = {"w": jnp.ones((4, 4), jnp.bfloat16)}
     for call, mu in (("adamw(0.1)", "float32"), ("adamw(0.1, mu_dtype='bfloat16')", "bfloat16")):
-        state = resolve._optimizer(call, "test", 1.0, 2).init(params)
+        state = choices._optimizer(call, "test", 1.0, 2).init(params)
         assert (str(optax.tree.get(state, "mu")["w"].dtype), str(optax.tree.get(state, "nu")["w"].dtype)) == (
             mu,
             "float32",
@@ -110,7 +110,7 @@ def test_what_rounds_nothing_is_refused(fields, message):
 def one_update(call, params, gradient):
     """Return what a config's optimizer adds in its first step, and its state, on a mesh of eight devices."""
     mesh = sharding.make_mesh({"fsdp": 8})
-    tx = resolve._optimizer(call, "test", 0.0, 0)
+    tx = choices._optimizer(call, "test", 0.0, 0)
     laid = sharding.param_sharding(mesh, MODEL.axes, params)
     layout = optimizers.shardings(tx, jax.eval_shape(lambda: params), laid, sharding.replicated(mesh))
     state = jax.jit(tx.init, out_shardings=layout)(jax.device_put(params, laid))
