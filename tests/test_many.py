@@ -145,8 +145,8 @@ def test_members_of_one_device_are_computed_together():
     c = config(phase__main__steps=1, sampler__compact=1)
     fields = FIELDS | {"phase.main.optimizer.learning_rate": [1e-3, 2e-3], "sampler.temperature": [0.8, 1.0]}
     out = rljax.train_many(c, fields, progress=False, devices=jax.devices()[:1], width=16)
-    for member in (out[3], out[12]):
-        assert distance(alone(member, c), member.result) <= 1e-5
+    assert distance(alone(out[12], c), out[12].result) <= 1e-5
+    assert all(distance(out[12].result, other.result) > 1e-5 for other in out[:12])
 
 
 @pytest.mark.full
@@ -172,10 +172,6 @@ def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
         rljax.train_many(
             tiny.edited(c.copy_and_resolve_references(), {"batch__prompts": 4}), fields, tmp_path / "whole"
         )
-    later = tiny.edited(c.copy_and_resolve_references(), {"algorithm": "nsr()", "phase__main__steps": 1})
-    runs = [{"seed": s, "checkpoint.init": f"{m.workdir}@warm"} for s, m in enumerate(whole[:2])]
-    forks = rljax.train_many(later, runs, **options)  # one program, whose members begin with their own warm starts
-    assert distance(alone(forks[1], later), forks[1].result) <= 1e-5 < distance(forks[0].result, forks[1].result)
 
 
 @pytest.mark.full

@@ -164,8 +164,9 @@ def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
 
 def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores:
     """Return the scores that a module computes for the pieces that read it."""
-    asked, vocabulary = setup.phase.read[module], setup.networks[module].architecture.vocabulary
-    if (top := max(asked.top, default=0)) > vocabulary:
+    asked = setup.phase.read[module]
+    top = max(asked.top, default=0)
+    if top and top > (vocabulary := setup.networks[module].architecture.vocabulary):
         raise ValueError(f"config.module.{module}: top={top} exceeds the {vocabulary} tokens of its vocabulary.")
     scores, reading = _scores(rows, asked), setup.reads.get(module)
     answered = reading is not None and None in reading.after

@@ -226,8 +226,14 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     layout = states.layout(setup, shape)
     device = not setup.task.host and setup.stored is None
     demonstrated = setup.algorithm.source.origin == "demonstrations"
-    drive, update = _Drive(setup), functools.partial(updates.update, setup)
-    fused = functools.partial(advance, setup)
+    drive = _Drive(setup)
+
+    def update(state: types.TrainState, rows: types.Rollout, key: types.Key):  # traces name programs by functions
+        return updates.update(setup, state, rows, key)
+
+    def fused(state: types.TrainState, key: types.Key):
+        return advance(setup, state, key)
+
     out = (layout, sharding.replicated(setup.mesh))
     traced = device or not demonstrated  # a host task's demonstrations are read on the host
     return Step(
