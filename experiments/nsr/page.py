@@ -83,8 +83,9 @@ def curve(record: Mapping[str, Any]) -> Floats:
 def of(records: Records, stage: str, family: str, arm: str) -> dict[int, Mapping[str, Any]]:
     """Return the runs of an arm that did not fail, by seed."""
     where = {"stage": stage, "family": family, "arm": arm}
-    found = [r for r in records if all(r[name] == value for name, value in where.items()) and "failure" not in r]
-    return {r["seed"]: r for r in sorted(found, key=lambda r: r["seed"])}
+    ended = (r for r in records if "failure" not in r)
+    selected = [r for r in ended if all(r[name] == value for name, value in where.items())]
+    return {r["seed"]: r for r in sorted(selected, key=lambda r: r["seed"])}
 
 
 def choose(records: Records, family: str, arm: str) -> float:
@@ -292,8 +293,8 @@ def draw_passk(records: Records, families: Sequence[str], path: pathlib.Path) ->
     canvas = figure.Figure(figsize=(3.6 * len(families), 3.4), layout="constrained")
     for ax, family in zip(np.atleast_1d(canvas.subplots(1, len(families))), families, strict=True):
         for color, name in zip(plots.COLORS, DRAWN, strict=False):
-            found = {k: contrast(records, family, name, "base", k) for k in KS}
-            shown = {k: x for k, x in found.items() if x is not None}
+            of_k = {k: contrast(records, family, name, "base", k) for k in KS}
+            shown = {k: x for k, x in of_k.items() if x is not None}
             if shown:
                 rows = 100 * np.array([[x.mean, x.low, x.high] for x in shown.values()])
                 ax.fill_between([*shown], rows[:, 1], rows[:, 2], color=color, alpha=0.15, linewidth=0)

@@ -46,8 +46,8 @@ def needs(algorithm: types.Algorithm) -> types.Needs:
     """Return what the whole algorithm needs; ``value`` is of the module "value"."""
     total = rollout_needs(algorithm)
     for o in algorithm.objectives:
-        own = objective_needs(o)
-        total |= own if o.module in ("policy", "value") else dataclasses.replace(own, value=False)
+        asked = objective_needs(o)
+        total |= asked if o.module in ("policy", "value") else dataclasses.replace(asked, value=False)
     return total
 
 

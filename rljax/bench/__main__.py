@@ -195,8 +195,7 @@ def main(argv: Sequence[str]) -> None:
         for edit in f.set:
             _override(config, edit)
         if argv[1:] == ["members"]:
-            if not config.cpu_devices:
-                backends.start_several(f.count)
+            backends.start(config.cpu_devices, f.count)
             record, table = members.members(config, f.count, f.rounds, f.width), members.table
         elif argv[1:] == ["critic"]:
             record, table = critic.critic(config, f.rounds), critic.table

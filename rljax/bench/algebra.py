@@ -88,8 +88,6 @@ def algebra(
     short, long = calls or extremes(config)
     updaters = {call: updater(config, call, devices) for call in (short, long)}
     times = bench.interleaved({call: update for call, (update, _) in updaters.items()}, rounds)
-    ratios = sorted(b / a for a, b in zip(times[short], times[long], strict=True))
-    middle = statistics.median
     return {
         "bench": "algebra",
         "device": jax.devices()[0].device_kind,
@@ -98,15 +96,14 @@ def algebra(
             {
                 "algorithm": call,
                 "pieces": pieces(seams.algorithm(call, "bench")),
-                "median_ms": 1e3 * middle(t),
+                "median_ms": 1e3 * statistics.median(t),
                 "best_ms": 1e3 * min(t),
                 "compile_s": updaters[call][1],
             }
             for call, t in times.items()
         ],
-        "ratio": middle(times[long]) / middle(times[short]),
         "ratio_of_best": min(times[long]) / min(times[short]),
-        "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+        **bench.compared(times[short], times[long]),
     }
 
 

@@ -43,15 +43,13 @@ def critic(
     times = bench.interleaved(updaters, rounds)
     alone, records = times[forms[0]], []
     for name, seconds in times.items():
-        ratios = sorted(b / a for a, b in zip(alone, seconds, strict=True))
         records.append(
             {
                 "form": name,
                 "median_ms": 1e3 * statistics.median(seconds),
                 "best_ms": 1e3 * min(seconds),
-                "ratio": statistics.median(ratios),
                 "ratio_of_best": min(seconds) / min(alone),
-                "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+                **bench.compared(alone, seconds),
             }
         )
     return {"bench": "critic", "device": jax.devices()[0].device_kind, "rounds": rounds, "forms": records}

@@ -40,7 +40,7 @@ def members(
     start = time.perf_counter()
     alone = step.fused.lower(step.shape, program.key).compile()  # type: ignore[union-attr]
     compiled_alone = time.perf_counter() - start
-    several = together.Programs(cohort.runs, cohort.traced, program, listed, width)
+    several = together.Programs(cohort, program, listed, width)
     start = time.perf_counter()
     size, _ = several.fitting(count, program.phases[-1].first)
     compiled_together = time.perf_counter() - start
@@ -63,7 +63,6 @@ def members(
         jax.block_until_ready(metrics)
 
     times = bench.interleaved({"alone": one_after_another, "together": beside}, rounds)
-    ratios = sorted(b / a for a, b in zip(times["alone"], times["together"], strict=True))
     steps = program.phases[-1].start.steps
     compiled = {"alone": compiled_alone, "together": compiled_together}
     whole = {name: seconds + steps * statistics.median(times[name]) for name, seconds in compiled.items()}
@@ -75,8 +74,7 @@ def members(
         "rounds": rounds,
         "compile_s": compiled,
         "step_s": {name: statistics.median(x) for name, x in times.items()},
-        "ratio": statistics.median(ratios),
-        "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+        **bench.compared(times["alone"], times["together"]),
         "ratio_of_phase": whole["together"] / whole["alone"],
     }
 

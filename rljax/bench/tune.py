@@ -19,6 +19,7 @@ import jax
 from rljax import bench
 from rljax.bench import choices, workers
 from rljax.config import schema
+from rljax.host import backends
 
 RATIO, SHARE = 0.97, 0.75
 ROUNDS = 4  # fewer cannot tell SHARE from chance
@@ -251,7 +252,7 @@ def tune(
     if rounds < ROUNDS:
         raise ValueError(f"--rounds={rounds}: tune needs at least {ROUNDS} to tell a difference from noise.")
     local = workers.Local(work, devices)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = backends.cores()
     length, vocabulary = local.setup.task.completion_length, local.setup.networks["policy"].architecture.vocabulary
     values, left_out = candidates(work.config, length, vocabulary, fields, jax.default_backend(), cores)
     for field in [f for f in values if not {*choices.FIELDS[f][0]} & {*local.parts}]:

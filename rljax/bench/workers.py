@@ -46,8 +46,8 @@ def value(config: schema.ConfigDict, field: str) -> Any:
             target = target[name]
         return target
 
-    own = read(place(config, field))
-    return read(field) if own is None else own
+    of_phase = read(place(config, field))
+    return read(field) if of_phase is None else of_phase
 
 
 @dataclasses.dataclass(frozen=True)

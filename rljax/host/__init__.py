@@ -1,6 +1,6 @@
 """The host side of a run: its files, its processes and its profiles. Nothing here depends on a config or a step.
 
-``backends``   Choose the platforms of JAX before its first use: ``start``, ``start_several``.
+``backends``   Choose the platforms of JAX before its first use: ``start``, ``cores``.
 ``processes``  Start and use several processes that run one program: ``initialize``, ``leader``, ``gather``,
                ``together``, ``from_leader``, ``fetch``, ``local_rows``, ``global_rows``, ``notice``, ``lost``.
 ``workdirs``   The work directory of a run, local or on gs:// with its logs mirrored: ``WorkDirectory``, ``LOGS``.

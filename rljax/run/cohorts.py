@@ -65,8 +65,7 @@ def plan(runs: Sequence[sweep.Run], structural: Sequence[str] = ()) -> list[Coho
     for group in groups.values():
         differ = {f: tuple(float(run.fields[f]) for run in group) for f in candidates}
         traced = {f: values for f, values in differ.items() if len(set(values)) > 1}
-        own = ("seed", "checkpoint.init", *traced)
-        others = [f for f in fields if f not in own and f in group[0].fields]
+        others = [f for f in fields if f not in ("seed", "checkpoint.init", *traced) and f in group[0].fields]
         cohorts.append(Cohort(tuple(group), traced, tuple(f"{f}={group[0].fields[f]}" for f in others)))
     return cohorts
 

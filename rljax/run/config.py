@@ -19,6 +19,10 @@ class EvaluationConfig:
 
     __post_init__ = settings.check
 
+    def size(self, final: bool) -> tuple[int, int]:
+        """Return prompts and samples of an evaluation that a phase names, or of one during training."""
+        return (self.final_prompts, self.final_samples) if final else (self.prompts, self.samples)
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:

@@ -98,7 +98,7 @@ def evaluate(
         judge = functools.partial(_judge, program, compiled, params, index, split, workers)
         sampled = judge(samples, dataclasses.replace(sampler, **SAMPLED))
         greedy = judge(1, dataclasses.replace(sampler, **GREEDY))
-    report = record(compiled, sampled, greedy, name, step, prompts, samples, ks, split, examples)
+    report = record(compiled, sampled, greedy, name, step, ks, split, examples)
     if "world" in sampled:
         report["world"] = statistics.statistics(sampled["world"], ks, seat=0)
         if nashconv.plays(task):
@@ -112,8 +112,6 @@ def record(
     greedy: dict[str, Any],
     name: str,
     step: int,
-    prompts: int,
-    samples: int,
     ks: Sequence[int] = (),
     split: environments.Split = "heldout",
     examples: int = 4,
@@ -122,19 +120,19 @@ def record(
 
     Args:
       compiled: the step of the phase.
-      sampled: from ``judged``, of ``samples`` completions of each prompt.
+      sampled: from ``judged``, of equally many completions of each prompt.
       greedy: from ``judged``, of one greedy completion of each prompt.
       name: name of the evaluation.
       step: number of updates of the parameters.
-      prompts: number of prompts.
-      samples: completions per prompt.
-      ks: the k of pass@k; if empty, powers of two up to ``samples``.
+      ks: the k of pass@k; if empty, powers of two up to the number of samples.
       split: the split of the prompts.
       examples: number of completions in the record.
 
     Returns:
       The record.
     """
+    prompts = greedy["outcome"].size
+    samples = sampled["outcome"].size // prompts
     task, ks = compiled.setup.task, list(ks) or powers_of_two(samples)
     correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())

@@ -126,14 +126,14 @@ def _evaluation(
     run: session.Session, number: int, state: types.TrainState, step: int, name: str, workers: Any
 ) -> dict[str, Any]:
     """Evaluate the policy with the settings of phase ``number``; ``name`` is "" except at the end of a phase."""
-    fields = run.program.phases[number].settings.evaluation
+    prompts, samples = run.program.phases[number].settings.evaluation.size(final=bool(name))
     record = evaluate.evaluate(
         run.program,
         state.params["policy"],
         name=name or "training",
         step=step,
-        prompts=fields.final_prompts if name else fields.prompts,
-        samples=fields.final_samples if name else fields.samples,
+        prompts=prompts,
+        samples=samples,
         verifiers=workers,
         phase=number,
     )

@@ -110,10 +110,7 @@ def train_many(
         dataclasses.replace(run, config=forks.complete(resolve.complete(run.config)))
         for run in sweep.expand(fields, config)
     ]
-    if not config.cpu_devices:
-        backends.start_several(len(expanded))
-    else:
-        backends.start(config.cpu_devices)
+    backends.start(config.cpu_devices, len(expanded))
     place = None if workdir is None else storage.path(workdir)
     listed = tuple(jax.devices() if devices is None else devices)
     options = _Options(place, width, memory, listed, allow_config_change, allow_log_gap, progress)
@@ -164,23 +161,21 @@ def _check_count(planned: Sequence[cohorts.Cohort], most: int | None) -> None:
 
 def _train(cohort: cohorts.Cohort, out: Mapping[int, Member], options: _Options) -> None:
     """Run the members of a cohort, in parts of as many as fit."""
-    first = cohort.runs[0].config
+    first, program = cohort.runs[0].config, None
     reason = _alone(first)
-    if reason or len(cohort.runs) == 1:
-        if reason and len(cohort.runs) > 1 and options.progress:
-            print(f"one run after another: {reason}", flush=True)
+    if not reason and len(cohort.runs) > 1:
+        program = programs.build(first, _tokenizer(cohort, out), options.devices[:1])
+        reason = "their rows come through the host" * any(step.fused is None for step in program.steps)
+    if reason and len(cohort.runs) > 1 and options.progress:
+        print(f"one run after another: {reason}", flush=True)
+    if program is None or reason:
         for run in cohort.runs:
             _train_alone(run, out[run.index], options)
         return
-    program = programs.build(first, _tokenizer(cohort, out), options.devices[:1])
-    if any(step.fused is None for step in program.steps):
-        for run in cohort.runs:
-            _train_alone(run, out[run.index], options)
-        return
-    compiled = together.Programs(cohort.runs, cohort.traced, program, options.devices, options.width)
+    compiled = together.Programs(cohort, program, options.devices, options.width)
     by_step: dict[int, list[int]] = collections.defaultdict(list)
     for number, run in enumerate(cohort.runs):
-        by_step[_step(out[run.index], program.member(run.config))].append(number)
+        by_step[_step(out[run.index], compiled.members[number])].append(number)
     with loop.signals() as stopping, profiles.explain_out_of_memory(None, lambda: "a step of several runs"):
         for step, numbers in sorted(by_step.items()):
             size, line = compiled.fitting(len(numbers), step, options.memory)
@@ -196,20 +191,20 @@ def _tokenizer(cohort: cohorts.Cohort, out: Mapping[int, Member]) -> tokenizers.
     Raises:
       ValueError: they differ.
     """
-    found: dict[bytes, str] = {}
+    names: dict[bytes, str] = {}  # of the first run with each tokenizer
     for run in cohort.runs:
         place = out[run.index].workdir
         stored = None if place is None else workdirs.WorkDirectory(place).read("tokenizer.model")
         if stored is None and run.config.checkpoint.init:
             stored = forks.tokenizer(run.config)
         if stored is not None:
-            found.setdefault(stored, run.name)
-    if len(found) > 1:
-        one, other, *_ = found.values()
+            names.setdefault(stored, run.name)
+    if len(names) > 1:
+        one, other, *_ = names.values()
         raise ValueError(
             f"{_WORD}: the runs {one} and {other} have different tokenizers, so they cannot share a program."
         )
-    return tokenizers.load(next(iter(found))) if found else None
+    return tokenizers.load(next(iter(names))) if names else None
 
 
 def _train_part(
@@ -221,12 +216,10 @@ def _train_part(
     stopping: Callable[[int], bool],
 ) -> None:
     """Run the members of a cohort with these numbers, padded to ``size`` by copies of the last one."""
-    part = [out[compiled.runs[number].index] for number in numbers]
+    part = [out[compiled.cohort.runs[number].index] for number in numbers]
     with contextlib.ExitStack() as stack:
-        sessions = []
-        for number, member in zip(numbers, part, strict=True):
-            config = compiled.runs[number].config
-            sessions.append(_session(stack, compiled.program.member(config), member, options))
+        pairs = zip(numbers, part, strict=True)
+        sessions = [_session(stack, compiled.members[number], member, options) for number, member in pairs]
         padded = [*numbers, *[numbers[-1]] * (size - len(numbers))]
         states = together.run(compiled, sessions, padded, stopping, options.progress)
         for member, run, state in zip(part, sessions, states, strict=True):

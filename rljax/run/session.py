@@ -83,8 +83,7 @@ class Session(contextlib.AbstractContextManager):
             processes.check_shared(directory.path / "config.json")
         hosted = any(environments.scored_on_host(task) for task in program.tasks)
         self.verdicts = metrics.StepLog(written.logs / "verdicts.jsonl") if written and hosted else None
-        judges = [(p.settings.task, p.settings.verifier.threshold, p.settings.verifier.timeout) for p in program.phases]
-        judge = hashlib.sha256(json.dumps([judges, code]).encode()).hexdigest()[:32]
+        judge = _judge(program, code)
         self.journal = verdicts.Journal(self.verdicts, self.step, judge)
         in_turns = any(worlds.on_host(task) for task in program.tasks)
         self.turns = metrics.StepLog(written.logs / "turns.jsonl") if written and in_turns else None
@@ -262,6 +261,12 @@ class Session(contextlib.AbstractContextManager):
                 stack.callback(self.saver.close)
             stack.callback(self.bar.close)
             self.tracer.close()
+
+
+def _judge(program: programs.Program, code: dict[str, str]) -> str:
+    """Return a digest of what verdicts depend on; a journal of another one is not read."""
+    judges = [(p.settings.task, p.settings.verifier.threshold, p.settings.verifier.timeout) for p in program.phases]
+    return hashlib.sha256(json.dumps([judges, code]).encode()).hexdigest()[:32]
 
 
 def logs_rows(setup: programs.Setup, step: int) -> bool:

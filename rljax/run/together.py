@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from rljax import environments, types
 from rljax.config import choices
 from rljax.host import memory
 from rljax.language import messages
-from rljax.run import evaluate, loop, programs, ranking, session, sweep
+from rljax.run import cohorts, evaluate, loop, programs, ranking, session
 from rljax.run.progress import Progress
 from rljax.training import members, phases, sharding
 
@@ -31,8 +31,7 @@ class Programs:
     """The programs of a cohort: those of a run alone, applied to each member.
 
     Args:
-      runs: the runs of the cohort.
-      traced: the fields of numbers in which they differ, and these of each run.
+      cohort: the runs.
       program: the program of the first run, on one device.
       devices: the devices over which members are split.
       width: members that a device computes at a time; 0: one on a CPU, all of them elsewhere.
@@ -40,14 +39,14 @@ class Programs:
 
     def __init__(
         self,
-        runs: Sequence[sweep.Run],
-        traced: Mapping[str, Sequence[float]],
+        cohort: cohorts.Cohort,
         program: programs.Program,
         devices: Sequence[Any],
         width: int,
     ):
-        self.runs, self.traced, self.program, self._width = runs, traced, program, width
-        self.devices = list(devices[: len(runs)])
+        self.cohort, self.program, self._width = cohort, program, width
+        self.members = [program.member(run.config) for run in cohort.runs]
+        self.devices = list(devices[: len(cohort.runs)])
         self.mesh = members.make_mesh(self.devices)
         self.functions = [self._functions(number) for number in range(len(program.phases))]
         self.steps: dict[tuple[int, int], Any] = {}  # compiled, by phase and members of a part
@@ -76,7 +75,7 @@ class Programs:
 
     def values(self, numbers: Sequence[int]) -> dict[str, types.Array]:
         """Return the traced numbers of members, by field."""
-        each = {field: np.asarray([x[n] for n in numbers], np.float32) for field, x in self.traced.items()}
+        each = {field: np.asarray([x[n] for n in numbers], np.float32) for field, x in self.cohort.traced.items()}
         return jax.device_put(each, members.sharding(self.mesh))
 
     def fitting(self, count: int, step: int, limit: int | None = None) -> tuple[int, str]:
@@ -136,7 +135,7 @@ class Programs:
         def of(x: Any) -> Any:
             return jax.ShapeDtypeStruct((size, *x.shape), x.dtype, sharding=members.sharding(self.mesh))
 
-        values = {field: of(np.zeros((), np.float32)) for field in self.traced}
+        values = {field: of(np.zeros((), np.float32)) for field in self.cohort.traced}
         return jax.tree.map(of, self.program.steps[number].shape), of(self.program.key), values
 
 
@@ -225,9 +224,9 @@ class _Running:
             networks, forked = program.setups[number].networks, self.sessions[0].forked
             common = self.sessions[0].initial(number)
             # adapters beside weights from a folder are drawn from the member's seed
-            own = {m for m in common if m in forked or networks[m].architecture.adapted}
-            initial = self._stacked([{m: s.initial(number)[m] for m in own} for s in self.copies])
-            common = {m: tree for m, tree in common.items() if m not in own}
+            separate = {m for m in common if m in forked or networks[m].architecture.adapted}
+            initial = self._stacked([_only(s.initial(number), separate) if separate else {} for s in self.copies])
+            common = _only(common, {*common} - separate)
             begin = self.compiled.each(functions.begin, self.size, ("begin", number))
             whole = sharding.replicated(self.compiled.mesh)
             self.states = begin(jax.device_put(common, whole), initial, self.states, self.keys, self.values)
@@ -291,8 +290,8 @@ class _Running:
         """Evaluate every member; return pass@1 by place."""
         program = self.compiled.program
         compiled, fields = program.steps[number], program.phases[number].settings.evaluation
-        prompts = min(fields.final_prompts if name else fields.prompts, compiled.setup.task.size("heldout"))
-        samples = fields.final_samples if name else fields.samples
+        prompts, samples = fields.size(final=bool(name))
+        prompts = min(prompts, compiled.setup.task.size("heldout"))
         vectorised = not environments.is_world(compiled.setup.task)
         judged = self._judged(number, prompts, samples) if vectorised else {}
         ranks = bool(ranking.models(compiled) or ranking.of_steps(compiled))
@@ -302,7 +301,7 @@ class _Running:
             step = s.program.steps[number]
             state = None if states is None else self.placed(states, place)
             if state is None or vectorised:
-                record = evaluate.record(step, *judged[place], name or "training", self.step, prompts, samples)
+                record = evaluate.record(step, *judged[place], name or "training", self.step)
             else:
                 asked = {"name": name or "training", "step": self.step, "prompts": prompts, "samples": samples}
                 record = evaluate.evaluate(s.program, state.params["policy"], **asked, phase=number)
@@ -334,6 +333,11 @@ class _Running:
             given = self.states.params["policy"], jax.device_put(keys, split), self.values
             batches.append(jax.device_get(complete(common, *given)))
         return [np.concatenate(x, axis=1)[:, : prompts * samples] for x in zip(*batches, strict=True)]
+
+
+def _only(trees: Mapping[str, types.Tree], names: Collection[str]) -> dict[str, types.Tree]:
+    """Return the trees with these names."""
+    return {name: tree for name, tree in trees.items() if name in names}
 
 
 def _of(tree: Any, place: int) -> Any:

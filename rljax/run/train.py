@@ -138,9 +138,7 @@ def main(argv: Sequence[str]) -> None:
         _check(config, several, workdir)
         return
     try:
-        if several and not settings.cpu_devices:
-            backends.start_several(len(several))
-        backends.start(settings.cpu_devices)
+        backends.start(settings.cpu_devices, len(several))
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )

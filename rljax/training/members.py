@@ -43,9 +43,8 @@ def each(function: Callable[..., Any], mesh: Mesh, width: int, donate: bool = Fa
     """
 
     def of_device(common: Any, *members: Any) -> Any:
-        if width == 1:  # the loop's body is the function itself, as it is for one run alone
-            return jax.lax.map(lambda member: function(common, *member), members)
-        return jax.lax.map(lambda member: function(common, *member), members, batch_size=width)
+        batch = width if width > 1 else None  # without, the loop's body is the function itself, as for one run alone
+        return jax.lax.map(lambda member: function(common, *member), members, batch_size=batch)
 
     whole, split = PartitionSpec(), PartitionSpec(AXIS)
 
