@@ -1,0 +1,297 @@
+"""Arms of a study, each with several seeds and learning rates, as members of one program; the page on them.
+
+A study has a config whose phases are "warm" and "main". The end of "warm" is the base of a seed, from which all arms of
+this seed start. An arm is the fields that it sets. Every arm runs with every seed and every learning rate, so that no
+arm is tuned more than another. The work directory keeps the runs, so that the same command resumes; the tables of the
+study's README and its figure are made of ``results.json``, which has what they need of every run.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import figure
+
+import rljax
+from rljax.config import files
+from rljax.run import loop, plots
+from rljax.run.reports import intervals
+
+ADAM = "adamw(learning_rate={}, weight_decay=0.0)"
+RATE = "phase.main.optimizer.learning_rate"
+BINS = 20  # parts of a run whose metrics are averaged
+LAST = 4  # of them, those that "at the end" means
+BEGIN, END = "<!-- written by the command -->", "<!-- until here -->"
+VERDICTS = ("holds", "does not hold", "cannot tell")
+
+Record = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A difference of two arms that is claimed before the runs.
+
+    Attributes:
+      text: the claim.
+      first: an arm.
+      second: the arm that it is compared with; "base": the base of the seed, for pass@k.
+      quantity: see ``value``.
+      margin: the claim is that first minus second is above this number.
+      below: whether it is below instead.
+    """
+
+    text: str
+    first: str
+    second: str
+    quantity: str
+    margin: float = 0.0
+    below: bool = False
+
+    def verdict(self, x: intervals.Estimate | None) -> str:
+        """Return what an interval says of the claim, one of ``VERDICTS``."""
+        if x is None or math.isnan(x.low):
+            return "cannot tell"
+        low, high = (-x.high, -x.low) if self.below else (x.low, x.high)
+        bound = -self.margin if self.below else self.margin
+        return "holds" if low > bound else "does not hold" if high < bound else "cannot tell"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What a study runs and what its page says.
+
+    Attributes:
+      config: returns the config.
+      arms: the fields of each arm; the first arm is the one that the others are compared with.
+      claims: decided by intervals over seeds, at each learning rate.
+      quantities: columns of the table of arms, see ``value``.
+      curves: metrics that the figure draws.
+      seeds: of the runs.
+      rates: learning rates of the phase "main".
+      measure: what else is stored of a finished run, by name; called with the result and the arm's fields.
+    """
+
+    config: Callable[[], Any]
+    arms: Mapping[str, Mapping[str, Any]]
+    claims: Sequence[Claim]
+    quantities: Sequence[str]
+    curves: Sequence[str]
+    seeds: tuple[int, ...] = tuple(range(6))
+    rates: tuple[float, ...] = (1e-4, 3e-4)
+    measure: Callable[[loop.Result], dict[str, float]] | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics whose curves are stored."""
+        named = [*self.curves, *self.quantities, *(claim.quantity for claim in self.claims)]
+        return tuple(dict.fromkeys(name for name in named if "pass@" not in name))
+
+
+def sums(steps: int = 80, minibatches: int = 4, task: str = "arithmetic(operands=2, digits=2, slip=0.5, noise=0.2)"):
+    """Return a config: 450 steps of cloning faulty sums, then ``steps`` of 16 prompts x 8 samples.
+
+    The policy has one layer of width 64.
+    """
+    c = rljax.default_config()
+    c.task, c.algorithm = task, "grpo(kl=0.0)"
+    c.model.update({"layers": 1, "width": 64, "heads": 2, "kv_heads": 2, "hidden": 192, "remat": "none"})
+    c.mesh.data = 1
+    c.log.update({"rollout_rows": 0, "report": False, "sinks": "none"})
+    c.evaluation.update({"final_prompts": 128, "final_samples": 32})
+    c.checkpoint.update({"max_to_keep": 1, "every": 10_000})
+    c.batch.update({"prompts": 16, "samples": 8})
+    c.phases = ("warm", "main")
+    warm = {"algorithm": "sft()", "steps": 450, "batch": {"prompts": 128}, "warmup": 20, "evaluate": "base"}
+    c.phase.warm = rljax.phase(**warm, optimizer=ADAM.format(5e-3))
+    main = {"steps": steps, "warmup": min(5, steps), "learner": {"minibatches": minibatches}, "evaluate": "result"}
+    c.phase.main = rljax.phase(**main, optimizer=ADAM.format(3e-4))
+    return c
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+def shortened(study: Study) -> Study:
+    """Return a study that runs every arm, too short to learn."""
+
+    def config() -> Any:
+        c = study.config()
+        c.model.update({"width": 16, "hidden": 48})
+        c.phase.warm.update({"steps": 2, "warmup": 1, "batch": {"prompts": 4}})
+        c.phase.main.update({"steps": 2, "warmup": 1})
+        c.evaluation.final_prompts = 4
+        return c
+
+    return dataclasses.replace(study, config=config, seeds=(0, 1), rates=study.rates[:1])
+
+
+def run(study: Study, workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """Run what is missing of a study in a work directory; return a record of each run."""
+    config = study.config()
+    alone, default = config.copy_and_resolve_references(), rljax.default_config()
+    alone.phases, alone.phase = ("warm",), {"warm": alone.phase.warm}
+    alone.algorithm, alone.batch, alone.log.diagnostics = "sft()", default.batch, ()  # what the base does not read
+    folder = workdir.parent / f"bases-{hashlib.sha256(files.dumps(alone).encode()).hexdigest()[:8]}"
+    bases = rljax.train_many(alone, {"seed": study.seeds}, folder)  # studies with the same bases share them
+    before = {seed: _passk(member.result, "base") for seed, member in zip(study.seeds, bases, strict=True)}
+    keys = [(arm, seed, rate) for arm in study.arms for seed in study.seeds for rate in study.rates]
+    fields = []
+    for arm, seed, rate in keys:
+        start = f"{folder / f'seed={seed}'}@warm"
+        fields.append({**study.arms[arm], "seed": seed, RATE: rate, "checkpoint.init": start})
+    members = rljax.train_many(config, fields, workdir)
+    records = []
+    for (arm, seed, rate), member in zip(keys, members, strict=True):
+        record = {"arm": arm, "seed": seed, "rate": rate, "base": before[seed]}
+        if member.result is None:
+            record["failure"] = member.failure
+        else:
+            first = config.phase.warm.steps
+            history = [row for row in member.result.history if row["step"] > first]
+            curves = {name: _binned([row[name] for row in history]) for name in study.metrics if name in history[0]}
+            record |= {"result": _passk(member.result, "result"), "curves": curves}
+            record |= study.measure(member.result) if study.measure else {}
+        records.append(record)
+    return records
+
+
+def _passk(result: Any, name: str) -> dict[str, float]:
+    """Return pass@k by k of an evaluation."""
+    (evaluation,) = (e for e in result.evaluations if e["name"] == name)
+    return {k: round(mean, 5) for k, (mean, *_) in evaluation["pass_at_k"].items()}
+
+
+def _binned(values: Sequence[float]) -> list[float]:
+    """Return the means of the parts of a curve."""
+    parts = np.array_split(np.asarray(values, np.float64), min(BINS, len(values)))
+    return [float(f"{np.mean(part):.4g}") for part in parts]
+
+
+# --- the page --------------------------------------------------------------------------------------
+
+
+def value(record: Record, quantity: str) -> float:
+    """Return a quantity of a run: "pass@K", a name that ``measure`` gave, or a metric's mean at the end of the run."""
+    if quantity.startswith("pass@"):
+        return record["result"][quantity.removeprefix("pass@")]
+    return record[quantity] if quantity in record else float(np.mean(record["curves"][quantity][-LAST:]))
+
+
+def of(records: Sequence[Record], arm: str, rate: float, quantity: str) -> dict[int, float]:
+    """Return a quantity of the runs of an arm at a learning rate, by seed, those that failed left out."""
+    if arm == "base":
+        return {r["seed"]: r["base"][quantity.removeprefix("pass@")] for r in records}
+    runs = [r for r in records if (r["arm"], r["rate"]) == (arm, rate) and "failure" not in r]
+    return {r["seed"]: value(r, quantity) for r in runs}
+
+
+def difference(records: Sequence[Record], claim: Claim, rate: float) -> intervals.Estimate | None:
+    """Return the first arm minus the second at a learning rate, paired by seed; None without two seeds of both."""
+    first, second = (of(records, arm, rate, claim.quantity) for arm in (claim.first, claim.second))
+    seeds = first.keys() & second.keys()
+    if len(seeds) < 2:
+        return None
+    return intervals.difference({s: second[s] for s in sorted(seeds)}, {s: first[s] for s in sorted(seeds)})
+
+
+def decide(verdicts: Sequence[str]) -> str:
+    """Return the verdict on a claim over learning rates: "holds" if it holds at one and is refuted at none."""
+    positive, negative, neither = VERDICTS
+    if positive in verdicts and negative not in verdicts:
+        return positive
+    return negative if negative in verdicts and positive not in verdicts else neither
+
+
+def tables(study: Study, records: Sequence[Record]) -> str:
+    """Return the tables of the claims and of the arms."""
+    rates = sorted({r["rate"] for r in records})
+    lines = [f"| claim | {' | '.join(f'rate {x:g}' for x in rates)} | verdict |", "| --- " * (len(rates) + 2) + "|"]
+    for claim in study.claims:
+        found = [difference(records, claim, rate) for rate in rates]
+        cells = ["no pair" if x is None else _text(x, claim.quantity) for x in found]
+        said = decide([claim.verdict(x) for x in found])
+        lines.append(f"| {claim.text} | {' | '.join(cells)} | **{said}** |")
+    lines += ["", f"| arm | rate | runs | {' | '.join(study.quantities)} |"]
+    lines.append("| --- " * (len(study.quantities) + 3) + "|")
+    if any(q.startswith("pass@") for q in study.quantities):
+        base = [_mean(of(records, "base", 0, q), q) if "pass@" in q else "" for q in study.quantities]
+        lines.append(f"| base | | {len({r['seed'] for r in records})} | {' | '.join(base)} |")
+    for arm in study.arms:
+        for rate in rates:
+            cells = [_mean(of(records, arm, rate, q), q) for q in study.quantities]
+            count = len(of(records, arm, rate, study.quantities[0]))
+            lines.append(f"| {arm} | {rate:g} | {count} | {' | '.join(cells)} |")
+    failed = [f"- {r['arm']}, rate {r['rate']:g}, seed {r['seed']}: {r['failure']}" for r in records if "failure" in r]
+    return "\n".join([*lines, *([""] if failed else []), *failed])
+
+
+def _mean(values: Mapping[int, float], quantity: str) -> str:
+    return _text(intervals.mean(list(values.values())), quantity) if values else "failed"
+
+
+def _text(x: intervals.Estimate, quantity: str) -> str:
+    """Return an estimate, pass@k in percent."""
+    scale, form = (100, ".1f") if quantity.startswith("pass@") else (1, ".3g")
+    mean, low, high = (format(scale * v, form) for v in (x.mean, x.low, x.high))
+    return mean if math.isnan(x.low) else f"{mean} [{low}, {high}]"
+
+
+def draw(study: Study, records: Sequence[Record], path: pathlib.Path) -> None:
+    """Draw the curves of all arms, a row of axes for each learning rate: means over seeds, and 95 % bands."""
+    rates, names = sorted({r["rate"] for r in records}), study.curves
+    canvas = figure.Figure(figsize=(3.6 * len(names), 2.4 * len(rates) + 0.4), layout="constrained")
+    axes = canvas.subplots(len(rates), len(names), squeeze=False)
+    steps = study.config().phase.main.steps
+    for row, rate in zip(axes, rates, strict=True):
+        for ax, name in zip(row, names, strict=True):
+            for color, arm in zip(plots.COLORS, study.arms, strict=False):
+                runs = [r for r in records if (r["arm"], r["rate"]) == (arm, rate) and "failure" not in r]
+                each = np.array([r["curves"][name] for r in runs if name in r["curves"]])
+                if len(each):
+                    x = (np.arange(each.shape[1]) + 0.5) * steps / each.shape[1]
+                    at = [intervals.mean(list(column)) for column in each.T]
+                    ax.plot(x, [e.mean for e in at], color=color, linewidth=1.8, label=arm)
+                    ax.fill_between(x, [e.low for e in at], [e.high for e in at], color=color, alpha=0.15, linewidth=0)
+            plots.decorate(ax, f"{name}, rate {rate:g}", "step", name)
+    handles = {label: h for ax in axes.flat for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    canvas.legend([*handles.values()], [*handles], frameon=False, fontsize=9, loc="outside lower center", ncols=4)
+    canvas.savefig(path, dpi=100)
+
+
+def write(study: Study, records: Sequence[Record], out: pathlib.Path) -> str:
+    """Write ``results.json`` and ``curves.png`` to a folder, and the tables to its README; return the tables."""
+    (out / "results.json").write_text("[\n" + ",\n".join(json.dumps(r) for r in records) + "\n]\n")
+    draw(study, records, out / "curves.png")
+    text, page = tables(study, records), out / "README.md"
+    if page.exists():
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    return text
+
+
+def main(study: Study, doc: str | None) -> None:
+    """Run the study of a folder, or with ``--page`` write its page from ``results.json``."""
+    here = pathlib.Path(sys.argv[0]).parent.absolute()
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="run every arm, too short to learn")
+    parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs") / here.name, help="of the runs")
+    parser.add_argument("--out", type=pathlib.Path, default=here, help="folder of the page")
+    parser.add_argument("--page", action="store_true", help="run nothing")
+    given = parser.parse_args()
+    study = shortened(study) if given.quick else study
+    try:
+        if given.page:
+            records = json.loads((given.out / "results.json").read_text())
+        else:
+            records = run(study, given.workdir.absolute())
+    except loop.Interrupted as error:
+        print(f"{error} The same command resumes.")
+        sys.exit(75)
+    print(write(study, records, given.out))
