@@ -269,11 +269,16 @@ def write(study: Study, records: Sequence[Record], out: pathlib.Path) -> str:
     """Write ``results.json`` and ``curves.png`` to a folder, and the tables to its README; return the tables."""
     (out / "results.json").write_text("[\n" + ",\n".join(json.dumps(r) for r in records) + "\n]\n")
     draw(study, records, out / "curves.png")
-    text, page = tables(study, records), out / "README.md"
+    text = tables(study, records)
+    fill(out / "README.md", text)
+    return text
+
+
+def fill(page: pathlib.Path, text: str) -> None:
+    """Write tables to the place of a page that is theirs, between ``BEGIN`` and ``END``."""
     if page.exists():
         before, _, rest = page.read_text().partition(BEGIN)
         page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
-    return text
 
 
 def main(study: Study, doc: str | None) -> None:

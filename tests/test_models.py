@@ -164,6 +164,15 @@ def _gradient(remat: str):
     return jax.jit(jax.grad(functools.partial(_loss, model)))(_params(model), empty)
 
 
+def test_the_estimate_of_what_a_backward_pass_keeps_is_that_of_the_compiler_within_a_factor_of_two():
+    a = models.Architecture(vocabulary=16, layers=2, width=64, hidden=192, scan=False, attention="blocked")
+    model, rows = models.build(a), jax.ShapeDtypeStruct((16, 64), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    gradient = jax.grad(lambda p, t: jnp.sum(jnp.square(model.apply(p, t, jnp.ones(t.shape)))))
+    kept = jax.jit(gradient).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
+    assert 0.5 <= a.saved(16 * 64, 64) / kept <= 2.0
+
+
 @pytest.mark.parametrize("remat", ["full", "dots"])
 def test_remat_keeps_the_gradient(remat):
     for left, right in zip(jax.tree.leaves(_gradient("none")), jax.tree.leaves(_gradient(remat)), strict=True):

@@ -106,7 +106,7 @@ def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
 
 @pytest.mark.full
 def test_the_notebook_of_own_data_trains_on_its_file_and_reward(tmp_path):
-    cells, _ = execute("own_data", tmp_path)
+    cells, _ = execute("own_data_and_reward", tmp_path)
     printed = {c.source: text(c) for c in cells}
     (sizes,) = [t for source, t in printed.items() if "task.size(" in source]
     assert "'sort " in sizes and "'heldout': " in sizes

@@ -112,7 +112,19 @@ def test_a_phase_sets_any_field_that_is_not_fixed():
     assert (warm.settings.sampler.temperature, main.settings.sampler.temperature) == (1.0, 0.7)
     assert main.algorithm.objectives[0].loss[-1].spec.startswith("entropy(coefficient=0.01")
     assert warm.settings.task == config.task and main.settings.task == OTHER
-    assert main.settings.model.architecture.remat == "none" and warm.settings.model.architecture.remat == "full"
+    assert main.settings.model.architecture.remat == "none" and warm.settings.model.architecture.remat == "auto"
+
+
+def test_activations_are_recomputed_where_a_device_would_keep_too_many():
+    def remat(**fields):
+        program = programs.build(
+            tiny.phases(batch__prompts=2**17, batch__samples=8, **fields), devices=jax.devices()[:2]
+        )
+        return [program.model("policy", phase).architecture.remat for phase in program.phases]
+
+    assert remat() == ["none", "full"]
+    assert remat(phase__main__learner__microbatches=2**16) == ["none", "none"]
+    assert remat(model__remat="dots") == ["dots", "dots"]
 
 
 @pytest.mark.parametrize(

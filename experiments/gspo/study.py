@@ -1,4 +1,4 @@
-"""Is one ratio for a sequence steadier than one for each token, on long rows?
+"""Is one ratio for a sequence steadier than one for each token?
 
 python -m experiments.gspo.study
 """
@@ -10,8 +10,8 @@ from rljax.run import loop
 
 
 def config():
-    """Return sums of three digits, with 8 gradient steps for each rollout."""
-    c = arms.sums(minibatches=8, task="arithmetic(operands=2, digits=4, slip=0.2, noise=0.1)")
+    """Return sums with 8 gradient steps for each rollout."""
+    c = arms.sums(minibatches=8)
     c.log.diagnostics = ("clip",)
     return c
 

@@ -267,6 +267,20 @@ def settings(records: Records, family: str, changes: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def equal(records: Records, families: Sequence[str], names: Sequence[str]) -> str:
+    """Return the table of NSR minus arms that ran at its learning rate, in points."""
+    lines = ["| family | arm | pass@1 | pass@256 | mean pass@k |", "| --- | --- | --- | --- | --- |"]
+    for family in families:
+        for name in names:
+            cells = []
+            for quantity in (1, 256, 0):
+                first = values(records, "main", family, "NSR", quantity)
+                cells.append(points(difference(first, values(records, "equal", family, name, quantity))))
+            if cells != ["not run yet"] * 3:
+                lines.append(f"| {family} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def rates(records: Records, families: Sequence[str], names: Sequence[str]) -> str:
     """Return the table of pass@1 and pass@256 at each learning rate, on the seeds that choose one."""
     tuned = [r for r in records if r["stage"] == "tune"]

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rljax
+from experiments.arms import fill
 from experiments.nsr import page
 from experiments.nsr.families import ARMS, FAMILIES, QUICK, Arm, Size, base_config, config, varied
 from rljax import types
@@ -33,6 +34,7 @@ from rljax.run import evaluate, loop, programs
 from rljax.training import steps
 
 PILOT = ("countdown", "NSR", "PSR")  # a family and two arms
+COMPARED = ("PSR", "GRPO", "PPO")  # arms that also run at the learning rate of NSR
 BINS = 10  # parts of a run whose metrics are averaged
 
 
@@ -43,7 +45,7 @@ BINS = 10  # parts of a run whose metrics are averaged
 class Run:
     """A run: what it belongs to, and what its program does not fix."""
 
-    stage: str  # "base", "tune", "pilot", "main" or "factor"
+    stage: str  # "base", "tune", "pilot", "main", "factor" or "equal"
     family: str
     arm: str
     seed: int
@@ -214,6 +216,13 @@ class Study:
                 called = f"{name}, {change}"
                 self.train({called: arm}, [Run("factor", family, called, s, rates[name]) for s in self.size.seeds])
 
+    def equal_rates(self, family: str) -> None:
+        """Run arms at the learning rate of NSR, where theirs is another."""
+        rates = self.rates(family)
+        for name in [name for name in COMPARED if rates[name] != rates["NSR"]]:
+            runs = [Run("equal", family, name, s, rates["NSR"]) for s in self.size.seeds]
+            self.train({name: ARMS[name]}, runs)
+
     def pilot(self, family: str, names: Sequence[str], rate: float) -> None:
         """Run arms on the seeds of the pilot, which measures costs and the deviation between seeds."""
         self.bases(family, self.size.pilot)
@@ -240,6 +249,8 @@ class Study:
             self.main(family)
         if self.size.varied:
             self.factors(self.size.families[0])
+            for family in self.size.families:
+                self.equal_rates(family)
 
 
 # --- results ---------------------------------------------------------------------------------------
@@ -266,36 +277,37 @@ def claim(workdir: pathlib.Path, size: Size) -> None:
     store(file, settings)
 
 
-def count(size: Size) -> int:
-    """Return the number of runs of the study, without the pilot."""
-    arms, tuned = len(size.arms or ARMS), len(size.rates) > 1
-    seeds = len(size.seeds) + len(size.tuning) * tuned
-    each = seeds + arms * (len(size.seeds) + len(size.rates) * len(size.tuning) * tuned)
-    return each * len(size.families) + sum(len(varied(name)) for name in size.varied) * len(size.seeds)
-
-
 def write(records: Sequence[dict[str, Any]], size: Size, out: pathlib.Path) -> str:
-    """Write the results and the figures to a folder; return the tables."""
+    """Write the results, the figures and the page to a folder; return the tables."""
     store(out / "results.json", {"runs": [_short(r) for r in records]})
     names, families = list(size.arms or ARMS), size.families
-    changed = [f"{name}, {change}" for name in size.varied for change in varied(name)]
-    parts = ["Bases", page.bases(records, families, size.seeds), "Claims", page.claims(records, families)]
-    for family in families:
-        parts += [f"Arms on {family}", page.arms(records, family, names)]
-    if changed:
-        parts += [f"One factor at a time, on {families[0]}", page.arms(records, families[0], changed, "factor")]
-        parts += ["Claim 5 in each setting", page.settings(records, families[0], list(varied("NSR")))]
-    if len(size.rates) > 1:
-        parts += ["Learning rates", page.rates(records, families, names)]
     page.draw_passk(records, families, out / "passk.png")
     page.draw_arms(records, families, names, out / "arms.png")
     page.draw_entropy(records, families, out / "entropy.png")
+    text = tables(records, size)
+    fill(out / "README.md", text)
+    return text
+
+
+def tables(records: Sequence[dict[str, Any]], size: Size) -> str:
+    """Return the tables of the page, with titles."""
+    names, families = list(size.arms or ARMS), size.families
+    changed = [f"{name}, {change}" for name in size.varied for change in varied(name)]
+    parts = {"Bases": page.bases(records, families, size.seeds), "Claims": page.claims(records, families)}
+    parts |= {f"Arms on {family}, minus the base": page.arms(records, family, names) for family in families}
+    if changed:
+        parts[f"One factor at a time, on {families[0]}"] = page.arms(records, families[0], changed, "factor")
+        parts["Claim 5 in each setting"] = page.settings(records, families[0], list(varied("NSR")))
+        parts["NSR minus others at its learning rate"] = page.equal(records, families, COMPARED)
+    if len(size.rates) > 1:
+        parts["Learning rates: pass@1, pass@256 on seeds 100 and 101"] = page.rates(records, families, names)
     failed = [
-        f"{r['stage']}, {r['family']}, {r['arm']}, seed {r['seed']}: {r['failure']}" for r in records if "failure" in r
+        f"- {r['stage']}, {r['family']}, {r['arm']}, seed {r['seed']}: {r['failure']}"
+        for r in records
+        if "failure" in r
     ]
-    spent = sum(r["cpu_seconds"] for r in records) / 60
-    spent = f"{len(records)} runs of {count(size)} and the pilot's, {spent:.0f} minutes of processor time"
-    return "\n\n".join([*parts, spent, *failed])
+    spent = f"{len(records)} runs, {sum(r['cpu_seconds'] for r in records) / 60:.0f} minutes of processor time."
+    return "\n\n".join([*(f"### {title}\n\n{table}" for title, table in parts.items()), spent, *failed])
 
 
 def _short(record: Mapping[str, Any]) -> dict[str, Any]:

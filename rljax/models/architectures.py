@@ -19,7 +19,7 @@ from rljax.models.layouts import Names
 from rljax.types import Key, Range, Tree
 
 Dtype = Literal["float32", "bfloat16"]
-Remat = Literal["none", "full", "dots"]
+Remat = Literal["none", "full", "dots", "auto"]
 Output = Literal["logits", "scalar", "both"]
 Activation = Literal["silu", "gelu"]
 RopeRule = Literal["llama3", "yarn"]
@@ -50,7 +50,8 @@ class Architecture:
     """The shape of a model and how it is computed. Raises ValueError, naming the field, on an invalid value.
 
     ``remat`` chooses what the backward pass recomputes in each layer: "none" saves every activation, "full" saves the
-    layer's input only, "dots" also the results of its weight matmuls. ``scan`` runs the layers in one loop, so that
+    layer's input only, "dots" also the results of its weight matmuls; "auto" is "none" here, and a program chooses
+    between "none" and "full" by ``saved``. ``scan`` runs the layers in one loop, so that
     compile time does not grow with their number; without it they are unrolled. ``output`` is the unembedding
     ("logits"), one number per position ("scalar": a critic or a reward model), or "both" on one trunk. ``bins`` (first
     center, last center, number) makes that number the expectation of a distribution over bins.
@@ -105,7 +106,8 @@ class Architecture:
     param_dtype: Dtype = setting("float32", "Type of the parameters.", fixed=True)
     decode_weights: DecodeWeights = setting("float", "Type of the sampler's matrices; 'int8' rounds them.")
     remat: Remat = setting(
-        "none", "What the backward pass recomputes in a layer: nothing, everything, or all but the weight matmuls."
+        "none",
+        "What the backward pass recomputes: nothing, layers, all but weight matmuls; auto: 'full' above 2 GiB saved.",
     )
     scan: bool = setting(True, "Whether the layers run in one loop: compiles once for all of them, runs slower.")
     adapter_rank: OptionalSize = setting(0, "Rank of low-rank adapters; 0: the whole network is trained.", fixed=True)
@@ -172,6 +174,26 @@ class Architecture:
     def adapted(self) -> tuple[str, ...]:
         """The matrices of a layer that have an adapter."""
         return tuple(self.adapter_modules) if self.adapter_rank else ()
+
+    def saved(self, tokens: int, length: int) -> int:
+        """Return about how many bytes a backward pass keeps of all layers without rematerialization.
+
+        A layer keeps its input, both norms and projections (5 D a token), queries, keys and values before and after
+        rotation, the mixed values (H), and four numbers for each hidden unit that a token uses; "plain" attention also
+        keeps scores and their softmax.
+
+        Args:
+          tokens: tokens of the batch.
+          length: tokens of a row.
+
+        Returns:
+          An estimate from shapes, without what a compiler saves.
+        """
+        heads, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+        hidden = self.experts_per_token * (self.expert_hidden or self.hidden) if self.experts else self.hidden
+        scores = 2 * self.heads * length if self.attention == "plain" else 0
+        each = 5 * self.width + 3 * heads + 4 * kv + 4 * hidden + scores
+        return tokens * self.layers * each * (2 if self.dtype == "bfloat16" else 4)
 
     def local(self, layer: int) -> bool:
         """Return whether a layer attends to a window only."""

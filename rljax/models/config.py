@@ -25,7 +25,7 @@ class ModelConfig:
         heads=4,
         kv_heads=2,
         hidden=384,
-        remat="full",
+        remat="auto",
         scan=False,
         attention="blocked",
     )

@@ -124,7 +124,7 @@ def _trunk(architecture: Architecture, params: Tree, token: Array, position: Arr
     def apply_layer(x: Array, number: int, weights: Tree) -> tuple[Array, None]:
         return layer.layer(a, number, weights, x, angles, mixed, layout)
 
-    if a.remat != "none":
+    if a.remat in _SAVED:
         apply_layer = jax.checkpoint(apply_layer, prevent_cse=not a.scan, policy=_SAVED[a.remat], static_argnums=1)
     x, _ = apply_layers(a, apply_layer, layout(layer.embed(a, params, token), layer.STREAM), params["layers"])
     return layer.final(a, params, x)

@@ -16,11 +16,14 @@ from rljax import environments, models, sampling, types
 from rljax.config import modules, resolve, schema
 from rljax.data import stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
+from rljax.environments.worlds import supplies
 from rljax.host import backends
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, optimizers, phases, readings, sharding, steps
 from rljax.transforms.source import files
+
+_SAVED = 2 << 30  # bytes of activations that the backward pass may keep without being asked
 
 Phase = phases.Phase[schema.Config]
 Setup = phases.Setup[schema.Config]
@@ -81,8 +84,21 @@ class Program:
         architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
-        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, source))
+        architecture = dataclasses.replace(
+            architecture, bins=modules.bins(self.phases, source), remat=self._remat(architecture, phase)
+        )
         return models.build(architecture, sharding.Layout(self.mesh))
+
+    def _remat(self, architecture: models.Architecture, phase: Phase) -> Any:
+        """Return what the backward pass recomputes: "auto" is "none" if that fits into ``_SAVED`` a device."""
+        if architecture.remat != "auto":
+            return architecture.remat
+        batch, learner = phase.settings.batch, phase.settings.learner
+        task = next(task for p, task in zip(self.phases, self.tasks, strict=True) if p is phase)
+        length = task.prompt_length + task.completion_length
+        tokens = batch.prompts * batch.samples * supplies.rows_of_episode(task) * length
+        tokens //= learner.minibatches * learner.microbatches * self.mesh.size
+        return "none" if architecture.saved(tokens, length) <= _SAVED else "full"
 
     @functools.cached_property
     def setups(self) -> tuple[Setup, ...]:
