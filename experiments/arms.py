@@ -75,7 +75,7 @@ class Study:
       curves: metrics that the figure draws.
       seeds: of the runs.
       rates: learning rates of the phase "main".
-      measure: what else is stored of a finished run, by name; called with the result and the arm's fields.
+      measure: returns what else is stored of a finished run, by name.
     """
 
     config: Callable[[], Any]

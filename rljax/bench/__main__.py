@@ -79,7 +79,6 @@ def _config() -> schema.ConfigDict:
     if not f.config:
         config.algorithm = "grpo(kl=0.0)"
         config.phase.main.optimizer = "adamw(learning_rate=1e-4)"
-        config.model.remat = "none"
     shapes.set_model(config, f.shape)
     config.batch.prompts, config.batch.samples = f.prompts, f.samples
     for edit in f.set:
