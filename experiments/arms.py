@@ -21,6 +21,7 @@ from matplotlib import figure
 
 import rljax
 from rljax.config import files
+from rljax.data import storage
 from rljax.run import loop, plots
 from rljax.run.reports import intervals
 
@@ -56,11 +57,15 @@ class Claim:
 
     def verdict(self, x: intervals.Estimate | None) -> str:
         """Return what an interval says of the claim, one of ``VERDICTS``."""
-        if x is None or math.isnan(x.low):
-            return "cannot tell"
-        low, high = (-x.high, -x.low) if self.below else (x.low, x.high)
-        bound = -self.margin if self.below else self.margin
-        return "holds" if low > bound else "does not hold" if high < bound else "cannot tell"
+        return VERDICTS[2] if x is None else verdict(x, self.margin, self.below)
+
+
+def verdict(x: intervals.Estimate, bound: float = 0.0, below: bool = False) -> str:
+    """Return whether an interval lies above a bound, or below it: one of ``VERDICTS``."""
+    positive, negative, neither = VERDICTS
+    if below:
+        positive, negative = negative, positive
+    return positive if x.low > bound else negative if x.high < bound else neither  # neither without an interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,10 +173,15 @@ def _passk(result: Any, name: str) -> dict[str, float]:
     return {k: round(mean, 5) for k, (mean, *_) in evaluation["pass_at_k"].items()}
 
 
+def binned(values: Sequence[float], count: int) -> list[float]:
+    """Return the means of ``count`` equal parts of a curve, or the curve if it is shorter."""
+    parts = np.array_split(np.asarray(values, np.float64), min(count, len(values)))
+    return [float(np.mean(part)) for part in parts]
+
+
 def _binned(values: Sequence[float]) -> list[float]:
-    """Return the means of the parts of a curve."""
-    parts = np.array_split(np.asarray(values, np.float64), min(BINS, len(values)))
-    return [float(f"{np.mean(part):.4g}") for part in parts]
+    """Return the parts of a curve that are stored, in four digits."""
+    return [float(f"{x:.4g}") for x in binned(values, BINS)]
 
 
 # --- the page --------------------------------------------------------------------------------------
@@ -214,9 +224,9 @@ def tables(study: Study, records: Sequence[Record]) -> str:
     rates = sorted({r["rate"] for r in records})
     lines = [f"| claim | {' | '.join(f'rate {x:g}' for x in rates)} | verdict |", "| --- " * (len(rates) + 2) + "|"]
     for claim in study.claims:
-        found = [difference(records, claim, rate) for rate in rates]
-        cells = ["no pair" if x is None else _text(x, claim.quantity) for x in found]
-        said = decide([claim.verdict(x) for x in found])
+        gaps = [difference(records, claim, rate) for rate in rates]
+        cells = ["no pair" if x is None else _text(x, claim.quantity) for x in gaps]
+        said = decide([claim.verdict(x) for x in gaps])
         lines.append(f"| {claim.text} | {' | '.join(cells)} | **{said}** |")
     lines += ["", f"| arm | rate | runs | {' | '.join(study.quantities)} |"]
     lines.append("| --- " * (len(study.quantities) + 3) + "|")
@@ -238,7 +248,11 @@ def _mean(values: Mapping[int, float], quantity: str) -> str:
 
 def _text(x: intervals.Estimate, quantity: str) -> str:
     """Return an estimate, pass@k in percent."""
-    scale, form = (100, ".1f") if quantity.startswith("pass@") else (1, ".3g")
+    return text(x) if quantity.startswith("pass@") else text(x, 1.0, ".3g")
+
+
+def text(x: intervals.Estimate, scale: float = 100.0, form: str = ".1f") -> str:
+    """Return an estimate with its interval if it has one, in percent or in another unit."""
     mean, low, high = (format(scale * v, form) for v in (x.mean, x.low, x.high))
     return mean if math.isnan(x.low) else f"{mean} [{low}, {high}]"
 
@@ -260,25 +274,32 @@ def draw(study: Study, records: Sequence[Record], path: pathlib.Path) -> None:
                     ax.plot(x, [e.mean for e in at], color=color, linewidth=1.8, label=arm)
                     ax.fill_between(x, [e.low for e in at], [e.high for e in at], color=color, alpha=0.15, linewidth=0)
             plots.decorate(ax, f"{name}, rate {rate:g}", "step", name)
-    handles = {label: h for ax in axes.flat for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    canvas.legend([*handles.values()], [*handles], frameon=False, fontsize=9, loc="outside lower center", ncols=4)
+    legend(canvas, columns=4)
     canvas.savefig(path, dpi=100)
+
+
+def legend(canvas: figure.Figure, columns: int) -> None:
+    """Draw the labels of all axes below the figure, each once."""
+    handles = {label: h for ax in canvas.axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if handles:
+        where = {"loc": "outside lower center", "ncols": columns}
+        canvas.legend([*handles.values()], [*handles], frameon=False, fontsize=9, **where)
 
 
 def write(study: Study, records: Sequence[Record], out: pathlib.Path) -> str:
     """Write ``results.json`` and ``curves.png`` to a folder, and the tables to its README; return the tables."""
-    (out / "results.json").write_text("[\n" + ",\n".join(json.dumps(r) for r in records) + "\n]\n")
+    storage.write(out / "results.json", "[\n" + ",\n".join(json.dumps(r) for r in records) + "\n]\n")
     draw(study, records, out / "curves.png")
-    text = tables(study, records)
-    fill(out / "README.md", text)
-    return text
+    written = tables(study, records)
+    fill(out / "README.md", written)
+    return written
 
 
-def fill(page: pathlib.Path, text: str) -> None:
+def fill(page: pathlib.Path, written: str) -> None:
     """Write tables to the place of a page that is theirs, between ``BEGIN`` and ``END``."""
     if page.exists():
         before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        storage.write(page, f"{before}{BEGIN}\n{written}\n{END}{rest.partition(END)[2]}")
 
 
 def main(study: Study, doc: str | None) -> None:

@@ -21,6 +21,7 @@ from matplotlib import figure
 
 import rljax
 from rljax import types
+from rljax.data import storage
 from rljax.host import backends
 from rljax.run import plots, programs
 from rljax.run.reports import intervals
@@ -169,9 +170,7 @@ def run(size: Size, sources: Mapping[str, str], file: pathlib.Path) -> dict[str,
             curves[name] = dataclasses.asdict(curve)
             first, last = curve.domains[0], curve.domains[-1]
             print(f"seed {seed}, {name}: {curve.needed:.0f} rollouts; by domain {first} to {last}", flush=True)
-        draft = file.with_suffix(".partial")
-        draft.write_text(json.dumps(record))
-        draft.rename(file)
+        storage.write(file, json.dumps(record))
     whole = [curves for _, curves in sorted(done.items(), key=lambda item: int(item[0])) if {*sources} <= {*curves}]
     return {name: [Curve(**curves[name]) for curves in whole] for name in sources}
 

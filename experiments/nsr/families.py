@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 import rljax
+from experiments.arms import ADAM
 
-ADAM = "adamw(learning_rate={}, weight_decay=0.0)"
 CRITIC = "critic_epochs=2, critic_optimizer='" + ADAM.format(1e-3) + "'"
 
 

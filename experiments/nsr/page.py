@@ -11,6 +11,7 @@ import numpy.typing as npt
 from matplotlib import figure
 from scipy import special
 
+from experiments import arms
 from rljax.run import passk, plots
 from rljax.run.reports import intervals
 
@@ -159,9 +160,7 @@ def verdict(x: intervals.Estimate | None, direction: str) -> str:
     """Return what an interval says of a claim: "holds", "does not hold" or "cannot tell"; "not run yet" without one."""
     if x is None or math.isnan(x.low):
         return "not run yet"
-    low, high = (-x.high, -x.low) if direction == "below" else (x.low, x.high)
-    bound = -MARGIN if direction == "not below" else 0.0
-    return "holds" if low > bound else "does not hold" if high < bound else "cannot tell"
+    return arms.verdict(x, -MARGIN if direction == "not below" else 0.0, direction == "below")
 
 
 def smallest(gaps: Sequence[float], seeds: int) -> float:
@@ -195,10 +194,7 @@ def pilot(records: Records, family: str, first: str, second: str, seeds: int) ->
 
 def points(x: intervals.Estimate | None, scale: float = 100.0, form: str = ".1f") -> str:
     """Return an estimate in percentage points, or in another unit."""
-    if x is None:
-        return "not run yet"
-    mean, low, high = (format(scale * v, form) for v in (x.mean, x.low, x.high))
-    return mean if math.isnan(x.low) else f"{mean} [{low}, {high}]"
+    return "not run yet" if x is None else arms.text(x, scale, form)
 
 
 def _mean(runs: Mapping[int, Mapping[str, Any]], of: Any) -> float:
@@ -221,7 +217,7 @@ def bases(records: Records, families: Sequence[str], seeds: Sequence[int]) -> st
     return "\n".join(lines)
 
 
-def arms(records: Records, family: str, names: Sequence[str], stage: str = "main") -> str:
+def table(records: Records, family: str, names: Sequence[str], stage: str = "main") -> str:
     """Return the table of the arms of a family, as differences from the bases of their seeds."""
     quantities = "pass@1", "pass@16", "pass@256", "mean pass@k", "entropy", "distinct", "gained", "lost", "length"
     lines = [f"| arm | rate | seeds | {' | '.join(quantities)} |", "| --- " * 12 + "|"]
@@ -316,7 +312,7 @@ def draw_passk(records: Records, families: Sequence[str], path: pathlib.Path) ->
         ax.axhline(0, color=plots.GREY, linewidth=0.8)
         ax.set_xscale("log", base=2)
         plots.decorate(ax, family, "k", "pass@k minus the base's, points")
-    _legend(canvas)
+    arms.legend(canvas, columns=6)
     canvas.savefig(path, dpi=100)
 
 
@@ -337,7 +333,7 @@ def draw_arms(records: Records, families: Sequence[str], names: Sequence[str], p
         ax.set_yticks(range(len(names)), names)
         plots.decorate(ax, family, "points from the base", "")
     axes[0].invert_yaxis()
-    _legend(canvas)
+    arms.legend(canvas, columns=6)
     canvas.savefig(path, dpi=100)
 
 
@@ -352,14 +348,5 @@ def draw_entropy(records: Records, families: Sequence[str], path: pathlib.Path) 
                 x = (np.arange(each.shape[1]) + 0.5) / each.shape[1]
                 ax.plot(x, each.mean(axis=0), color=color, linewidth=1.8, label=name)
         plots.decorate(ax, family, "part of the run", "entropy of a token, nats")
-    _legend(canvas)
+    arms.legend(canvas, columns=6)
     canvas.savefig(path, dpi=100)
-
-
-def _legend(canvas: figure.Figure) -> None:
-    """Draw the labels of all axes below the figure."""
-    labels = {
-        label: handle for ax in canvas.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    if labels:
-        canvas.legend([*labels.values()], [*labels], frameon=False, fontsize=9, loc="outside lower center", ncols=6)

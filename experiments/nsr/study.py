@@ -25,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import rljax
-from experiments.arms import fill
+from experiments.arms import RATE, binned, fill
 from experiments.nsr import page
 from experiments.nsr.families import ARMS, FAMILIES, QUICK, Arm, Size, base_config, config, varied
 from rljax import types
+from rljax.data import storage
 from rljax.host import backends
 from rljax.run import evaluate, loop, programs
 from rljax.training import steps
@@ -97,19 +98,13 @@ def measure(step: steps.Step, params: types.Tree, seed: int, prompts: range, tri
 
 def curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Return metrics of the steps of RL, averaged over parts of the run."""
-    parts = np.array_split(np.arange(len(history)), min(BINS, len(history)))
-    return {
-        name: [float(np.mean([history[i][name] for i in part])) for part in parts]
-        for name in ("entropy", "reward", "length")
-    }
+    return {name: binned([row[name] for row in history], BINS) for name in ("entropy", "reward", "length")}
 
 
 def store(file: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Write a record; a kill leaves the whole of it or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".partial")
-    draft.write_text(json.dumps(record))
-    draft.rename(file)
+    storage.write(file, json.dumps(record))
 
 
 # --- runs that one program computes ----------------------------------------------------------------
@@ -153,7 +148,7 @@ class Study:
         for run in missing:
             start = f"{self.base(run.family, run.seed)}@warm"
             of: dict[str, Any] = {"seed": run.seed, "checkpoint.init": start}
-            of["phase.main.optimizer.learning_rate"] = run.rate
+            of[RATE] = run.rate
             if arms[run.arm].positive is not None:
                 of["algorithm.positive"] = arms[run.arm].positive
             fields.append(of)
@@ -294,9 +289,9 @@ def tables(records: Sequence[dict[str, Any]], size: Size) -> str:
     names, families = list(size.arms or ARMS), size.families
     changed = [f"{name}, {change}" for name in size.varied for change in varied(name)]
     parts = {"Bases": page.bases(records, families, size.seeds), "Claims": page.claims(records, families)}
-    parts |= {f"Arms on {family}, minus the base": page.arms(records, family, names) for family in families}
+    parts |= {f"Arms on {family}, minus the base": page.table(records, family, names) for family in families}
     if changed:
-        parts[f"One factor at a time, on {families[0]}"] = page.arms(records, families[0], changed, "factor")
+        parts[f"One factor at a time, on {families[0]}"] = page.table(records, families[0], changed, "factor")
         parts["Claim 5 in each setting"] = page.settings(records, families[0], list(varied("NSR")))
         parts["NSR minus others at its learning rate"] = page.equal(records, families, COMPARED)
     if len(size.rates) > 1:

@@ -14,7 +14,9 @@ import numpy as np
 from matplotlib import figure
 
 import rljax
+from experiments.arms import text
 from rljax import types
+from rljax.data import storage
 from rljax.host import backends
 from rljax.run import plots, programs
 from rljax.run.reports import intervals
@@ -109,17 +111,12 @@ def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 4
 
 def percent(values: Sequence[float]) -> str:
     """Return the mean over seeds in percent with Student's 95 % interval."""
-    return _text(intervals.mean(values, unit=True))
+    return text(intervals.mean(values, unit=True))
 
 
 def gap(first: Sequence[float], second: Sequence[float]) -> str:
     """Return the mean of ``second`` minus ``first``, paired by seed, in percentage points with its 95 % interval."""
-    return _text(intervals.difference(dict(enumerate(first)), dict(enumerate(second))))
-
-
-def _text(x: intervals.Estimate) -> str:
-    mean, low, high = (100 * v for v in (x.mean, x.low, x.high))
-    return f"{mean:.1f}" if np.isnan(low) else f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    return text(intervals.difference(dict(enumerate(first)), dict(enumerate(second))))
 
 
 def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path, x_label: str = "step of RL") -> None:
@@ -171,9 +168,7 @@ def resumed(
     for seed in missing:
         assert one is not None
         record["seeds"][str(seed)] = one(seed)
-        draft = file.with_suffix(".partial")
-        draft.write_text(json.dumps(record))
-        draft.rename(file)
+        storage.write(file, json.dumps(record))
     record = json.loads(json.dumps(record))  # what was run just now as it is read from the file
     return [result for _, result in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
 
@@ -185,6 +180,6 @@ def arguments(doc: str | None, **flags: str) -> argparse.Namespace:
     here = pathlib.Path(sys.argv[0]).parent
     parser.add_argument("--out", type=pathlib.Path, default=here, help="folder of the figure")
     parser.add_argument("--only", nargs="*", help="parts of a study that has several")
-    for name, text in flags.items():
-        parser.add_argument(f"--{name}", action="store_true", help=text)
+    for name, meaning in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=meaning)
     return parser.parse_args()
