@@ -14,6 +14,7 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
+    classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
     package_data={"rljax.run.reports": ["*.html"]},

@@ -158,13 +158,14 @@ def test_a_fork_names_a_checkpoint_that_exists(tmp_path):
     ("number", "kind", "name"),
     [(signal.SIGINT, KeyboardInterrupt, "Ctrl-C"), (signal.SIGTERM, loop.Interrupted, "SIGTERM")],
 )
-def test_ctrl_c_stops_like_sigterm_and_reaches_the_caller(number, kind, name):
+def test_ctrl_c_stops_like_sigterm_and_reaches_the_caller(number, kind, name, capfd):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(kind, match=f"{name}: stopped and saved"), loop.signals() as stopping:
             assert not stopping(1)
             os.kill(os.getpid(), number)
             assert stopping(2) and processes.received() == name
+            assert ("Ctrl-C: stopping" in capfd.readouterr().err) == (name == "Ctrl-C")
             raise loop.Interrupted("stopped and saved")
         assert processes.received() == "" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with pytest.raises(KeyboardInterrupt), loop.signals():

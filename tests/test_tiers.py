@@ -1,13 +1,16 @@
 """The default tier imports every module and holds every recipe against its oracle."""
 
 import ast
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
 from rljax import algorithms
-from tests import test_algorithms
+from tests import compiler, test_algorithms
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -67,3 +70,13 @@ def test_every_recipe_is_held_against_its_oracle_in_the_default_tier():
 @pytest.mark.parametrize("case", ["first", "second"])
 def test_cases_that_the_mark_does_not_name_are_full(case, request):
     assert (request.node.get_closest_marker("full") is None) == (case == "second")
+
+
+def test_only_flags_that_xla_knows_are_set_and_a_worker_that_dies_says_why():
+    assert compiler.known(("--xla_backend_optimization_level=0", "--xla_no_such_flag=1")) == [
+        "--xla_backend_optimization_level=0"
+    ]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_no_such_flag=1"}
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "1", __file__]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode and "Unknown flag in XLA_FLAGS: --xla_no_such_flag=1" in done.stderr

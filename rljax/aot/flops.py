@@ -116,7 +116,7 @@ def _count(jaxpr: Any, known: _Known, assumed: Assumed) -> float:
             total += _PRODUCTS[name](equation) * (_share(equation, assumed) if name.startswith("ragged_dot") else 1)
         elif name == "scan":
             body = params["jaxpr"].jaxpr
-            constants = _constant_arguments(body, equation.invars[: params["num_consts"]], known)
+            constants = _constant_arguments(body, equation.invars[: _invariants(equation, body)], known)
             total += params["length"] * _count(body, constants, assumed)
         elif name == "while":
             total += _while(equation, known, assumed)
@@ -139,6 +139,19 @@ def _count(jaxpr: Any, known: _Known, assumed: Assumed) -> float:
             if not inner:
                 _record_constant(equation, known)
     return total
+
+
+def _invariants(equation: Any, body: Any) -> int:
+    """Return how many operands of a scan are the same in every iteration: not the carry, not the slices.
+
+    Slices and stacked results have one dimension less inside the body. The names of a scan's parameters depend on jax.
+    """
+
+    def unsliced(outside: Any, inside: Any) -> int:
+        pairs = zip(outside, inside, strict=True)
+        return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in pairs)
+
+    return unsliced(equation.invars, body.invars) - unsliced(equation.outvars, body.outvars)
 
 
 def _record_results(equation: Any, body: Any, constants: _Known, known: _Known) -> None:

@@ -12,9 +12,19 @@ from rljax.algorithms import interpreter
 from rljax.algorithms.battery import batch
 from rljax.algorithms.battery.batch import Arrays, B, T
 
-# Compile quickly: the programs run a few times, on small arrays.
-_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 _GROUPS, _ROWS = ((0, 5), (5, 9), (9, 12)), ((0, 1), (1, 12))  # micro-batches of the batch's rows
+
+
+@functools.cache
+def _options() -> dict[str, Any]:
+    """Return options to compile quickly, as the programs run a few times on small arrays; only those XLA knows."""
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    for name, value in tuple(options.items()):
+        try:
+            jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+        except jax.errors.JaxRuntimeError:  # XLA of jax 0.12 has one set of emitters
+            del options[name]
+    return options
 
 
 class Outcome(NamedTuple):
@@ -34,7 +44,7 @@ class Program:
         """Compile nothing yet."""
         self.dtype = dtype
         self.algorithm, self.needs, self.traces = algorithm, interpreter.needs(algorithm), 0
-        self._compiled = jax.jit(self._run, compiler_options=_OPTIONS)
+        self._compiled = jax.jit(self._run, compiler_options=_options())
 
     def arrays(self, seed: int = 0) -> Arrays:
         """Return the batch, with every array that the algorithm reads."""
