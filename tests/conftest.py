@@ -4,6 +4,7 @@ import gc
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors and what ends a process, without its warnings
 from tests import compiler
 
 os.environ["XLA_FLAGS"] = " ".join(

@@ -9,6 +9,7 @@ import base64
 import io
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -31,7 +32,8 @@ def execute(notebook, workdir, environment):
     client = nbclient.NotebookClient(
         notebook, timeout=900, record_timing=False, resources={"metadata": {"path": str(workdir)}}
     )
-    client.execute(env=inherited | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | environment)
+    variables = inherited | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | environment
+    client.execute(env=variables, stderr=subprocess.DEVNULL)  # the kernel's log; that of a cell is an output
 
 
 def smaller(png):
