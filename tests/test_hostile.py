@@ -253,12 +253,15 @@ OTHERS = {  # every field of calls, of the run and of phases, and a text inside 
 def test_the_config_of_a_run_executes_nothing(field, path, trace, tmp_path):
     """It names code that can be imported: a marked function, and that of somebody else."""
     run = foreign(tmp_path, **{field: OTHERS[field].format(path=path)})
-    readers = [evaluate.load, lambda run: convert._read(run, None, "", ["study"])]
-    readers += [] if field.endswith("task") else [lambda run: rljax.load(run, task="arithmetic()")]
-    for read in readers:
+    for read in (evaluate.load, lambda run: convert._read(run, None, "", ["study"])):
         with pytest.raises(ValueError, match=rf"config of the run names '{path}'.*--allow_code={path.split('.')[0]},"):
             read(run)
         assert path.partition(".")[0] not in sys.modules and not trace.exists()
+    with pytest.raises(
+        KeyError, match="step"
+    ):  # the field is not read, so that the checkpoint's step is what is absent
+        rljax.load(run, task="arithmetic()")
+    assert path.partition(".")[0] not in sys.modules and not trace.exists()
 
 
 def test_code_is_allowed_by_package(trace, tmp_path):

@@ -1,5 +1,6 @@
 """What evaluations and matches count of the rows of episodes, and the exact NashConv of a policy."""
 
+import base64
 import itertools
 import json
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 
 from rljax import types
-from rljax.data import raw_bytes
+from rljax.config import files, resolve
+from rljax.data import raw_bytes, tokenizers
 from rljax.models import scoring
-from rljax.run import episodes, evaluate, matches, nashconv, tournament, trials
+from rljax.run import checkpoints, episodes, evaluate, matches, nashconv, programs, tournament, trials
+from rljax.run.reports import episodes as tables
 from rljax.sampling import players
 from tests import tiny
 
+ONE = jax.devices()[:1]
 BYTES = raw_bytes.Bytes()
 WRONG, CORRECT = int(types.Outcome.WRONG), int(types.Outcome.CORRECT)
 
@@ -106,6 +110,58 @@ def test_conversations_count_turns_of_all_seats_and_failed_worlds_as_crashed():
     assert one.score.tolist() == [0.0] and one.seat.tolist() == [1] and one.truncated.tolist() == [True]
 
 
+def test_games_are_counted_by_who_moved_first():
+    # three games of domain 0, won, drawn and lost; of domain 1 a lost one, and one whose world failed
+    number, (won, lost) = np.arange(5), (CORRECT, WRONG)
+    outcome, reward = np.array([won, lost, lost, lost, won]), np.array([1.0, 0.0, -1.0, -1.0, 1.0])
+    played = episodes.Rows(
+        *(number, number, number * 0, outcome, reward, number * 0 + 1, np.array([1, 1, 1, 1, 0]), number < 0),
+        parts={"drawn": np.array([0.0, 1.0, 0.0, 0.0, 0.0])},
+        domain=np.array([0, 0, 0, 1, 1]),
+    )
+    out = episodes.statistics(played, [1], seat=0, domains=("moves_first", "moves_second"))
+    first, second = out["by_domain"]["moves_first"], out["by_domain"]["moves_second"]
+    assert (first["episodes"], second["episodes"]) == (3, 1) and (first["reward"], second["reward"]) == (0.0, -1.0)
+    text = dict(tables.lines(out))
+    assert text["won / drawn / lost, %"] == "25.0 / 25.0 / 50.0"
+    assert text["moves_first: won / drawn / lost, %"] == "33.3 / 33.3 / 33.3"
+    assert text["moves_second: won / drawn / lost, %"] == "0.0 / 0.0 / 100.0"
+    columns, cells = tables.table_by_group(out)
+    assert columns[2] == "won / drawn / lost, %" and [row[0] for row in cells] == ["moves_first", "moves_second"]
+    assert episodes.statistics(played, [1], seat=0)["by_domain"] == {}
+
+
+RUNS = {  # runs whose algorithm or players need what a game against the world, or a task of one turn, lacks
+    "agents": {"algorithm": "spiral()", "world__players": ("policy", "snapshot")},
+    "domains": {
+        "algorithm": "grpo()",
+        "seam__source": "sec(candidates=64)",
+        "task": "mixture(guess(), guess(numbers=9))",
+    },
+    "critic": {"algorithm": "ppo()", "learner__minibatches": 2, "sampler__compact": 1, "task": "guess()"},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_evaluated_on_tasks_that_its_algorithm_could_not_train_on(name, tmp_path):
+    pytest.importorskip("pgx")
+    run = tiny.config(**{"tokenizer__kind": "bytes", "task": "game('tic_tac_toe')", **RUNS[name]})
+    tokenizer = tokenizers.make("bytes", ())
+    program = programs.build(run, tokenizer, ONE)
+    params = program.policy.init(jax.random.key(3))
+    zero = jnp.zeros(1)
+    state = types.TrainState(zero, zero, {"policy": params}, (), (), None, {}, zero, zero)
+    extras = {"config": json.loads(files.dumps(run)), "tokenizer": base64.b64encode(tokenizer.serialized).decode()}
+    extras["step"] = 1
+    with checkpoints.Checkpointer(tmp_path / "checkpoints") as saver:
+        saver.save(1, state, extras)
+    for task in ("game('tic_tac_toe', opponent='expert')", "game('kuhn_poker')", "countdown()"):
+        other, restored, step = evaluate.load(str(tmp_path), task)
+        assert step == 1 and tiny.equal(params, restored)
+        assert other.setups[0].settings.task == task and other.setups[0].phase.modules == ("policy",)
+        assert other.settings.sampler == program.settings.sampler
+
+
 def test_a_seat_without_a_turn_counts_as_paid_nothing():
     one = tournament.results(chapters(), np.array([0, 0]))
     assert one.score.tolist() == [1.0, 1.0]
@@ -176,6 +232,15 @@ def test_evaluations_and_matches_of_a_game_agree_with_its_rows():
     assert world["success"][0] == record["pass_at_k"]["1"][0] and world["nashconv"]["nashconv"] > 0
     for example in record["examples"]:
         assert [row["seat"] for row in example["rows"]] == [0, 1] and example["rows"][0]["turns"][0]["by"] == "policy"
+    # against the world the same policy has one seat, and moves first in half of the problems
+    task = "game('kuhn_poker', opponent='random')"
+    other = programs.build(resolve.played(program.config, task), program.tokenizer, ONE, trains=False)
+    world = evaluate.evaluate(other, params, name="x", step=0, prompts=4, samples=4)["world"]
+    assert {name: part["episodes"] for name, part in world["by_domain"].items()} == {
+        "moves_first": 8,
+        "moves_second": 8,
+    }
+    assert world["reward"] == pytest.approx(np.mean([part["reward"] for part in world["by_domain"].values()]))
     # the strategy is that of the scores of the conversations that seats really have
     functions = matches.functions(step.setup.world)
     context = nashconv._context(step.setup.world, functions, 2, ("check", "bet"))

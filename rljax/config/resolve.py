@@ -18,6 +18,7 @@ from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
 from rljax.run import sinks
+from rljax.training.config import PhaseConfig
 from rljax.training.phases import Phase
 from rljax.transforms.source import files
 
@@ -81,8 +82,12 @@ def architecture(
 # --- phases ------------------------------------------------------------------------------------
 
 
-def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
+def phases(config: schema.ConfigDict, trains: bool = True) -> tuple[Phase[schema.Config], ...]:
     """Return the phases of a run, with names resolved and values checked.
+
+    Args:
+      config: of the run.
+      trains: whether the phases will train; else algorithm, task and sizes need not be compatible.
 
     Raises:
       ValueError: an invalid field; the message names the field, its value and what is allowed.
@@ -95,7 +100,7 @@ def phases(config: schema.ConfigDict) -> tuple[Phase[schema.Config], ...]:
     for name in run.phases:
         if name not in config.phase:
             raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
-        built.append(_phase(config, name, built[-1].last if built else 0, tasks))
+        built.append(_phase(config, name, built[-1].last if built else 0, tasks, trains))
     module = modules.resolve(config, built)
     _check_seams(config, run)
     profiles.steps(run.profile, built[-1].last)
@@ -128,8 +133,22 @@ def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
             )
 
 
+def played(config: schema.ConfigDict, task: str) -> schema.ConfigDict:
+    """Return a copy of a config whose policy plays another task in every phase.
+
+    It has no algorithm of the run, no seam, optimizer and other module, so that none of them restricts the task.
+    """
+    config = config.copy_and_resolve_references()
+    config.task, config.algorithm, config.module = task, "reinforce()", type(config)()
+    config.seam.update(dict.fromkeys(choices.SEAMS, ""))
+    for phase in config.phase.values():
+        phase.task, phase.algorithm, phase.optimizer = None, None, PhaseConfig.optimizer
+        phase.seam.update(dict.fromkeys(choices.SEAMS))
+    return config
+
+
 def _phase(
-    config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task]
+    config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task], trains: bool
 ) -> Phase[schema.Config]:
     start, changes, chosen = choices.settings_of(config, name)
     algorithm = choices.algorithm(chosen, name, changes)
@@ -148,7 +167,9 @@ def _phase(
                 )
             )
     task = tasks[chosen.task]
-    _check_phase(chosen, algorithm, task, name)
+    _check_timeout(chosen, task, name)
+    if trains:
+        _check_phase(chosen, algorithm, task, name)
 
     phase = Phase(
         name=name,
@@ -175,12 +196,6 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         raise ValueError(
             f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
         )
-    what, longest = _longest(task)
-    if chosen.verifier.timeout <= longest:
-        raise ValueError(
-            f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {longest:g}, the"
-            f" seconds that {what}."
-        )
     _inputs(algorithm, task, name)
     sources.check(chosen, algorithm, task, name)
     _world(chosen, algorithm, task, name)
@@ -199,6 +214,16 @@ def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: enviro
         )
     _check_rounding(chosen)
     _check_split(chosen, algorithm, task, name)
+
+
+def _check_timeout(chosen: schema.Config, task: environments.Task, name: str) -> None:
+    """Check that the time limit of workers is above the limits of the task itself."""
+    what, longest = _longest(task)
+    if chosen.verifier.timeout <= longest:
+        raise ValueError(
+            f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {longest:g}, the"
+            f" seconds that {what}."
+        )
 
 
 def _longest(task: environments.Task) -> tuple[str, float]:

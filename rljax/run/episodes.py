@@ -34,29 +34,36 @@ class Rows:
     valid: npt.NDArray[Any]  # 0 where the world failed
     truncated: npt.NDArray[Any]  # whether a budget ended the episode
     parts: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)  # of a seat's last row
+    domain: npt.NDArray[Any] | None = None  # int, of the episode
 
     def __post_init__(self) -> None:
         """Raise ValueError if there is no row, or the fields differ in length."""
         for name, value in [*vars(self).items(), *self.parts.items()]:
-            if name != "parts" and (np.shape(value) != np.shape(self.episode) or np.ndim(value) != 1):
+            if (
+                name != "parts"
+                and value is not None
+                and (np.shape(value) != np.shape(self.episode) or np.ndim(value) != 1)
+            ):
                 raise ValueError(f"{name}: got shape {np.shape(value)}, must be {np.shape(self.episode)}, one a row")
         if not np.size(self.episode):
             raise ValueError("episode: no rows, must be at least one")
 
 
-def statistics(rows: Rows, ks: Sequence[int], seat: int | None = None) -> Record:
+def statistics(rows: Rows, ks: Sequence[int], seat: int | None = None, domains: Sequence[str] = ()) -> Record:
     """Return the record of an evaluation's episodes; it can be written as JSON.
 
     Args:
       rows: of all episodes.
       ks: the k of pass@k; those above the smallest number of episodes of a problem are left out.
       seat: the judged seat, whose outcome is the episode's; None: the lowest that has rows.
+      domains: names of the domains; none: ``rows.domain`` is not read.
 
     Returns:
       ``episodes``, their number; ``invalid``, the share of them; ``seat``; ``success`` [mean, low, high] and
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over problems. Over valid episodes:
-      ``truncated``, a share; ``turns``, the mean; ``by_seat``, see ``by_seat``; ``by_turns``, see ``by_turns``; and of
-      the judged seat ``reward`` and ``parts``, means. Means over no episode are None.
+      ``truncated``, a share; ``turns``, the mean; ``by_seat`` and, of the judged seat, ``by_domain``, see ``by``;
+      ``by_turns``, see ``by_turns``; and of the judged seat ``reward`` and ``parts``, means. Means over no episode are
+      None.
 
     Raises:
       ValueError: an episode without a row of the judged seat, or of two problems.
@@ -91,32 +98,45 @@ def statistics(rows: Rows, ks: Sequence[int], seat: int | None = None) -> Record
         "turns": _mean(turns[valid]),
         "reward": _mean(reward[valid]),
         "parts": {name: _mean(value[valid]) for name, value in parts.items()},
-        "by_seat": by_seat(rows, valid[number]),
+        "by_seat": {str(k): part for k, part in by(rows, np.asarray(rows.seat), valid[number]).items()},
+        "by_domain": _by_domain(rows, domains, valid[number] & (np.asarray(rows.seat) == judged)),
         "by_turns": by_turns(turns[valid], success[valid]),
     }
 
 
-def by_seat(rows: Rows, valid: npt.NDArray[np.bool_]) -> dict[str, Record]:
-    """Return by seat: ``episodes``; ``success`` [mean, low, high] with a 95 % Wilson interval; ``reward``, ``parts``.
+def by(rows: Rows, of: npt.NDArray[Any], counted: npt.NDArray[np.bool_]) -> dict[int, Record]:
+    """Return a record for each value of ``of``.
 
     Args:
       rows: of all episodes.
-      valid: ``[B]``, whether the row's episode is valid.
+      of: ``[B]`` int, by which the rows are split.
+      counted: ``[B]``, whether the row counts, as one of a valid episode.
+
+    Returns:
+      By value: ``episodes``; ``success`` [mean, low, high] with a 95 % Wilson interval; means ``reward``, ``parts``.
     """
     out = {}
-    for seat in np.unique(rows.seat).tolist():
-        mine = (np.asarray(rows.seat) == seat) & valid
+    for value in np.unique(of).tolist():
+        mine = (of == value) & counted
         names, number = np.unique(np.asarray(rows.episode)[mine], return_inverse=True)
         last = _last(number.reshape(-1), np.ones(int(mine.sum()), bool), names.size)
         outcome = np.asarray(rows.outcome)[mine][last] == types.Outcome.CORRECT
         total = np.bincount(number.reshape(-1), np.asarray(rows.reward, float)[mine], names.size)
-        out[str(seat)] = {
+        out[value] = {
             "episodes": int(names.size),
             "success": _wilson(int(outcome.sum()), names.size),
             "reward": _mean(total),
             "parts": {name: _mean(np.asarray(value, float)[mine][last]) for name, value in rows.parts.items()},
         }
     return out
+
+
+def _by_domain(rows: Rows, names: Sequence[str], counted: npt.NDArray[np.bool_]) -> dict[str, Record]:
+    """Return a record for each domain that has a name and rows."""
+    if rows.domain is None or len(names) < 2:
+        return {}
+    parts = by(rows, np.asarray(rows.domain), counted)
+    return {name: parts[number] for number, name in enumerate(names) if number in parts}
 
 
 def by_turns(turns: npt.NDArray[np.int_], success: npt.NDArray[np.bool_]) -> dict[str, Record]:

@@ -2,6 +2,7 @@
 
 python -m rljax evaluate WORKDIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
 python -m rljax evaluate runs/first --samples 64
+python -m rljax evaluate runs/games --task "game('othello', opponent='random')" --task "guess()"
 """
 
 import base64
@@ -21,15 +22,15 @@ import rich.text
 from absl import flags
 
 from rljax import environments, sampling, types
-from rljax.config import files
+from rljax.config import files, resolve
 from rljax.data import storage, tokenizers
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
 from rljax.run import checkpoints, host_rollouts, host_worlds, nashconv, passk, programs, terminal, trials
 from rljax.run import episodes as statistics
 from rljax.run.reports import episodes
+from rljax.training import row_metrics, steps
 from rljax.training import rows as rows_lib
-from rljax.training import steps
 
 ROWS = 4096  # rows sampled at a time
 ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
@@ -100,7 +101,8 @@ def evaluate(
         greedy = judge(1, dataclasses.replace(sampler, **GREEDY))
     report = record(compiled, sampled, greedy, name, step, ks, split, examples)
     if "world" in sampled:
-        report["world"] = statistics.statistics(sampled["world"], ks, seat=0)
+        names = row_metrics.domains(task)
+        report["world"] = statistics.statistics(sampled["world"], ks, seat=0, domains=names)
         if nashconv.plays(task):
             report["world"]["nashconv"] = nashconv.report(*nashconv.of_policy(compiled.setup, params))
     return report
@@ -249,8 +251,10 @@ def _played(
     workers: Any,
 ) -> types.Rollout:
     """Play episodes of a world, the policy in every seat."""
-    key = jax.random.fold_in(program.key, _KEY)
-    if compiled.setup.world is not None:
+    key, world = jax.random.fold_in(program.key, _KEY), compiled.setup.world
+    if world is None or world.seats > 1:
+        sampler = dataclasses.replace(sampler, compact=0)
+    if world is not None:
         return compiled.play(params, jnp.asarray(index), key, split, samples, sampler)
     none = host_worlds.Journal(None, 0)
     batch = rows_lib.each_once(index), split, key, samples, sampler, workers, none, 0, "an evaluation"
@@ -273,7 +277,7 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
     rows.append(["prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations)])
     if any(e.get("unjudged") for e in evaluations):
         rows.append(["unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations)])
-    if len({e.get("task") for e in evaluations}) > 1:
+    if len({e.get("task") for e in evaluations}) > 1 and any(e.get("task") != e["name"] for e in evaluations):
         rows.append(["task", *(e.get("task", "") for e in evaluations)])
     columns = ["", *(f"{e['name']}\n(step {e['step']})" for e in evaluations)]
     terminal.show(console, columns, rows, title="held-out accuracy, % [95 % interval]")
@@ -314,7 +318,8 @@ def load(
 
     Args:
       workdir: work directory of the run.
-      task: a task that replaces the run's; the run's tokenizer must be able to encode it. "": the run's.
+      task: a task that replaces the run's; the run's tokenizer must be able to encode it, and the algorithm of the run
+        need not fit it. "": the run's.
       step: step of the checkpoint; None: the newest.
       allow_code: packages and modules that dotted paths of the run's config may name, such as ("experiments",).
       module: the module whose parameters are read.
@@ -335,10 +340,7 @@ def load(
         config = files.from_dict(extras["config"], f"{workdir}: config")
         for network in (config.model, *config.module.values()):
             network.weights = ""  # the checkpoint has the weights
-        if task:
-            config.task = task
-            for name in config.phases:
-                config.phase[name].task = None
+        config = resolve.played(config, task) if task else config
         tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
         rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
         with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
@@ -360,7 +362,7 @@ def load(
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_string("task", "", "Task to evaluate on, such as 'arithmetic(digits=3)'; default: the run's.")
+    flags.DEFINE_multi_string("task", [], "Task to evaluate on, such as 'arithmetic(digits=3)'; may be repeated.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
     flags.DEFINE_list("allow_code", [], ALLOW_CODE)
     flags.DEFINE_integer("prompts", 256, "Number of prompts.", lower_bound=1)
@@ -370,22 +372,26 @@ def define_flags() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate a checkpoint; print a table and one line of JSON."""
+    """Evaluate a checkpoint; print a table, and one line of JSON for each task."""
     f = flags.FLAGS
-    program, params, step = load(messages.argument(argv, "the work directory of a run"), f.task, f.step, f.allow_code)
-    number = program.number(step - 1)
-    with host_worlds.workers(program.setups[number]) as workers:
-        record = evaluate(
-            program,
-            params,
-            name="checkpoint",
-            step=step,
-            prompts=f.prompts,
-            samples=f.samples,
-            ks=[int(k) for k in f.k],
-            split=f.split,
-            verifiers=workers,
-            phase=number,
-        )
-    table([record])
-    print(json.dumps({k: v for k, v in record.items() if k not in ("examples", "correct", "greedy_correct")}))
+    workdir, records = messages.argument(argv, "the work directory of a run"), []
+    for task in f.task or [""]:
+        program, params, step = load(workdir, task, f.step, f.allow_code)
+        number = program.number(step - 1)
+        with host_worlds.workers(program.setups[number]) as workers:
+            record = evaluate(
+                program,
+                params,
+                name=task if len(f.task) > 1 else "checkpoint",
+                step=step,
+                prompts=f.prompts,
+                samples=f.samples,
+                ks=[int(k) for k in f.k],
+                split=f.split,
+                verifiers=workers,
+                phase=number,
+            )
+        records.append(record)
+    table(records)
+    for record in records:
+        print(json.dumps({k: v for k, v in record.items() if k not in ("examples", "correct", "greedy_correct")}))

@@ -202,7 +202,8 @@ def build(
       tokenizer: the tokenizer; None: the one that ``config.tokenizer`` describes.
       devices: the devices of the mesh; None: all devices.
       task: a task that replaces the config's in every phase.
-      trains: whether it trains; else files of stored rows are not read, and may be absent.
+      trains: whether it trains; else files of stored rows are not read, and may be absent, and the algorithm is not
+        checked against the task.
 
     Returns:
       The program.
@@ -213,7 +214,7 @@ def build(
         the devices, or weights whose shapes differ from those of their config.json.
     """
     config = resolve.complete(config)  # a copy, which later changes of the argument do not affect
-    settings, resolved = resolve.check(config), resolve.phases(config)
+    settings, resolved = resolve.check(config), resolve.phases(config, trains)
     backends.start(settings.cpu_devices)
     mesh = sharding.make_mesh(dataclasses.asdict(settings.mesh), devices)
     for phase in resolved:
@@ -232,8 +233,8 @@ def build(
     program = Program(config, settings, resolved, tokenizer, tasks, mesh, stored)
     _check_weights(program)
     for setup in program.setups:
-        checks.check(setup)
-        lines = work(setup)
+        checks.check(setup, trains)
+        lines = work(setup) if trains else []
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program

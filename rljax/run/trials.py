@@ -14,7 +14,20 @@ from rljax.run import episodes
 from rljax.run.reports import turns
 from rljax.training import phases
 
-_FIELDS = ("mask", "reward", "group", "context", "turn", "token_reward", "outcome", "valid", "agent", "finish", "parts")
+_FIELDS = (
+    "mask",
+    "reward",
+    "group",
+    "context",
+    "turn",
+    "token_reward",
+    "outcome",
+    "valid",
+    "agent",
+    "domain",
+    "finish",
+    "parts",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +88,8 @@ class Trials:
             *(by_episode[number], self.valid()[number], np.asarray(rows.finish) == types.Finish.LENGTH),
         )
         parts = {name: np.asarray(value)[present] for name, value in rows.parts.items()}
-        return episodes.Rows(*(x[present] for x in columns), parts=parts)
+        domain = None if rows.domain is None else np.asarray(rows.domain)[present]
+        return episodes.Rows(*(x[present] for x in columns), parts=parts, domain=domain)
 
     def told(self, episode: int, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
         """Return the rows of an episode as text: "seat", "prompt", and "turns" with "by" and "text" each."""

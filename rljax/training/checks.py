@@ -22,20 +22,25 @@ _row_metrics = jax.jit(row_metrics.metrics, static_argnames=("judged", "turns", 
 _KEY = Shape((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
 
 
-def check(setup: phases.Setup) -> None:
+def check(setup: phases.Setup, trains: bool = True) -> None:
     """Run the task and the algorithm of a phase on abstract arrays, as its step will on real ones.
 
     Args:
       setup: the phase on devices. No device is used, and no model is traced.
+      trains: whether the phase trains; else the task alone is run.
 
     Raises:
       CodeError: an exception inside the task or a piece, or a result of another shape or dtype.
       ValueError: the pieces do not fit each other: a coefficient for a term that no piece writes; or the noise of a
         gradient cannot be estimated.
     """
-    _noise(setup)
-    with errors.within(f"phase {setup.phase.name!r}, {setup.algorithm.spec}"):
+    where = f"phase {setup.phase.name!r}, {setup.algorithm.spec}" if trains else f"phase {setup.phase.name!r}"
+    if trains:
+        _noise(setup)
+    with errors.within(where):
         rows = jax.eval_shape(lambda key: _rows(setup, key), _KEY)
+        if not trains:
+            return
         jax.eval_shape(lambda rows, key: _algorithm(setup, rows, key), rows, _KEY)
 
 

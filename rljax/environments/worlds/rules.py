@@ -97,6 +97,7 @@ OPTIONAL: dict[str, Any] = {
     "parts": (),
     "extra": (),
     "domains": 1,  # number of values of Answer.domain, from 0
+    "domain_names": (),  # a text for each of them
     "turns_each": None,  # the most turns of one seat; None: max_turns
 }
 

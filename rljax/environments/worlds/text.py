@@ -95,6 +95,11 @@ class TextWorld:
         return rules.optional(self.rules, "domains")
 
     @property
+    def domain_names(self) -> tuple[str, ...]:
+        """Names of the domains; none: their numbers."""
+        return rules.optional(self.rules, "domain_names")
+
+    @property
     def prompt_length(self) -> int:
         """L, tokens of a prompt."""
         return self.rules.prompt_length

@@ -20,30 +20,47 @@ def lines(record: Mapping[str, Any], seats: bool = True) -> list[tuple[str, str]
 
     Args:
       record: of ``statistics``.
-      seats: whether the numbers by seat are among them.
+      seats: whether the numbers by seat and by domain are among them.
     """
     number = _number
     pass_at_k = [(f"pass@{k}, %", interval(value)) for k, value in record["pass_at_k"].items() if k != "1"]
     out = [("success, %", interval(record["success"])), *pass_at_k, ("turns", number(record["turns"]))]
     out += [("reward", number(record["reward"])), *((f"part {name}", number(x)) for name, x in record["parts"].items())]
-    if seats and len(record["by_seat"]) > 1:
-        for seat, part in record["by_seat"].items():
-            out.append((f"seat {seat}: success, %", interval(part["success"])))
-            out.append((f"seat {seat}: reward", number(part["reward"])))
+    out += _games("", record["by_seat"][str(record["seat"])])
+    for name, part in _groups(record) if seats else ():
+        out += [(f"{name}: success, %", interval(part["success"])), (f"{name}: reward", number(part["reward"]))]
+        out += _games(f"{name}: ", part)
     if exact := record.get("nashconv"):
         out += [("NashConv, chips", number(exact["nashconv"])), ("legal turns, %", number(exact["legal"], ".1f", 100))]
     out += [(f"{name}, %", number(record[name], ".1f", 100)) for name in ("truncated", "invalid")]
     return [*out, ("episodes", str(record["episodes"]))]
 
 
-def table_by_seat(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of a table of the numbers by seat of a record of ``statistics``."""
-    names = list(record["parts"])
-    rows = [
-        [seat, interval(part["success"]), _number(part["reward"]), *(_number(part["parts"][name]) for name in names)]
-        for seat, part in record["by_seat"].items()
-    ]
-    return ["seat", "success, %", "reward", *(f"part {name}" for name in names)], rows
+def _groups(record: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return names and records of the seats and of the domains, of either if there are several."""
+    seats = [(f"seat {seat}", part) for seat, part in record["by_seat"].items()]
+    domains = [*record.get("by_domain", {}).items()]
+    return [pair for group in (seats, domains) if len(group) > 1 for pair in group]
+
+
+def _games(where: str, part: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the shares of games won, drawn and lost as text; none for worlds without the part "drawn"."""
+    if part["success"] is None or "drawn" not in part["parts"]:
+        return []
+    won, drawn = part["success"][0], part["parts"]["drawn"]
+    shares = (won, drawn, max(0.0, 1 - won - drawn))
+    return [(f"{where}won / drawn / lost, %", " / ".join(f"{100 * x:.1f}" for x in shares))]
+
+
+def table_by_group(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of the numbers by seat and domain of a record of ``statistics``."""
+    rows, names, groups = [], list(record["parts"]), _groups(record)
+    games = [text for _, part in groups[:1] for text, _ in _games("", part)]
+    for name, part in groups:
+        shares = [value for _, value in _games("", part)] or [""] * len(games)
+        parts = (_number(part["parts"][name]) for name in names)
+        rows.append([name, interval(part["success"]), *shares, _number(part["reward"]), *parts])
+    return ["", "success, %", *games, "reward", *(f"part {name}" for name in names)], rows
 
 
 def _number(value: float | None, form: str = ".3g", factor: float = 1) -> str:
@@ -104,6 +121,6 @@ def section(run: runs.Run) -> html.Html:
     parts = [html.tag("h3", "Episodes"), html.table(["evaluation", "step", *names], cells, caption=caption)]
     of = f"Episodes of {shown[-1]['name']} at step {shown[-1]['step']}"
     last = shown[-1]["world"]
-    if len(last["by_seat"]) > 1:
-        parts.append(html.table(*table_by_seat(last), caption=f"{of}, by seat."))
+    if _groups(last):
+        parts.append(html.table(*table_by_group(last), caption=f"{of}, by seat and domain."))
     return html.join([*parts, html.table(*table_by_turns(last), caption=f"{of}, by number of turns.")])

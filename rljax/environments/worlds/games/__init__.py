@@ -5,7 +5,8 @@ Learning, arXiv 2303.17503); ``pip install rljax-lm[worlds]`` installs it. The n
 ``connect_four``, ``othello``, ``kuhn_poker`` and ``leduc_holdem``.
 
 **Seats.** With ``opponent="self"`` there are two seats, and seat 0 moves first. With ``"random"`` and ``"expert"`` the
-opponent is part of the world, there is one seat, and it moves first in problems of even index. Seats move when the
+opponent is part of the world, there is one seat, and it moves first in problems of even index; the domain says who did,
+"moves_first" or "moves_second". Seats move when the
 game says so: in Leduc hold'em a seat may write two turns in a row.
 
 **What a seat reads.** A prompt is the seat's view: its mark and the board, or its own card, the public card and the

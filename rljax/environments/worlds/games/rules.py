@@ -40,6 +40,7 @@ class Game:
     legal: bool = setting(False, "Whether the legal moves are listed.")
 
     parts = ("drawn", "illegal")
+    domain_names = ("moves_first", "moves_second")
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range, or pgx is missing."""
@@ -72,6 +73,11 @@ class Game:
     def seats(self) -> int:
         """Number of seats."""
         return 2 if self.opponent == "self" else 1
+
+    @property
+    def domains(self) -> int:
+        """Against an opponent that is part of the world: who moves first, the seat or the opponent."""
+        return 2 if self.seats == 1 else 1
 
     @property
     def max_turns(self) -> int:
@@ -176,6 +182,7 @@ class Game:
             outcome=outcome[view],
             next_seat=after["game"].current_player if self.seats == 2 else 0,
             parts={"drawn": drawn[view] * 1.0, "illegal": (illegal & writer)[view] * 1.0},
+            domain=state["player"] if self.seats == 1 else 0,
         )
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
