@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import types as python_types
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import sampling, types
+from rljax.environments.worlds import reply
 from rljax.models import packing, scoring
 from rljax.sampling import chapters, conversation, dialogue, stopping
 from rljax.training import play
@@ -309,3 +311,46 @@ def test_a_vmapped_rollout_is_that_of_each_member(world):
     for member, table in enumerate(tables):
         for x, y in zip(swept, jax.jit(run)(table), strict=True):
             np.testing.assert_array_equal(x[member], y)
+
+
+FAULTY = python_types.SimpleNamespace(  # two seats; the state is the reply to every turn
+    **{"seats": 2, "max_turns": 4, "turn_length": 2, "reply_length": 1, "parts": ("p",), "extra": ("e",)},
+    step=lambda state, seat, token, mask, key: (state, state),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("reward", jnp.nan), ("reward", -jnp.inf), ("parts", jnp.nan), ("extra", jnp.inf), ("valid", jnp.nan)),
+        *(("outcome", 6), ("outcome", -1), ("next_seat", 2), ("next_seat", -1)),
+    ],
+)
+def test_a_reply_with_a_value_that_is_not_allowed_ends_its_episode_alone(field, value):
+    seats, good = jnp.ones((3, 2)), {"parts": "p", "extra": "e"}
+    told = reply.Reply(
+        *(jnp.zeros((3, 2, 1), jnp.int32), jnp.zeros((3, 2, 1)), seats, jnp.ones((3, 2), jnp.int32), jnp.ones(3)),
+        done=jnp.zeros(3, bool),
+        truncated=jnp.zeros(3, bool),
+        next_seat=jnp.ones(3, jnp.int32),
+        parts={"p": seats},
+        extra={"e": jnp.ones(3)},
+        domain=jnp.zeros(3, jnp.int32),
+    )
+    of = getattr(told, field)
+    wrong = {good[field]: of[good[field]].at[1].set(value)} if field in good else of.at[1].set(value)
+    ends, keys = sampling.Ends((STOP,), PAD, None), jax.random.split(jax.random.key(0), 6)
+    pair = []
+    for states in (told, told.replace(**{field: wrong})):
+        talk = dialogue.begin(FAULTY, states, ends)
+        talk = dataclasses.replace(talk, count=jnp.ones(3, jnp.int32))
+        pair.append(dialogue.answer(FAULTY, ends, talk, keys, jnp.ones(3, bool)))
+    sound, failed = (jax.tree.map(np.asarray, dataclasses.replace(talk, world=())) for talk in pair)
+    assert failed.over.tolist() == [False, True, False] and failed.valid.tolist() == [1, 0, 1]
+    assert failed.outcome.reshape(3, 2).tolist() == [[1, 1], [int(types.Outcome.CRASHED)] * 2, [1, 1]]
+    assert not failed.paid[2:4].any() and not failed.unearned[2:4].any() and not failed.parts["p"][2:4].any()
+    for one, other in zip(jax.tree.leaves(sound), jax.tree.leaves(failed), strict=True):
+        rows = np.repeat([True, False, True], one.shape[0] // 3)
+        np.testing.assert_array_equal(one[rows], other[rows])
+    over = dataclasses.replace(told, done=jnp.ones(3, bool), next_seat=jnp.full(3, 2, jnp.int32))  # nobody is next
+    assert dialogue.answer(FAULTY, ends, dialogue.begin(FAULTY, over, ends), keys, jnp.ones(3, bool)).valid.all()

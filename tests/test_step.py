@@ -308,8 +308,13 @@ def test_invalid_rows_do_not_count():
     )
     judged = rows_lib.judged(rollout, verdict)
     assert judged.valid.tolist() == [1, 1, 1, 0] + [1] * 28 and judged.reward[3] == 0
-    _, metrics = step.update(state, judged, program.key)
+    after, metrics = step.update(state, judged, program.key)
     assert metrics["valid_rows"] == 31 and metrics["outcome/crashed"] == 1 / 32
+    assert (metrics["failed"], metrics["failed_row"], metrics["failed_problem"]) == (1, 3, judged.index[3])
+    # a reward that is not a number is a crash of its row alone
+    wrong = types.Verdict(reward=rollout.reward.at[3].set(jnp.nan), outcome=jnp.full(32, types.Outcome.WRONG))
+    other, metrics = step.update(start(program)[1], rows_lib.judged(rollout, wrong), program.key)
+    assert metrics["skipped"] == 0 and tiny.equal(after, other)
 
 
 # --- updates that are not finite ------------------------------------------------------------------------

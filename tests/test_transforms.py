@@ -10,6 +10,7 @@ import pytest
 
 from rljax import algorithms, transforms, types
 from rljax.algorithms import interpreter, seams
+from rljax.training import rows as rows_lib
 from rljax.transforms import (
     advantage,
     after,
@@ -326,6 +327,28 @@ def test_invalid_rows_count_nowhere():
     close(advantage_of(r, a, advantage.whiten())[3], [0, 0, 0])
     # nine valid tokens, sum of squares 1, mean 0: variance 1 / 8
     close(advantage_of(r, a, advantage.whiten())[0, 0], 0.5 * np.sqrt(8))
+
+
+@pytest.mark.parametrize("field", ["reward", "parts", "token_reward", "outcome"])
+def test_a_row_whose_verdict_is_not_allowed_counts_as_if_it_were_absent(field):
+    r = record([[1, 1, 0], [1, 0, 1], [1, 1, 1], [1, 1, 0]], (0,) * 4, (7, 7, 7, 7), parts={"p": jnp.zeros(4)})
+    fields = {
+        "reward": floats([1, 0, 40, 3]),
+        "outcome": jnp.asarray([1, 0, 1, 2]),
+        "parts": {"p": floats([1, 2, 3, 4])},
+        "token_reward": floats([[0, 1, 0], [0, 0, 2], [0, 0, 0], [0, 0, 0]]),
+    }
+    wrong = {"outcome": fields["outcome"].at[2].set(17), "parts": {"p": fields["parts"]["p"].at[2].set(jnp.inf)}}
+    wrong |= {name: fields[name].at[2].set(jnp.nan) for name in ("reward", "token_reward")}
+    judged = rows_lib.judged(r, types.Verdict(**(fields | {field: wrong[field]})))
+    assert judged.valid.tolist() == [1, 1, 0, 1] and int(judged.outcome[2]) == types.Outcome.CRASHED
+    assert all(bool(jnp.isfinite(x).all()) for x in (judged.reward, judged.token_reward, judged.parts["p"]))
+    keep = np.array([0, 1, 3])
+    alone = jax.tree.map(lambda x: x[keep], rows_lib.judged(r, types.Verdict(**fields)))
+    chain = (advantage.center_by_group(), advantage.scale_by_group(), advantage.whiten())
+    got = advantage_of(judged, *chain)
+    assert not got[2].any() and got.any()
+    close(got[keep], advantage_of(alone, *chain))
 
 
 def test_baselines_are_of_the_whole_reward_and_leave_token_rewards_in_place():

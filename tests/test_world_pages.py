@@ -144,6 +144,10 @@ class _Wrong:
             "another dtype": ({**state, "left": state["left"] * 0.5}, answer),
             "rewards of three seats": (state, answer.replace(reward=jnp.ones(3))),
             "a text as reward": (state, answer.replace(reward="1")),
+            "half done": (state, answer.replace(done=0.5)),
+            "a share as outcome": (state, answer.replace(outcome=state["left"] / 2)),
+            "no outcome": (state, answer.replace(outcome=17)),
+            "another seat": (state, answer.replace(next_seat=1)),
         }
         return changed.get(self.mistake, (state, answer))
 
@@ -165,6 +169,10 @@ class _Wrong:
         ("another dtype", r"the state was .*int32\[\].* and became .*float32\[\]"),
         ("rewards of three seats", r"Answer.reward is of shape \[3\]: expected a number, or \[1\]"),
         ("a text as reward", r"Answer.reward is '1': expected a number"),
+        ("half done", r"Answer.done is 0.5: expected a bool"),
+        ("a share as outcome", r"Answer.outcome is float32\[\]: expected a whole number"),
+        ("no outcome", r"Answer.outcome is 17: expected a types.Outcome"),
+        ("another seat", r"Answer.next_seat is 1: expected a seat below 1"),
     ],
 )
 def test_a_mistake_in_rules_is_named_in_one_line(mistake, words):

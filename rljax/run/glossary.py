@@ -81,6 +81,8 @@ explained_variance [fraction] 1 - Var(R - V) / Var(R) over tokens, R the target,
     0 or less: the critic predicts no better than a constant
 f_divergence [nats] f-divergence to the reference
     growing without limit: raise its coefficient
+failed [rows] rows on which a task or world of the program returned a value that is not allowed; they do not count
+    above 0: a warning of the run names the first row and problem; outcome/crashed is the share of them
 flat_groups [fraction] groups in which all samples have equal rewards
     near 1: no group informs; more samples, or an easier or harder task
 gradient_cosine [none] cosine of the policy term's gradients of tokens with positive and with negative advantage
@@ -123,7 +125,7 @@ noise_trace [none] unbiased estimate of the trace of the covariance of one promp
     growing: prompts pull in different directions; more prompts or samples
 outcome/correct [fraction] rows that are correct
     see accuracy
-outcome/crashed [fraction] rows on which the verifier failed; they do not count
+outcome/crashed [fraction] rows on which the verifier or the world failed; they do not count
     above 0: an error in the verifier or its memory limit
 outcome/timed_out [fraction] rows whose verdict took too long; they do not count
     above 0.01: raise config.verifier.timeout

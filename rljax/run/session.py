@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +20,24 @@ from rljax.data import storage
 from rljax.environments import worlds
 from rljax.host import processes, profiles, workdirs
 from rljax.language import messages
-from rljax.run import checkpoints, events, forks, host_worlds, metrics, programs, sharding, sinks, verdicts, watch
+from rljax.run import (
+    checkpoints,
+    events,
+    forks,
+    host_rollouts,
+    host_worlds,
+    metrics,
+    programs,
+    sharding,
+    sinks,
+    verdicts,
+    watch,
+)
 from rljax.run.progress import Progress
 from rljax.run.reports import records
 
 FLUSH_SECONDS = 0.5  # after which metrics are written
+_WARNED = 3  # steps of a phase in which rows that fail are named
 
 
 class NonFinite(RuntimeError):
@@ -88,7 +102,7 @@ class Session(contextlib.AbstractContextManager):
         in_turns = any(worlds.on_host(task) for task in program.tasks)
         self.turns = metrics.StepLog(written.logs / "turns.jsonl") if written and in_turns else None
         self.answers = host_worlds.Journal(self.turns, self.step, judge)
-        self.watcher = watch.Watcher()
+        self.watcher, self.failing = watch.Watcher(), collections.Counter()  # steps with failed rows, by phase
         for record in self.logger.history:  # what was reported before the run was resumed
             collections.deque(self.watcher.step(record["step"], record["phase"], record), maxlen=0)
         self.bar = Progress(total=program.updates, quiet=not (progress and processes.leader()))
@@ -193,6 +207,8 @@ class Session(contextlib.AbstractContextManager):
         for step, values in fetched:
             values = {k: float(v) for k, v in values.items()}
             in_row = values.pop("skipped_in_row")
+            first = values.pop("failed_row", 0.0), values.pop("failed_problem", 0.0)
+            self._failed(setup, step, values.get("failed", 0.0), *first)
             rate = values["length"] * setup.rows / seconds
             self.logger.step(step, name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
             self.bar.update(step, name, values, tokens_per_second=rate)
@@ -205,6 +221,19 @@ class Session(contextlib.AbstractContextManager):
                     f"Not finite in this step: {bad or 'the update'}. A skipped update changes neither parameters nor "
                     "optimizer state."
                 )
+
+    def _failed(self, setup: programs.Setup, step: int, count: float, row: float, problem: float) -> None:
+        """Warn of rows on which a task or world inside the program failed, in the first such steps of a phase."""
+        name, task = setup.phase.name, setup.task
+        if not count or self.failing[name] == _WARNED:
+            return
+        self.failing[name] += 1
+        wrong = "a reward or part that is not finite, an outcome that is no types.Outcome"
+        wrong += ", or a next_seat outside the seats" if environments.is_world(task) else ""
+        text = f"step {step} (phase {name!r}): task {task.name!r} failed on {count:.0f} rows, first on row {row:.0f}, "
+        text += f"problem {problem:.0f}: {wrong}. They do not count."
+        more = " Later steps are counted in the metric failed alone." if self.failing[name] == _WARNED else ""
+        warnings.warn(self.label + text + more, host_rollouts.VerifierWarning, stacklevel=2)
 
     def announce(self) -> None:
         """Print idle settings of the phases to come and the size of stored rows; algorithm.txt notes defaults."""

@@ -178,7 +178,22 @@ def _step(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key) -> tup
     mask = (jnp.arange(world.turn_length)[None, :] < talk.count[:, None]).astype(jnp.float32)
     token, mask = ends.closed(jnp.where(mask > 0, talk.written, ends.pad), mask)
     step_keys = jax.vmap(key)(keys[:: world.seats], talk.turn)
-    return jax.vmap(world.step)(talk.world, talk.seat, token, mask, step_keys)
+    following, reply = jax.vmap(world.step)(talk.world, talk.seat, token, mask, step_keys)
+    return following, jax.vmap(lambda one: _sound(one, world.seats))(reply)
+
+
+def _sound(reply: Any, seats: int) -> Any:
+    """Return the reply of an episode; one with a value that is not allowed ends it as crashed, and pays nothing."""
+    numbers = (reply.valid, reply.reward, *reply.parts.values(), *reply.extra.values())
+    sound = jnp.all(ops.is_outcome(reply.outcome))
+    for x in numbers:
+        sound &= jnp.all(jnp.isfinite(x))
+    sound &= reply.done | reply.truncated | ((reply.next_seat >= 0) & (reply.next_seat < seats))
+    kept = jax.tree.map(lambda x: jnp.where(sound, x, jnp.zeros_like(x)), reply)
+    return kept.replace(
+        outcome=jnp.where(sound, kept.outcome, int(types.Outcome.CRASHED)),
+        truncated=kept.truncated | ~sound,
+    )
 
 
 def _packed(token: Array, mask: Array) -> tuple[Array, Array]:

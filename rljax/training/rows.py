@@ -150,15 +150,32 @@ def written(rows: types.Rollout) -> types.Array:
 
 
 def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
-    """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid and are paid nothing."""
-    broken = (verdict.outcome == types.Outcome.CRASHED) | (verdict.outcome == types.Outcome.TIMED_OUT)
+    """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid and are paid nothing.
+
+    A verdict with a number that is not finite, or an outcome that is no ``types.Outcome``, is a crash.
+    """
+    sound = ops.is_outcome(verdict.outcome)
+    for x in (verdict.reward, *verdict.parts.values()):
+        sound &= jnp.isfinite(x)
+    if verdict.token_reward is not None:
+        sound &= jnp.all(jnp.isfinite(verdict.token_reward) | (rollout.mask <= 0), axis=1)
+    outcome = jnp.where(sound, verdict.outcome, int(types.Outcome.CRASHED))
+    broken = (outcome == types.Outcome.CRASHED) | (outcome == types.Outcome.TIMED_OUT)
     if verdict.token_reward is not None:
         paid = jnp.where((rollout.mask > 0) & ~broken[:, None], verdict.token_reward, 0.0)
         rollout = rollout.replace(token_reward=paid)
     return rollout.replace(
         reward=jnp.where(broken, 0.0, verdict.reward),
-        outcome=verdict.outcome,
-        parts=verdict.parts,
+        outcome=outcome,
+        parts={name: jnp.where(sound, x, 0.0) for name, x in verdict.parts.items()},
         domain=rollout.domain if verdict.domain is None else verdict.domain,
         valid=ops.valid_rows(rollout) * ~broken,
     )
+
+
+def failed(rollout: types.Rollout) -> dict[str, types.Array]:
+    """Return the number of rows whose outcome is a crash, and of the first of them row and problem: int32 scalars."""
+    crashed = (rollout.outcome == types.Outcome.CRASHED) & jnp.any(rollout.mask > 0, axis=1)
+    first = jnp.argmax(crashed).astype(jnp.int32)
+    problem = rollout.group if rollout.index is None else rollout.index
+    return {"failed": jnp.sum(crashed, dtype=jnp.int32), "failed_row": first, "failed_problem": problem[first]}

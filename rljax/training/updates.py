@@ -14,6 +14,7 @@ from rljax.algorithms import inputs, interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
 from rljax.training import diagnostics, gradients, optimizers, phases, row_metrics, sharding
+from rljax.training import rows as rows_lib
 from rljax.transforms import modules, ops
 
 _PIECES = 3  # stream of the root key
@@ -176,8 +177,8 @@ def update(
       key: the run's root key.
 
     Returns:
-      (state, metrics): float32 scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first groups
-      of rows that the step trained on; extra["log_ratio"] is that of their last gradient step.
+      (state, metrics): scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first groups of rows
+      that the step trained on; extra["log_ratio"] is that of their last gradient step.
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
     algorithm, source, previous = setup.algorithm, setup.algorithm.source, state
@@ -187,6 +188,8 @@ def update(
         metrics["slot_utilisation"] = jnp.sum(written) / jnp.sum(decoded)
     if source.segment:
         metrics["carried"] = jnp.mean((rollout.finish == types.Finish.UNFINISHED) * 1.0)
+    if source.origin == "policy" and not setup.task.host and setup.stored is None:
+        metrics |= rows_lib.failed(rollout)
     free = jnp.sum(source.in_flight(state.pool)["free"]) // setup.samples if source.segment else None
     drawn = setup.prompts * source.oversample if free is None else free
     rollout, pool, inner = _selected(setup, state, rollout, key)

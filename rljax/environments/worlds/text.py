@@ -13,6 +13,7 @@ from rljax.data import tokenizers
 from rljax.environments import Split, characters
 from rljax.environments import worlds as contract
 from rljax.environments.worlds import demonstrations, rules
+from rljax.environments.worlds import reply as reply_lib
 from rljax.language import errors
 
 _CORPUS_ROWS = 256
@@ -161,15 +162,12 @@ class TextWorld:
         return state, contract.Reply(
             token=reply,
             mask=mask,
-            reward=self._each("reward", answer.reward, jnp.float32),
-            outcome=self._each("outcome", answer.outcome, jnp.int32),
-            valid=jnp.where(fits, jnp.asarray(answer.valid, jnp.float32), 0.0),
-            done=jnp.asarray(answer.done, bool),
-            truncated=jnp.asarray(answer.truncated, bool),
-            next_seat=jnp.asarray(answer.next_seat, jnp.int32),
-            parts={name: self._each(f"parts[{name!r}]", x, jnp.float32) for name, x in answer.parts.items()},
-            extra={name: jnp.asarray(x, jnp.float32) for name, x in answer.extra.items()},
-            domain=jnp.asarray(answer.domain, jnp.int32),
+            reward=self._each("reward", answer.reward),
+            outcome=self._each("outcome", answer.outcome),
+            valid=jnp.where(fits, self._one("valid", answer.valid), 0.0),
+            parts={name: self._each(f"parts[{name!r}]", x) for name, x in answer.parts.items()},
+            extra={name: self._one(f"extra[{name!r}]", x) for name, x in answer.extra.items()},
+            **{name: self._one(name, getattr(answer, name)) for name in ("done", "truncated", "next_seat", "domain")},
         )
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
@@ -200,11 +198,14 @@ class TextWorld:
         packed = characters.pack(code[None], length, pad=pad)[0]
         return jnp.asarray(self._ids)[packed], (packed != 0).astype(jnp.float32)
 
-    def _each(self, name: str, x: Any, dtype: Any) -> types.Array:
+    def _one(self, name: str, x: Any) -> types.Array:
+        return reply_lib.field(name, x, self.seats, "Answer")
+
+    def _each(self, name: str, x: Any) -> types.Array:
         if isinstance(x, str) or jnp.shape(x) not in ((), (1,), (self.seats,)):
             given = repr(x) if isinstance(x, str) else f"of shape {[*jnp.shape(x)]}"
             raise ValueError(f"Answer.{name} is {given}: expected a number, or [{self.seats}], one for each seat")
-        return jnp.broadcast_to(jnp.asarray(x, dtype), (self.seats,))
+        return jnp.broadcast_to(self._one(name, x), (self.seats,))
 
     @property
     def _bound(self) -> tokenizers.Tokenizer:

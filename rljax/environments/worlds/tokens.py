@@ -12,7 +12,7 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split
 from rljax.environments import worlds as contract
-from rljax.environments.worlds import demonstrations
+from rljax.environments.worlds import demonstrations, reply
 
 Array = types.Array
 Piece = tuple[Array, Array]  # token [K] int32 and mask [K], above 0 where there is a token
@@ -123,8 +123,6 @@ def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, *
     Returns:
       The reply, every field in its shape and dtype.
     """
-    each = {"reward": jnp.float32, "outcome": jnp.int32}
-    one = {"valid": jnp.float32, "done": bool, "truncated": bool, "next_seat": jnp.int32, "domain": jnp.int32}
     values: dict[str, Any] = {"valid": 1.0, "done": False, "truncated": False, "next_seat": 0, "domain": 0}
     values |= {"reward": 0.0, "outcome": int(types.Outcome.WRONG)}
     if verdict is not None:
@@ -138,16 +136,19 @@ def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, *
         spare = [(0, 0)] * (part[0].ndim - 1) + [(0, missing)]
         token, mask = (jnp.broadcast_to(jnp.pad(jnp.atleast_1d(x), spare), shape) for x in part)
 
-    def seated(x: Any) -> Array:
-        return jnp.broadcast_to(jnp.asarray(x, jnp.float32), (world.seats,))
+    def one(name: str, x: Any) -> Array:
+        return reply.field(name, x, world.seats)
+
+    def seated(name: str, x: Any) -> Array:
+        return jnp.broadcast_to(one(name, x), (world.seats,))
 
     return contract.Reply(
         token=token,
         mask=mask.astype(jnp.float32),
-        parts={name: seated(x) for name, x in values.pop("parts", {}).items()},
+        parts={name: seated(f"parts[{name!r}]", x) for name, x in values.pop("parts", {}).items()},
         extra=values.pop("extra", {}),
-        **{name: jnp.broadcast_to(jnp.asarray(values[name], dtype), (world.seats,)) for name, dtype in each.items()},
-        **{name: jnp.asarray(values[name], dtype) for name, dtype in one.items()},
+        **{name: seated(name, values[name]) for name in ("reward", "outcome")},
+        **{name: one(name, values[name]) for name in ("valid", "done", "truncated", "next_seat", "domain")},
     )
 
 
