@@ -296,6 +296,18 @@ def test_a_recipe_is_refused_on_one_turn_and_accepted_on_its_world(name):
         assert shared(world)
 
 
+MIXED_WRONGLY = {
+    "mixture(guess())": "got 1 tasks; give two or more",
+    "mixture(guess(), propose())": r"seats of 'propose' is 2, of 'guess' 1; they must agree",
+    "mixture(guess(), memory())": r"rows of 'memory' is 'chapters', of 'guess' 'conversation'",
+    "mixture(guess(), arithmetic(), weights=(1,))": r"weights=\(1,\): 1 of them for 2 tasks",
+    "mixture(guess(), arithmetic(), weights=(0, 0))": r"weights=\(0, 0\): must be 0 or more, with a sum above 0",
+    "mixture(guess(), arithmetic(), weights=(1, 1e-5))": r"1e-05 is too small",
+    "mixture(guess(), arithmetic(), weights=(-1, 2))": r"weights must be .*0",
+    "mixture(guess(), world('tests.talking:Count', max_turns=3))": r"'count' has 3 turns and is judged by worker",
+}
+
+
 def test_what_worlds_supply_and_what_a_group_may_not_compare():
     assert supplies(task("arithmetic()")) == frozenset()
     assert supplies(task("guess()")) == {"token_reward", "turns"}
@@ -303,8 +315,11 @@ def test_what_worlds_supply_and_what_a_group_may_not_compare():
     assert supplies(task("mixture(guess(numbers=9), guess())")) == {"token_reward", "turns", "domains"}
     with pytest.raises(ValueError, match="has one turn; recorded is around a world"):
         task("recorded(arithmetic())")
-    with pytest.raises(ValueError, match=r"turn_length of 'tagged' is 5, of 'guess' 4"):
-        task("mixture(guess(), tagged())")
+    assert supplies(task("mixture(guess(), tagged(), arithmetic())")) == {"token_reward", "turns", "domains", "tag"}
+    assert supplies(task("mixture(arithmetic(), countdown())")) == {"domains"}
+    for call, words in MIXED_WRONGLY.items():
+        with pytest.raises(ValueError, match=words):
+            task(call)
     with pytest.raises(
         ValueError, match=r"reads extra\['tag'\], .*task 'guess' supplies; the task supplies token_reward, turns"
     ):
@@ -373,18 +388,67 @@ def test_tags_are_paid_by_their_rules():
         np.testing.assert_allclose(reply.reward[:turns, 0], hit + 0.1 * np.array([1, 0, 1, 1, 1])[:turns], rtol=1e-6)
 
 
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1), (0.7, 0.2, 0.1), (1, 0), (2, 2, 2), (0, 5, 3)])
+def test_the_problems_of_a_mixture_are_those_of_its_worlds_in_the_shares_of_the_weights(weights):
+    made = task(
+        f"mixture({', '.join(['guess(numbers=9)', 'tagged()', 'arithmetic(digits=1)'][: len(weights)])}, {weights=})"
+    )
+    index = np.arange(20 * len(made.order))
+    world, number = jax.device_get(made._place(index))
+    np.testing.assert_allclose(
+        np.bincount(world, minlength=len(weights)) / index.size, np.array(weights) / sum(weights)
+    )
+    for w, share in enumerate(np.array(weights) / sum(weights)):
+        np.testing.assert_array_equal(number[world == w], np.arange(np.sum(world == w)))  # each once, in its order
+        drawn = np.cumsum(world == w)
+        assert np.all(np.abs(drawn - share * (index + 1)) <= 1)  # spread evenly
+    if set(weights) == {1, 0}:
+        assert made.size("train") == task("guess(numbers=9)").size("train")
+    np.testing.assert_array_equal(made.domain(index, "train"), world)
+
+
+ALONE = ("guess(numbers=9, turns=4)", "tagged(numbers=9, turns=3)", "arithmetic(operands=2, digits=1)")
+
+
 @pytest.mark.full
-def test_a_mixture_plays_its_worlds_in_turn_as_they_are_alone():
-    _, episode = played("mixture(guess(numbers=9, turns=4), guess(numbers=32, turns=6))")
-    for number, call in enumerate(("guess(numbers=9, turns=4)", "guess(numbers=32, turns=6)")):
-        for index in range(3):
-            reply, over = jax.device_get(episode(2 * index + number, index))
-            _, alone = played(call)
-            single, ended = jax.device_get(alone(index, index))
-            turns = int(np.sum(~ended))
-            assert np.sum(~over) == turns and np.all(reply.domain[:turns] == number)
-            np.testing.assert_array_equal(reply.reward[:turns], single.reward[:turns])
-            np.testing.assert_array_equal(reply.done[:turns], single.done[:turns])
+@pytest.mark.parametrize(
+    ("calls", "number"), [(ALONE, 0), (ALONE, 2), (("countdown()", ALONE[2]), 1), (("memory()", ALONE[2]), 0)]
+)
+def test_a_mixture_of_weight_1_on_a_world_samples_as_that_world_alone(calls, number):
+    weights = tuple(int(n == number) for n in range(len(calls)))
+    rolled = []
+    for call in (calls[number], f"mixture({', '.join(calls)}, {weights=})"):
+        program = tiny.program("reinforce()", tokenizer__kind="bytes", task=call, batch__prompts=4)
+        step = program.steps[0]
+        rolled.append(jax.device_get(step.rollout(step.begin(None, program.key), program.key)))
+    alone, mixed = rolled
+    each, rows = alone.mask.shape[0] // 16, mixed.mask.shape[0] // 16  # of an episode; chapters have one for each turn
+    keep = np.arange(mixed.mask.shape[0]) % rows < each
+    mixed = jax.tree.map(lambda x: x[keep] if np.ndim(x) else x, mixed)
+    width, prompt = alone.mask.shape[1], alone.context.token.shape[1]
+    np.testing.assert_array_equal(mixed.context.mask[:, -prompt:], alone.context.mask)
+    seen = alone.context.mask > 0
+    np.testing.assert_array_equal(mixed.context.token[:, -prompt:][seen], alone.context.token[seen])
+    np.testing.assert_array_equal(mixed.mask[:, :width], alone.mask)
+    assert not mixed.mask[:, width:].any() and alone.mask.any()
+    wrote = alone.mask > 0
+    np.testing.assert_array_equal(mixed.action.token[:, :width][wrote], alone.action.token[wrote])
+    np.testing.assert_allclose(mixed.behaviour_logp[:, :width], alone.behaviour_logp, atol=2e-5)
+    np.testing.assert_array_equal(trajectories.total(mixed), trajectories.total(alone))
+    for name in ("outcome", "finish", "valid", "index", "group"):
+        np.testing.assert_array_equal(getattr(mixed, name), getattr(alone, name), err_msg=name)
+    assert set(mixed.domain.tolist()) == {number}
+
+
+@pytest.mark.full
+def test_shares_of_a_mixture_may_follow_a_schedule():
+    source = "mixed((linear(0.0, 1.0, 2), linear(1.0, 0.0, 2), 0.0), candidates=64)"
+    call = f"mixture({', '.join(ALONE)})"
+    program = tiny.program("reinforce()", tokenizer__kind="bytes", task=call, batch__prompts=4, seam__source=source)
+    step = program.steps[0]
+    drawn = step.next_prompts(step.begin(None, program.key), program.key)
+    assert set(program.tasks[0].domain(drawn.index, "train").tolist()) == {1}  # at step 0
+    assert program.tasks[0].domain_names == ("guess", "tagged", "arithmetic")
 
 
 @pytest.mark.full

@@ -72,6 +72,8 @@ def write(
         sample = samples[0]
         for i, other in enumerate(samples[1:], 1):
             sample = _merged(sample, other, writer == i)
+        if hasattr(world, "limits"):
+            sample = samples_lib.cut(sample, talk.limit, ends.pad)
         written = dataclasses.replace(talk, written=sample.token, count=sample.length)
         return dialogue.answer(world, ends, written, rows, live), (prompts, sample, talk.seat, live)
 

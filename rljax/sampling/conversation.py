@@ -76,11 +76,11 @@ class Driver:
             stopped |= self.ends.strings.matched(state)
             talk = dataclasses.replace(talk, strings=state)
         place = (jnp.arange(talk.written.shape[1])[None, :] == talk.count[:, None]) & writes[:, None]
-        full = self._by_seat(talk.length >= self.length).any(axis=1)
+        full = (self._by_seat(talk.length) >= jnp.minimum(talk.width, self.length)[:, None]).any(axis=1)
         talk = dataclasses.replace(
             talk, written=jnp.where(place, written[:, None], talk.written), count=talk.count + writes
         )
-        ended = writes & (stopped | full | (talk.count >= self.world.turn_length))
+        ended = writes & (stopped | full | (talk.count >= talk.limit))
         talk = jax.lax.cond(
             jnp.any(ended),
             lambda talk: dialogue.answer(self.world, self.ends, talk, decoding.keys, ended),
@@ -174,6 +174,8 @@ def _answered(
     world: dialogue.World, talk: dialogue.Talk, sample: samples_lib.Sample, keys: types.Key, ends: stopping.Ends
 ) -> tuple[samples_lib.Sample, dialogue.Talk]:
     """Let a world of one turn answer completions, after the loop."""
+    if hasattr(world, "limits"):
+        sample = samples_lib.cut(sample, jnp.minimum(talk.limit, talk.width), ends.pad)
     talk = dataclasses.replace(talk, written=sample.token, count=sample.length, length=sample.length)
     talk = dialogue.answer(world, ends, talk, keys, jnp.ones(talk.over.shape, bool))
     return dataclasses.replace(sample, turn=jnp.zeros(sample.token.shape, jnp.int32)), talk

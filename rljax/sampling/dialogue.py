@@ -57,6 +57,8 @@ class Talk:
     done: Array  # [E] bool, the world has ended the episode; False after a budget has
     valid: Array  # [E] float32
     domain: Array  # [E] int32
+    limit: Array  # [E] int32, the most tokens of a turn
+    width: Array  # [E] int32, the most tokens of a row
     written: Array  # [E, W] int32, the turn being written
     count: Array  # [E] int32, its tokens
     strings: Array | None  # [E], of the stop strings' automaton
@@ -87,6 +89,7 @@ def begin(world: World, states: Any, ends: stopping.Ends) -> Talk:
     rows = episodes * world.seats
     each, row = jnp.zeros((episodes,), jnp.int32), jnp.zeros((rows,), jnp.int32)
     number, turns = jnp.zeros((rows,)), jnp.zeros((rows, world.max_turns))
+    limit, width = limits(world, states, episodes)
     return Talk(
         world=states,
         seat=each,
@@ -95,6 +98,8 @@ def begin(world: World, states: Any, ends: stopping.Ends) -> Talk:
         done=each > 0,
         valid=jnp.ones((episodes,)),
         domain=each,
+        limit=limit,
+        width=width,
         written=jnp.full((episodes, world.turn_length), ends.pad, jnp.int32),
         count=each,
         strings=None if ends.strings is None else ends.strings.start(episodes),
@@ -109,6 +114,17 @@ def begin(world: World, states: Any, ends: stopping.Ends) -> Talk:
         parts=dict.fromkeys(world.parts, number),
         extra=dict.fromkeys(world.extra, turns),
     )
+
+
+def limits(world: World, states: Any, episodes: int) -> tuple[Array, Array]:
+    """Return the most tokens of a turn and of a row of each episode, ``[E]`` int32 each.
+
+    A world may have a method ``limits(state)`` that returns both; of others, rows are as long as the sampler's.
+    """
+    method = getattr(world, "limits", None)
+    if method is not None:
+        return jax.vmap(method)(states)
+    return jnp.full((episodes,), world.turn_length, jnp.int32), jnp.full((episodes,), _WORLD, jnp.int32)
 
 
 def seat_keys(keys: types.Key, seats: int) -> types.Key:
@@ -185,7 +201,7 @@ def _step(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key) -> tup
 def _sound(reply: Any, seats: int) -> Any:
     """Return the reply of an episode; one with a value that is not allowed ends it as crashed, and pays nothing."""
     numbers = (reply.valid, reply.reward, *reply.parts.values(), *reply.extra.values())
-    sound = jnp.all(ops.is_outcome(reply.outcome))
+    sound = jnp.all((reply.outcome >= 0) & (reply.outcome < len(types.Outcome)))
     for x in numbers:
         sound &= jnp.all(jnp.isfinite(x))
     sound &= reply.done | reply.truncated | ((reply.next_seat >= 0) & (reply.next_seat < seats))

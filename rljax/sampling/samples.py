@@ -121,6 +121,20 @@ def mapped(function: Callable[..., Array], *samples: Sample) -> Sample:
     return dataclasses.replace(samples[0], **jax.tree.map(function, *fields))
 
 
+def cut(sample: Sample, limit: Array, pad: int) -> Sample:
+    """Return a sample whose row i has at most ``limit[i]`` tokens, as if it had been drawn with this length."""
+    inside = jnp.arange(sample.token.shape[1])[None, :] < limit[:, None]
+    numbers = {n: getattr(sample, n) for n in ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob")}
+    return dataclasses.replace(
+        sample,
+        token=jnp.where(inside, sample.token, pad),
+        finish=jnp.where(sample.length > limit, int(types.Finish.LENGTH), sample.finish),
+        length=jnp.minimum(sample.length, limit),
+        kept=None if sample.kept is None else jnp.where(inside[..., None], sample.kept, jnp.uint32(EVERY_TOKEN)),
+        **{name: jnp.where(inside, x, 0.0) for name, x in numbers.items()},
+    )
+
+
 def empty(rows: int, length: int, vocabulary: int | None, pad: int, *, turns: bool = False) -> Sample:
     """Return a sample without any token.
 

@@ -154,7 +154,7 @@ def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
 
     A verdict with a number that is not finite, or an outcome that is no ``types.Outcome``, is a crash.
     """
-    sound = ops.is_outcome(verdict.outcome)
+    sound = (verdict.outcome >= 0) & (verdict.outcome < len(types.Outcome))
     for x in (verdict.reward, *verdict.parts.values()):
         sound &= jnp.isfinite(x)
     if verdict.token_reward is not None:

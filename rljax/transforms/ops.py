@@ -188,11 +188,6 @@ def valid_rows(rollout: types.Rollout) -> Array:
     return jnp.ones_like(reward(rollout)) if rollout.valid is None else rollout.valid
 
 
-def is_outcome(x: Array) -> Array:
-    """Return where numbers are a ``types.Outcome``, bool."""
-    return (x >= 0) & (x < len(types.Outcome))
-
-
 def trained_tokens(rollout: types.Rollout) -> Array:
     """Return [B, T], 1 on tokens that count: mask 1, in a valid row."""
     return rollout.mask * valid_rows(rollout)[:, None]

@@ -46,7 +46,7 @@ another one writes. Opponents that are part of the world have no seat.
 ``revise.py``          ``revise``: answer, with or without a judgement, then answer again
 ``wrappers.py``        ``think_longer``, ``hint``: around any world
 ``around.py``          ``Around``, the shortest wrapper; ``recorded``, ``format_parts``
-``mixture.py``         ``mixture``: two worlds in one run
+``mixture.py``         ``mixture``: several worlds and tasks in one run
 ``games/``             board and card games of pgx
 ``host/``              worlds that are Python classes on text, run in worker processes
 =====================  ================================================================================

@@ -23,7 +23,7 @@ class Around:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the inner world."""
-        if name.startswith("__") or "inner" not in vars(self):
+        if name.startswith("__") or name == "limits" or "inner" not in vars(self):  # limits reads the inner state
             raise AttributeError(name)
         return getattr(self.inner, name)
 

@@ -1,20 +1,50 @@
-"""Several worlds in one run, each a domain of its own."""
+"""Several worlds and tasks in one run, each a domain of its own."""
 
 import dataclasses
-from collections.abc import Iterator
+import fractions
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import environments, types
-from rljax.data import tokenizers
+from rljax.data import shuffle, tokenizers
 from rljax.environments import Split
 from rljax.environments import worlds as contract
-from rljax.environments.worlds import demonstrations
+from rljax.environments.worlds import demonstrations, single, tokens
 
 Array = types.Array
-_EQUAL = ("seats", "turn_length", "rows", "anew", "turn_end")
+_EQUAL = {"seats": "an episode has a row for each", "anew": "", "turn_end": "these texts end the turns of all"}
+_FINEST = 1000  # a weight is a fraction with at most this denominator
+_LONGEST = 10_000  # indices after which the order of the worlds repeats
+
+
+def order(weights: Sequence[float]) -> tuple[int, ...]:
+    """Return the worlds of successive indices, the shortest list in which their shares are those of the weights.
+
+    The places of a world are spread evenly; equal weights give 0, 1, 2, ...
+
+    Args:
+      weights: of each world, 0 or more, with a positive sum.
+
+    Raises:
+      ValueError: the weights are not of this kind, or the list has more than 10,000 places.
+    """
+    if not all(math.isfinite(w) and w >= 0 for w in weights) or not sum(weights) > 0:
+        raise ValueError(f"weights={tuple(weights)}: must be 0 or more, with a sum above 0")
+    shares = [fractions.Fraction(w).limit_denominator(_FINEST) for w in weights]
+    if lost := [w for w, share in zip(weights, shares, strict=True) if w and not share]:
+        raise ValueError(f"weights={tuple(weights)}: {lost[0]} is too small; give whole numbers, or fractions of 1000")
+    unit = math.lcm(*(share.denominator for share in shares))
+    counts = [int(share * unit) for share in shares]
+    counts = [count // math.gcd(*counts) for count in counts]
+    if sum(counts) > _LONGEST:
+        raise ValueError(f"weights={tuple(weights)}: their order has {sum(counts)} places, at most {_LONGEST} allowed")
+    places = [((k + 0.5) / count, world) for world, count in enumerate(counts) for k in range(count)]
+    return tuple(world for _, world in sorted(places))
 
 
 def _choose(which: Array, values: list[Any]) -> Any:
@@ -22,55 +52,43 @@ def _choose(which: Array, values: list[Any]) -> Any:
     return jax.tree.map(lambda *x: jnp.stack(x)[which], *values)
 
 
-def _padded(x: Array, length: int, left: bool) -> Array:
+def _padded(x: Array, length: int, left: bool = False) -> Array:
     spare = length - x.shape[-1]
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(spare, 0) if left else (0, spare)])
 
 
+def _limits(world: Any, state: Any) -> tuple[Any, Any]:
+    """Return the most tokens of a turn and of a row, which a world with worlds of other lengths tells by its state."""
+    return world.limits(state) if hasattr(world, "limits") else (world.turn_length, world.completion_length)
+
+
 @dataclasses.dataclass(frozen=True)
-class Mixture:
-    """The world that ``mixture`` builds."""
+class Mixture(tokens.TokenWorld):
+    """The world that ``mixture`` builds; its state has the states of all worlds. Lengths are those of the longest."""
 
     worlds: tuple[Any, ...]
+    order: tuple[int, ...]
+    seats: int
+    anew: bool
+    turn_end: tuple[str, ...]
+    tokenizer: tokenizers.Tokenizer | None = None
 
     name = "mixture"
-    host = False
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the worlds have in common."""
-        if name not in (*_EQUAL, "tokenizer"):
-            raise AttributeError(name)
-        return getattr(self.worlds[0], name)
+    def _most(self, name: str) -> int:
+        return max(getattr(world, name) for world in self.worlds)
 
-    @property
-    def domains(self) -> int:
-        """Number of domains."""
-        return len(self.worlds)
-
-    def domain(self, index: Array, split: Split) -> Array:
-        """Return the domain of problems ``index`` ``[n]``, ``[n]`` int32."""
-        del split
-        return index % self.domains
+    max_turns = property(lambda self: self._most("max_turns"))
+    turn_length = property(lambda self: self._most("turn_length"))
+    reply_length = property(lambda self: self._most("reply_length"))
+    prompt_length = property(lambda self: self._most("prompt_length"))
+    completion_length = property(lambda self: self._most("completion_length"))
+    domains = property(lambda self: len(self.worlds))
 
     @property
-    def max_turns(self) -> int:
-        """The most turns of an episode."""
-        return max(world.max_turns for world in self.worlds)
-
-    @property
-    def completion_length(self) -> int:
-        """T, tokens of the longest row."""
-        return max(world.completion_length for world in self.worlds)
-
-    @property
-    def prompt_length(self) -> int:
-        """L, tokens of the longest prompt."""
-        return max(world.prompt_length for world in self.worlds)
-
-    @property
-    def reply_length(self) -> int:
-        """Tokens of the longest reply."""
-        return max(world.reply_length for world in self.worlds)
+    def rows(self) -> contract.Rows:
+        """What a row holds: one turn if a world of several turns has chapters; a task of one turn fits both."""
+        return next((world.rows for world in self.worlds if world.max_turns > 1), self.worlds[0].rows)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -82,6 +100,32 @@ class Mixture:
         """Those of all worlds; 0 in the others."""
         return tuple(dict.fromkeys(name for world in self.worlds for name in world.extra))
 
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """Names of the worlds, numbered where several have the same."""
+        names = [world.name for world in self.worlds]
+        return tuple(f"{name}_{n}" if names.count(name) > 1 else name for n, name in enumerate(names))
+
+    def _place(self, index: Array) -> tuple[Array, Array]:
+        """Return the worlds of problems, and the number of the problem in its world."""
+        order = np.asarray(self.order)
+        counts = np.bincount(order, minlength=len(self.worlds))
+        earlier = np.array([np.sum(order[:place] == world) for place, world in enumerate(order)])
+        place, round_ = index % order.size, index // order.size
+        world = jnp.asarray(order, jnp.int32)[place]
+        return world, round_ * jnp.asarray(counts, jnp.int32)[world] + jnp.asarray(earlier, jnp.int32)[place]
+
+    def domain(self, index: Array, split: Split) -> Array:
+        """Return the domain of problems ``index`` ``[n]``, ``[n]`` int32."""
+        del split
+        return self._place(index)[0]
+
+    @property
+    def _bound(self) -> tokenizers.Tokenizer:
+        if self.tokenizer is None:
+            raise ValueError("tokenizer: the mixture has none; call world.bind(tokenizer) first")
+        return self.tokenizer
+
     def corpus(self) -> Iterator[str]:
         """Yield the texts of all worlds."""
         for world in self.worlds:
@@ -89,25 +133,30 @@ class Mixture:
 
     def bind(self, tokenizer: tokenizers.Tokenizer) -> "Mixture":
         """Return a copy whose texts are in the tokens of ``tokenizer``."""
-        return Mixture(tuple(world.bind(tokenizer) for world in self.worlds))
+        bound = tuple(world.bind(tokenizer) for world in self.worlds)
+        return dataclasses.replace(self, worlds=bound, tokenizer=tokenizer)
 
     def size(self, split: Split) -> int:
-        """Return the number of problems: of each world as many as the smallest has."""
-        return len(self.worlds) * min(world.size(split) for world in self.worlds)
+        """Return the number of problems: as many as it takes to pose all of each world; others come again."""
+        length, counts = len(self.order), [self.order.count(n) for n in range(len(self.worlds))]
+        rounds = max(-(-w.size(split) // n) for w, n in zip(self.worlds, counts, strict=True) if n)
+        return length * min(rounds, (shuffle.LARGEST - 1) // length)
 
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` of seat 0 as text."""
-        return self.worlds[index % self.domains].text(index // self.domains, split)
-
-    def prompts(self, index: Array, split: Split) -> types.Prompts:
-        """Return prompts ``index`` ``[P]`` of seat 0, of problems begun with key 0."""
-        token, mask = jax.vmap(lambda i: self.prompt(self.begin(i, split, jax.random.key(0)), jnp.int32(0)))(index)
-        return types.Prompts(token=token, mask=mask, index=index)
+        world, number = (int(x) for x in self._place(jnp.int32(index)))
+        return self.worlds[world].text(number, split)
 
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
         """Return the states of all worlds, and the number of the one that is played."""
-        states = tuple(world.begin(index // self.domains, split, key) for world in self.worlds)
-        return {"world": jnp.asarray(index % self.domains, jnp.int32), "states": states}
+        world, number = self._place(jnp.asarray(index, jnp.int32))
+        states = tuple(each.begin(number, split, key) for each in self.worlds)
+        return {"world": world, "turn": jnp.int32(0), "states": states}
+
+    def limits(self, state: Any) -> tuple[Array, Array]:
+        """Return the most tokens of a turn, and of a row, of the world that is played."""
+        pairs = [_limits(world, s) for world, s in zip(self.worlds, state["states"], strict=True)]
+        return _choose(state["world"], [tuple(jnp.asarray(x, jnp.int32) for x in pair) for pair in pairs])
 
     def prompt(self, state: Any, seat: Array) -> tuple[Array, Array]:
         """Return the prompt of the world that is played."""
@@ -116,56 +165,85 @@ class Mixture:
         return _choose(state["world"], wide)
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
-        """Answer a turn in the world that is played; its number is the domain."""
-        stepped = [world.step(s, seat, token, mask, key) for world, s in zip(self.worlds, state["states"], strict=True)]
-        states = tuple(
-            jax.tree.map(lambda new, old, number=number: jnp.where(state["world"] == number, new, old), after, before)
-            for number, ((after, _), before) in enumerate(zip(stepped, state["states"], strict=True))
-        )
-        replies = []
-        for number, (_, reply) in enumerate(stepped):
+        """Answer a turn in the world that is played, up to its most turns; its number is the domain."""
+        turn, states, replies = state["turn"] + 1, [], []
+        for number, (world, before) in enumerate(zip(self.worlds, state["states"], strict=True)):
+            written = token[: world.turn_length], mask[: world.turn_length]
+            after, reply = world.step(before, seat, *written, key)
+            played = state["world"] == number
+            states.append(jax.tree.map(lambda new, old, played=played: jnp.where(played, new, old), after, before))
             none = jnp.zeros_like(reply.reward)
-            wide = {name: _padded(getattr(reply, name), self.reply_length, left=False) for name in ("token", "mask")}
+            wide = {name: _padded(getattr(reply, name), self.reply_length) for name in ("token", "mask")}
             parts = {name: reply.parts.get(name, none) for name in self.parts}
             extra = {name: reply.extra.get(name, jnp.float32(0)) for name in self.extra}
-            replies.append(reply.replace(**wide, parts=parts, extra=extra, domain=jnp.int32(number)))
-        return {"world": state["world"], "states": states}, _choose(state["world"], replies)
+            cut = reply.truncated | (~reply.done & (turn >= world.max_turns))
+            if world.max_turns == 1:  # as of a task, whose completion is cut where it does not end
+                cut |= (written[1][-1] > 0) & (written[0][-1] != self._bound.eos)
+            replies.append(
+                reply.replace(**wide, parts=parts, extra=extra, truncated=cut, domain=jnp.asarray(number, jnp.int32))
+            )
+        return {**state, "turn": turn, "states": tuple(states)}, _choose(state["world"], replies)
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> tuple[Array, Array]:
-        """Return the turn of the expert of the world that is played."""
-        turns = [world.expert(s, seat, key) for world, s in zip(self.worlds, state["states"], strict=True)]
+        """Return the turn of the expert of the world that is played; ValueError if a world has none."""
+        turns = []
+        for world, before in zip(self.worlds, state["states"], strict=True):
+            if not hasattr(world, "expert"):
+                raise ValueError(f"task {world.name!r} has no expert, so no demonstrations")
+            turns.append(tuple(_padded(x, self.turn_length) for x in world.expert(before, seat, key)))
         return _choose(state["world"], turns)
 
     def demonstrations(self, index: Array, split: Split, key: types.Key) -> tuple[Array, Array]:
-        """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
-        world: Any = self  # a protocol whose ``bind`` returns Self does not admit the type of self
-        rows = demonstrations.conversations(world, index, split, key)
-        return rows.token[:, 0], rows.mask[:, 0]
+        """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""
+        if self.rows != "chapters":
+            return super().demonstrations(index, split, key)
+        world: Any = self
+        turns = demonstrations.chapters(world, index, split, key)
+        return turns.token[:, 0], turns.mask[:, 0]
 
 
 @environments.task
-def mixture(first: environments.Task, second: environments.Task) -> Mixture:
-    """Train on two worlds at once, whose problems take turns; the world's number is the row's domain.
+def mixture(*tasks: environments.Task, weights: tuple[types.NonNegative, ...] = ()) -> Mixture:
+    """Train on several worlds and tasks at once; the number of the world is the row's domain.
 
-    A mixture of mixtures has more worlds; its domains are those of the outer one.
+    A task of one turn is a world of one turn. Turns, replies, prompts and rows are as long as the longest, and each
+    episode keeps to the lengths and turns of its world. A mixture may be a world of another one; its domains are then
+    one domain of the outer one. Shares that change from step to step are drawn by a source over the domains, such as
+    ``config.seam.source="mixed((linear(1.0, 0.0, 100), 1.0), candidates=4096)"``.
 
     Args:
-      first: a world, domain 0.
-      second: a world with seats, rows and turns of the same size, domain 1.
+      *tasks: two or more, of equal seats and ends of turns.
+      weights: share of the problems of each, up to a common factor; (): equal.
 
     Returns:
       The world, not yet bound to a tokenizer.
 
     Raises:
-      ValueError: a task is no world, or the worlds differ.
+      ValueError: fewer than two tasks, one that is judged or played on the host, tasks that differ, or wrong weights.
     """
-    for field, task in (("first", first), ("second", second)):
-        if not contract.in_turns(task):
-            raise ValueError(f"{field}: {task.name!r} has one turn; mixture is made of worlds such as guess()")
-    for name in _EQUAL:
-        one, two = getattr(first, name), getattr(second, name)
-        if one != two:
+    if len(tasks) < 2:
+        raise ValueError(f"mixture: got {len(tasks)} tasks; give two or more, such as mixture(guess(), arithmetic())")
+    if weights and len(weights) != len(tasks):
+        raise ValueError(f"weights={weights}: {len(weights)} of them for {len(tasks)} tasks; give one of each")
+    for task in tasks:
+        if task.host:
+            turns = f"has {task.max_turns} turns" if contract.on_host(task) else "has one turn"
             raise ValueError(
-                f"second: {name} of {second.name!r} is {two!r}, of {first.name!r} {one!r}; they must agree"
+                f"mixture: {task.name!r} {turns} and is judged by worker processes; a mixture runs inside the compiled "
+                "program, as guess() and arithmetic() do. Train on both by phases, config.phase.NAME.task"
             )
-    return Mixture((first, second))
+    made = tuple(single.from_task(task) for task in tasks)
+    for name, why in _EQUAL.items():
+        _same(name, [(world.name, getattr(world, name)) for world in made], why)
+    _same("rows", [(world.name, world.rows) for world in made if world.max_turns > 1], "")
+    return Mixture(made, order(weights or (1,) * len(made)), *(getattr(made[0], name) for name in _EQUAL))
+
+
+def _same(name: str, values: Sequence[tuple[str, Any]], why: str) -> None:
+    """Raise ValueError unless the worlds have the same value."""
+    for world, value in values[1:]:
+        if value != values[0][1]:
+            raise ValueError(
+                f"mixture: {name} of {world!r} is {value!r}, of {values[0][0]!r} {values[0][1]!r}; they must agree"
+                + (f", since {why}" if why else "")
+            )
