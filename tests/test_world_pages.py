@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import json
 import pathlib
 import re
 
@@ -11,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import environments
+from rljax import environments, types
 from rljax.algorithms import inputs
 from rljax.data import tokenizers
 from rljax.environments import worlds
 from rljax.environments.worlds import demonstrations, guess, host, rules, text
 from rljax.environments.worlds.host import signatures, task
 from rljax.language import errors
+from rljax.run import host_rollouts, loop
 from rljax.training import world_checks
+from tests import tiny
 
 FOLDER = pathlib.Path(worlds.__file__).parent
 PAGE = (FOLDER / "README.md").read_text()
@@ -191,3 +194,37 @@ def test_a_reply_that_cannot_be_told_makes_the_episode_invalid(mistake):
         world = world.bind(tokenizer)
         world_checks.check(world, KEY)
         assert reply(world).valid == valid
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unlucky(_Wrong):
+    """Rules whose reward is not a number in one turn of eight."""
+
+    name, parts = "unlucky", ()
+
+    def step(self, state, seat, text, key):
+        reward = jnp.where(jax.random.uniform(key) < 0.125, jnp.nan, 1.0)
+        return state, rules.Answer(rules.line("1"), done=True, reward=reward, outcome=types.Outcome.CORRECT)
+
+
+@environments.task
+def unlucky() -> text.TextWorld:
+    """Rewards that are not numbers; see ``_Unlucky``."""
+    return text.TextWorld(_Unlucky())
+
+
+@pytest.mark.full
+def test_a_reward_that_is_no_number_costs_its_row_and_is_named(tmp_path):
+    config = tiny.config("reinforce()", task="tests.test_world_pages.unlucky()", phase__main__steps=5)
+    with pytest.warns(host_rollouts.VerifierWarning, match="task 'unlucky' failed on") as caught:
+        loop.train(config, tmp_path / "run", progress=False, devices=jax.devices()[:1])
+    told = [
+        re.search(r"step (\d)[^:]*: task 'unlucky' failed on (\d+) rows, first on row (\d+)", str(w.message))
+        for w in caught
+    ]
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    failed = {r["step"]: r["failed"] for r in records}
+    assert sum(failed.values()) > 0 and all(r["skipped"] == 0 and r["reward"] == 1 for r in records)
+    assert all(r["valid_rows"] == 32 - r["failed"] == 32 * (1 - r["outcome/crashed"]) for r in records)
+    steps = [(int(m[1]), float(m[2])) for m in told if m]
+    assert steps == [(step, count) for step, count in failed.items() if count][:3]  # then in the metric alone
