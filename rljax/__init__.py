@@ -6,6 +6,16 @@
     config.algorithm = "rloo()"
     result = rljax.train(config)
 
+On arrays, ``rljax.objective("grpo(kl=0.0)", rollout, rljax.Scores(logp=logp))`` is a differentiable loss, with
+``rollout = rljax.rollout_from_arrays(mask=mask, reward=reward, group=group, behaviour_logp=logp)``.
+
+Four floors; a file imports only from the floors below its own:
+
+    run/  config/  host/  aot/  bench/            host: the loop, settings, processes, compiled elsewhere, timed here
+    training/                                     assembly: step, rollout, update, state, optimizer, sharding
+    models/  sampling/  environments/  data/      machinery: networks, decoding, tasks and verifiers, text and files
+    types.py  language/  transforms/  algorithms/ mathematics: records, the language of configs, pieces, recipes
+
 Names are imported at first use, so that worker processes of verifiers do not import JAX.
 """
 
