@@ -45,6 +45,21 @@ def test_mask_reward_and_group_are_enough():
     np.testing.assert_allclose(metrics["loss/policy"], loss)
 
 
+@pytest.mark.parametrize("call", ["bradley_terry()", "bradley_terry(ties=0.5)", "implicit_bradley_terry()", "dpo()"])
+def test_groups_without_a_pair_do_not_change_the_loss_of_pairs(call):
+    """A pair alone, and beside a group that has none: one of equal rewards, or with ties one of a single row."""
+
+    def loss(rows, shift):
+        mask, reward, group = np.ones((rows, 2)), [1.0, 0.0, 1.0, 1.0][:rows], [0, 0, 1, 1][:rows]
+        r = rljax.rollout_from_arrays(mask=mask, reward=reward, group=group, ref_logp=-mask)
+        logp = -1.0 + shift * jnp.array([[1.0], [-1.0], [0.5], [2.0]])[:rows] * mask
+        return rljax.objective(call, r, rljax.Scores(logp=logp, reward=logp[:, 0]))[0]
+
+    slopes = [jax.grad(lambda x, rows=rows: loss(rows, x))(0.3) for rows in (2, 3 if "ties" in call else 4)]
+    assert abs(slopes[0]) > 0.01
+    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-5)
+
+
 def test_the_objective_is_differentiable_in_every_score_it_reads():
     fields = {"behaviour_logp": np.full((4, 3), -1.0), "ref_logp": np.full((4, 3), -1.1), "value": np.zeros((4, 3))}
     r = rollout(**fields)

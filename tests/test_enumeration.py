@@ -152,7 +152,7 @@ EXPECTED = {
     "dpo": pairs(lambda h: 0.1 * sigmoid(-0.1 * h)),
     "spin": 0 * J,  # no row is a demonstration
     "dpo_length_normalised": pairs(lambda h: 5 / 3 * sigmoid(-5 / 3 * h)),
-    "implicit_bradley_terry": m * pairs(lambda h: sigmoid(-h)),  # the mean over all groups
+    "implicit_bradley_terry": pairs(lambda h: sigmoid(-h)),
     "step_apo": pairs(lambda h: 0.1 * sigmoid(0.3 - 0.1 * h)),  # V' = 0.3 r
     "ipo": pairs(lambda h: 2 * (5 - h)),
     # stored rows: weights exp(+-1/2) of a mixed pair, 1 of others; kto: slope beta sigmoid'(beta (Delta - z))

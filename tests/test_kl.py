@@ -179,6 +179,17 @@ def test_garbage_does_not_overflow_and_the_square_is_twice_k2():
     np.testing.assert_allclose(term(penalty.convex_kl("k3", 1.0, 0.25), d), 0.25 * term(penalty.kl("k3", 1.0), d))
 
 
+def test_k3_falls_towards_the_reference_from_any_distance():
+    d = np.array([-1e4, -500.0, -21.0, -20.5, -19.5, -3.0, -1e-3, 0.0, 1e-3, 3.0, 21.0, 1e4])
+    with jax.enable_x64(False):
+        value, slope = jax.vmap(jax.value_and_grad(lambda x: ops.kl_estimate("k3", x)))(jnp.array(d, jnp.float32))
+    assert np.all(np.isfinite(value)) and np.all(np.sign(slope) == np.sign(d))
+    exact = d > -20  # below, the tangent at -20
+    np.testing.assert_allclose(value[exact], np.exp(-d[exact]) - 1 + d[exact], rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(slope[exact], 1 - np.exp(-d[exact]), rtol=1e-5, atol=1e-7)
+    assert np.all(np.diff(value[d < 0]) < 0) and np.all(np.diff(slope) > -1e-3)
+
+
 def test_the_adaptive_coefficient_is_the_penaltys_state_and_moves_as_stated():
     piece = penalty.kl("k3", schedule.adaptive_kl(0.1, target=0.5, horizon=100))
     state = piece.init()

@@ -6,8 +6,9 @@ from rljax.transforms import advantage, prepare, ratio, reduce, reward, surrogat
 from rljax.types import Fraction, NonNegative, Positive
 
 
-def _model(module: str, *loss: types.LossTransform) -> types.Algorithm:
-    return types.Algorithm(objectives=(types.Objective(module=module, loss=loss, reduce=reduce.mean_over_rows()),))
+def _model(module: str, loss: types.LossTransform, *kept: types.PrepareTransform) -> types.Algorithm:
+    model = types.Objective(module=module, prepare=kept, loss=(loss,), reduce=reduce.mean_over_rows())
+    return types.Algorithm(objectives=(model,))
 
 
 @recipe
@@ -20,7 +21,7 @@ def bradley_terry(
     prompt, or the pairs of ``stored``. A later phase reads it by ``config.phase.NAME.seam.reward="learned()"``. Differs
     from ``dpo`` by what is trained: a scalar, not the policy.
     """
-    return _model(module, surrogate.bradley_terry(margin, ties, center))
+    return _model(module, surrogate.bradley_terry(margin, ties, center), prepare.drop_unpaired(ties is not None))
 
 
 @recipe
@@ -56,7 +57,9 @@ def implicit_bradley_terry(
     R, which needs no head: the module starts as the policy. A later phase reads it by ``reward.implicit`` or
     ``reward.implicit_steps``, with the reference of that phase: the same as in this one, if the policy is.
     """
-    return _model(module, surrogate.implicit_bradley_terry(beta, margin, ties, center))
+    return _model(
+        module, surrogate.implicit_bradley_terry(beta, margin, ties, center), prepare.drop_unpaired(ties is not None)
+    )
 
 
 def _steps(module: str, *transforms: types.RolloutTransform) -> types.Algorithm:

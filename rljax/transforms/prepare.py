@@ -85,6 +85,16 @@ def drop_flat_groups(r, s):
     return ops.segment_std(trajectories.total(r), r.group, trajectories.once(r))[:, None] > 1e-6
 
 
+@define.prepare(needs=types.Needs(siblings=True))
+def drop_unpaired(r, s, ties: bool = False):
+    """Drop groups without a pair: two rows of unequal reward, or with ``ties`` any two; from denominators too."""
+    reward, used = trajectories.total(r), ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1)
+    if ties:
+        return ops.segment_total(used, r.group)[:, None] > 1
+    low, high = (ops.segment_max(jnp.where(used > 0, x, -jnp.inf), r.group) for x in (-reward, reward))
+    return (high + low)[:, None] > 0
+
+
 @define.prepare(needs=types.Needs(extra=frozenset({"used"})))
 def drop_used(r, s):
     """Drop tokens that an earlier step has trained on, extra["used"] 1 (T-PPO, arXiv 2506.15050)."""

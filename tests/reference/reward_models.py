@@ -10,9 +10,9 @@ def _counted(d):
 
 
 def bradley_terry(d, margin=0.0, ties=None, center=0.0, learned=None):
-    """The mean over the pairs of a group, then over groups by their rows. 2203.02155, eq. 1; 2410.05328; 2312.09244."""
+    """The mean over a group's pairs, then over groups with one by their rows. 2203.02155, eq. 1; 2410.05328; 2312.09244."""
     learned = d["learned"] if learned is None else learned
-    counted, result = _counted(d), 0.0
+    counted, result, rows = _counted(d), 0.0, 0
     for name in sorted({d["group"][i] for i in counted}):
         members, losses = [i for i in counted if d["group"][i] == name], []
         for i in members:
@@ -24,8 +24,8 @@ def bradley_terry(d, margin=0.0, ties=None, center=0.0, learned=None):
                 elif gap == 0 and i < j and ties is not None:
                     losses.append(extra - log(1.0 - sigmoid(x - ties) - sigmoid(-x - ties)))
         if losses:
-            result = result + parts.mean(losses) * len(members)
-    return result * (1.0 / len(counted))
+            result, rows = result + parts.mean(losses) * len(members), rows + len(members)
+    return result * (1.0 / max(rows, 1))
 
 
 def implicit_bradley_terry(d, beta=1.0, margin=0.0, ties=None, center=0.0):
