@@ -328,9 +328,8 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     """Estimate KL(pi || ref) per token from d = log pi - log ref on samples of pi (Schulman 2020).
 
     k1 = d, unbiased; k2 = d^2 / 2, biased, its gradient is that of reverse KL; k3 = exp(-d) - 1 + d, unbiased and
-    never negative, its gradient is that of forward KL; abs = |d|. Where d < -20, k3 continues along its tangent, so
-    that it is finite and keeps the sign of its gradient. "k1+" and "k3+" have the value of k1 and k3 and the gradient
-    of k2 (straight-through). ``transforms/KL.md`` has measurements of all of them.
+    never negative, its gradient is that of forward KL, and where d < -20 it continues along its tangent; abs = |d|.
+    "k1+" and "k3+" have the value of k1 and k3 and the gradient of k2. ``transforms/KL.md`` has measurements.
     """
     if estimator in ("k1+", "k3+"):
         k2 = kl_estimate("k2", log_ratio)
@@ -341,9 +340,8 @@ def kl_estimate(estimator: str, log_ratio: Array) -> Array:
         return 0.5 * log_ratio**2
     if estimator == "k3":
         # expm1(-d) + d loses less near d = 0 than exp(-d) - 1 + d
-        near = jnp.expm1(-jnp.maximum(log_ratio, -20.0))
         tangent = math.expm1(20.0) - math.exp(20.0) * (log_ratio + 20.0)
-        return jnp.where(log_ratio < -20.0, tangent, near) + log_ratio
+        return jnp.where(log_ratio < -20.0, tangent, jnp.expm1(-jnp.maximum(log_ratio, -20.0))) + log_ratio
     if estimator == "abs":
         # jnp.abs has slope 1 at 0, where the policy starts; the subgradient there is 0
         return log_ratio * jax.lax.stop_gradient(jnp.sign(log_ratio))

@@ -10,7 +10,7 @@ def _counted(d):
 
 
 def bradley_terry(d, margin=0.0, ties=None, center=0.0, learned=None):
-    """The mean over a group's pairs, then over groups with one by their rows. 2203.02155, eq. 1; 2410.05328; 2312.09244."""
+    """The mean over a group's pairs, then over groups with one by rows. 2203.02155, eq. 1; 2410.05328; 2312.09244."""
     learned = d["learned"] if learned is None else learned
     counted, result, rows = _counted(d), 0.0, 0
     for name in sorted({d["group"][i] for i in counted}):

@@ -66,10 +66,10 @@ def bradley_terry(
 
     The loss is the mean over the pairs of a group, and then over groups, as the paper of InstructGPT (arXiv 2203.02155,
     eq. 1) weighs the K (K - 1) / 2 pairs of a prompt; groups without a pair count 0, unless ``prepare.drop_unpaired``
-    leaves them out, as in the recipes. Margin: Llama 2 (arXiv 2307.09288, eq. 2). With ``ties`` = t, pairs of equal rewards count by -log P(tie) of the model of Rao and Kupper (1967), as in
-    arXiv 2410.05328, in which P(i over j) = sigmoid(d - t), d = R_i - R_j, and P(tie) = 1 - sigmoid(d - t) -
-    sigmoid(-d - t). ``center`` adds center (R_i + R_j)^2, which fixes the constant that pairs leave open (arXiv
-    2312.09244).
+    leaves them out, as in the recipes. Margin: Llama 2 (arXiv 2307.09288, eq. 2). With ``ties`` = t, pairs of equal
+    rewards count by -log P(tie) of the model of Rao and Kupper (1967), as in arXiv 2410.05328, in which P(i over j) =
+    sigmoid(d - t), d = R_i - R_j, and P(tie) = 1 - sigmoid(d - t) - sigmoid(-d - t). ``center`` adds
+    center (R_i + R_j)^2, which fixes the constant that pairs leave open (arXiv 2312.09244).
 
     Args:
       margin: by how much R must differ for a difference of 1 in the reward.
