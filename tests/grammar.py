@@ -53,7 +53,7 @@ SCALARS = [
 NUMBERS = [
     *("+{a}", "{a}.0", "{a}.00", "{a}.", "\\${a}", "${a}", "\u20ac{a}", "{a} dollars", "{a} clips", "{a} km/h"),
     *("\\text{{{a}}}", "\\mathrm{{{a}}}", "\\textbf{{{a}}}", "\\textit{{{a}}}", "__{a}__", "{a}^\\circ", "{a}\u00b0"),
-    *("{a}^{{\\circ}}", "{a}\\%", "{a}%", "{a}\\text{{ cm}}", "{a} \\text{{ cm}}^2", "{a}\\ \\mathrm{{m}}", "{a}/1"),
+    *("{a}^{{\\circ}}", "{a}\\text{{ cm}}", "{a} \\text{{ cm}}^2", "{a}\\ \\mathrm{{m}}", "{a}/1"),
     *("{a} \\, \\text{{apples}}", "USD {a}", "\\$ {a}", "{a} \\mbox{{ hours}}", "{a} cm", "\\text{{Total: }} {a}"),
     *(
         "Total = {a}",
@@ -171,6 +171,13 @@ WRONG_NUMBERS = [
         "{a}.{a}1",
         "{a}9 {b}",
         "{a} + 5 = {a}",
+        "{a}\\%",
+        "{a}%",
+        "{a} percent",
+        "{a}\\text{{ percent}}",
+        "{a}\\text{{k}}",
+        "{a}\\text{{ bn}}",
+        "{a}9_{{7}}",
     ),
 ]
 

@@ -15,7 +15,7 @@ Fraction = fractions.Fraction
 
 RIGHT = {
     "number": r"""
-        **${a}$ apples** | {a}~\text{{apples}} | \text{{{a} apples}} | \text{{\${a}}} | **{a} apples** | {a} percent | {a} \text{{ percent}}
+        **${a}$ apples** | {a}~\text{{apples}} | \text{{{a} apples}} | \text{{\${a}}} | **{a} apples**
         {a}\ \text{{mph}} | {a}\text{{ m/s}} | {a}\,\mathrm{{cm^2}} | {a}\text{{ cm}}^{{3}} | {a} cm² | {a} m^2 | {a}\text{{cm}} | {a} \text{{ sq. ft.}}
         \approx {a} | \text{{Janet has }} {a} \text{{ eggs}} | She has {a} eggs. | The answer is {a} | The final answer is **{a}**. | Answer: {a}
         \mathbf{{\${a}}} | £{a} | {a} € | {a}\text{{ USD}} | ₹{a} | {a} cents | \$ {a}\text{{ per hour}} | \${a}/\text{{hour}} | ${a}/day

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rljax import types
-from rljax.environments.verifiers import answers, mathematics, pool, process
+from rljax.environments.verifiers import answers, equality, mathematics, pool, process
 from tests import grammar, orphans
 
 # Workers import this from a file: a test module would bring jax along.
@@ -223,6 +223,87 @@ def test_formulas_in_prose():
 def test_a_reference_that_cannot_be_read_is_an_error(target):
     with pytest.raises(ValueError, match="reference"):
         mathematics.numeric_answer(r"#### 2\sqrt{2}", target)
+
+
+ALGEBRA = [  # reference, right forms, wrong forms
+    (
+        "p - q",
+        ["-q+p", "p-q", "(p-q)", "-(q-p)", "p + (-q)", "$p-q$"],
+        ["p + q", "p/q", "pq", "q - p", "p", "q", "P+q", "p*q", "p^q"],
+    ),
+    ("pq", ["qp", "p q", "p \\cdot q", "p*q"], ["p+q", "p/q", "p-q", "p^q"]),
+    (
+        "2ab",
+        ["2ba", "ab \\cdot 2", "2 a b", "2a \\cdot b"],
+        ["2", "2a", "2b", "2ac", "2abc", "ab", "2 cm", "3ab", "2(a+b)"],
+    ),
+    ("3xy", ["3yx", "3x y"], ["3", "3xz", "3x", "3x+y"]),
+    ("a^2 + 2ab + b^2", ["(a+b)^2", "b^2+2ab+a^2"], ["a^2+2ac+b^2", "a^2 + b^2", "a^2+2ab-b^2", "a^2 - 2ab + b^2"]),
+    ("x - y + z", ["z-y+x", "x+z-y"], ["x+y+z", "xyz", "x-y-z", "x y z"]),
+    ("ab - c", [], ["abc", "ab+c", "ab/c", "a-bc"]),
+    ("a b", ["ba", "ab"], ["a+b", "a-b"]),
+    ("AB - CD", [], ["AB+CD", "ABCD"]),
+    ("x + 2yz", ["2yz+x"], ["x+2", "x+2y", "x + 2zw"]),
+    ("x-axis", ["x axis", "\\text{x-axis}"], ["y-axis", "x+axis"]),
+    ("\\text{no}", ["no", "No."], ["on", "yes"]),
+    ("\\frac{p}{q}", ["p/q"], ["pq", "p+q", "q/p", "p-q"]),
+    ("-q", ["-1q"], ["q", "+q"]),
+    (
+        "1",
+        [
+            "\\implies x = 1",
+            "2x = 2 \\implies x = 1",
+            "x-1=0 \\Rightarrow x = 1",
+            "1 \\checkmark",
+            "1\\ \\checkmark",
+            "x = \\phantom{0}1",
+            "\\phantom{-}1",
+            "1\\hphantom{0}",
+        ],
+        ["1 \\implies x = 2", "\\checkmark", "1\\phantom{2}3"],
+    ),
+    (
+        "27",
+        ["27\\text{ (integer)}", "27{.}0", "27 \\; \\checkmark", "\uff12\uff17", "27_{10}"],
+        [
+            "27\\text{k}",
+            "27_{7}",
+            "27_7",
+            "27k",
+            "27_{8}",
+            "27\\text{ K}",
+            "27\\text{bn}",
+            "27\\text{ (not an integer)}",
+            "27M",
+        ],
+    ),
+    (
+        "1.5",
+        ["1{.}5", "\\nicefrac{3}{2}", "\\sfrac32", "\uff11\uff0e\uff15", "\\nicefrac32"],
+        ["15", "\\nicefrac{2}{3}"],
+    ),
+    ("\\frac{3}{4}", ["\\nicefrac{3}{4}", "\\tfrac34", "3/4", "0.75", "75\\%"], ["75"]),
+    (
+        "5",
+        ["5", "5.0", "5 cm", "5\\text{ m}"],
+        ["5\\%", "5%", "5 percent", "5\\text{ percent}", "0.05", "500\\%x", "5\\text{ per cent}"],
+    ),
+    ("5\\%", ["5\\%", "5%", "5 percent", "0.05", "5"], ["6\\%", "50"]),
+    ("0.05", ["5\\%", "5 \\text{ percent}"], ["5"]),
+    ("2pq", ["2 q p"], ["2", "2pr", "2p"]),
+    ("4 cm", ["4", "4\\text{ cm}"], ["4k", "5 cm"]),
+    ("xyz", ["x y z", "zyx", "x \\cdot y \\cdot z"], ["x+y+z", "xy-z", "xy"]),
+    ("\\text{even}", ["Even"], ["odd", "e+v+e+n"]),
+    ("n - 1", ["-1+n"], ["n+1", "n1"]),
+    ("e - 1", ["-1+e"], ["e+1"]),
+    ("t", ["t"], ["2t", "-t", "T+t"]),
+]
+
+
+@pytest.mark.parametrize(("reference", "right", "wrong"), ALGEBRA, ids=[row[0] for row in ALGEBRA])
+def test_letters_are_variables_and_marks_are_presentation(reference, right, wrong):
+    assert [text for text in right if equality.compare(text, reference) != "correct"] == []
+    assert [text for text in wrong if equality.compare(text, reference) == "correct"] == []
 
 
 def test_rewritings_are_paid_and_corruptions_are_not():

@@ -5,6 +5,7 @@ Numbers are compared exactly. What is left, such as ``2\sqrt{3}``, is compared b
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 
 from rljax.environments.verifiers import notation, relations, symbolic
 from rljax.environments.verifiers.symbolic import Outcome
@@ -17,7 +18,8 @@ _IS_WORD = re.compile(r"\(?[A-Z]\)?|[a-zA-Z][a-zA-Z -]+")
 _DECIMAL = re.compile(r"-?\d+\.?\d*", re.ASCII)
 _CHOICE = re.compile(r"(?:\\[a-z]+\s*\{\s*)?\(?([A-Z])\)\s*\}?(?!.*\b(?:and|or|not|[A-Z])\b)\s*[^\s,;].*")  # (B) 12
 _OPTION = re.compile(r"^(?:\\[a-z]+\s*\{\s*)?\([A-E]\)\s*\}?[\s~]+(?=[\d\\-])")  # the letter of (B) 12
-_PERCENT = re.compile(r"%[$.*\s]*$")
+_PERCENT = re.compile(r"(?:%|(?<![a-z])per ?cent)[}$.*\s)]*$", re.IGNORECASE)
+_SUBSCRIPT = re.compile(r"\d\s*_")
 _ADJACENT = re.compile(r"\d\s+[\d.]")  # two numbers
 
 
@@ -28,6 +30,7 @@ def compare(written: str, reference: str) -> Outcome:
     * ``x = 5`` is 5. In ``4 + 1 = 5`` all sides must be equal, and a side that is no name must be equal too.
     * Tuples and intervals have the same brackets, and equal parts in order; lists and sets have them in any order.
     * Words are equal letter by letter, whatever the case.
+    * Letters such as ``p - q`` and ``2ab`` are variables. ``5\%`` is 0.05, and 5 only if the reference is a percentage.
     * A relation such as ``<``, or a word, that the reference does not have makes an answer wrong.
 
     Args:
@@ -47,16 +50,23 @@ def compare(written: str, reference: str) -> Outcome:
         raise ValueError(f"reference {reference!r} is empty")
     if not answer:
         return "unparseable"
+    if bool(_PERCENT.search(written)) != bool(_PERCENT.search(reference)):
+        *_, value, wanted = map(notation.rational, (*relations.sides(answer), expected))
+        if value is not None and wanted is not None:
+            return _percent(answer, expected, value, wanted, bool(_PERCENT.search(written)))
     if _squeezed(answer) == _squeezed(expected):
         return "correct"
-    if _IS_WORD.fullmatch(expected):
+    if _is_word(expected):
         return _words(answer, expected)
     answer = _OPTION.sub("", answer)
     if (digits := notation.BASED.fullmatch(expected)) and "_" not in answer:  # the question asks for the base
         return "correct" if answer == digits[1] else "wrong"
-    value, wanted = notation.rational(answer), notation.rational(expected)
-    if value is not None and wanted is not None and value == 100 * wanted and _PERCENT.search(written):
-        return "correct"
+    if (
+        _SUBSCRIPT.search(answer)
+        and not _SUBSCRIPT.search(expected)
+        and notation.rational(answer.lstrip("-+ ")) is None
+    ):
+        return "wrong"  # 27_7 has a digit that base 7 lacks
     answer, expected = relations.plain(answer), relations.plain(expected)
     exact, about, decimal = answer.partition("\\approx")
     if about and exact and _DECIMAL.fullmatch(decimal.strip()):
@@ -66,13 +76,36 @@ def compare(written: str, reference: str) -> Outcome:
     return _sides(answer, expected)
 
 
+def _is_word(text: str) -> bool:
+    """Return whether a reference is a word or a choice; ``p - q`` and ``pq`` are expressions."""
+    if not _IS_WORD.fullmatch(text):
+        return False
+    runs = re.findall("[a-zA-Z]+", text)
+    if "-" in text:
+        return max(map(len, runs)) > (3 if " - " in text else 2)
+    return (
+        len(text) == 1
+        or not all(len(run) == 1 or re.fullmatch("[b-df-hj-np-tv-z]{2,3}", run) for run in runs)
+        or (text != text.lower())
+    )
+
+
+def _percent(answer: str, expected: str, value: Fraction, wanted: Fraction, written: bool) -> Outcome:
+    """Compare where one of both is a percentage; a number without a sign may be meant as one if the reference is."""
+    if not written:
+        return "correct" if value in (wanted, wanted / 100) else "wrong"
+    before = relations.unnamed(relations.sides(answer), bare=True)[:-1]
+    return _all(_parts(side, expected) for side in before) if value == 100 * wanted else "wrong"
+
+
 def _words(answer: str, expected: str) -> Outcome:
     """Compare words letter by letter, whatever the case; a choice with or without parentheses and its value."""
     wanted = re.sub(r"\W", "", expected)
     if len(wanted) == 1 and (choice := _CHOICE.fullmatch(answer)):
         return "correct" if choice[1] == wanted else "wrong"
     answer = re.sub(notation.FONT, "", answer)
-    letters, wanted = (re.sub(r"[^\w=<>]", "", text).lower() for text in (answer, expected))
+    ignored = r"[^\w=<>+*/^-]" if len(expected) <= 3 else r"[^\w=<>+*/^]"
+    letters, wanted = (re.sub(ignored, "", text).lower() for text in (answer, expected))
     return "correct" if letters == wanted else "wrong"
 
 
@@ -124,8 +157,10 @@ def _part(answer: str, expected: str) -> Outcome:
         return "unparseable"
     if _squeezed(answer) == _squeezed(expected):
         return "correct"
-    if _IS_WORD.fullmatch(expected):
+    if _is_word(expected):
         return _words(answer, expected)
-    if set(_WORD.findall(answer)) - set(_WORD.findall(expected)):
+    letters = set(re.sub(r"\\[a-zA-Z]+", "", expected))  # those of variables: ba is no word beside 2ab
+    words = {word for word in _WORD.findall(answer) if len(word) > 4 or not set(word) <= letters}
+    if words - set(_WORD.findall(expected)):
         return "wrong" if re.search(r"\d", answer) else "unparseable"
     return symbolic.compare(answer, expected)

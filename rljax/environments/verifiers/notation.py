@@ -10,6 +10,7 @@ _SPACES = re.compile(r"\\[,;:! ]|~|\\(?:q?quad|displaystyle|textstyle|left|right
 _UNICODE = str.maketrans(
     {"\u2212": "-", "\u03c0": "\\pi ", "\u00b0": "^\\circ", "\u00d7": "\\times ", "\u00b7": "\\cdot "}
     | {"\u221e": "\\infty ", "\u2208": "\\in ", "\u2264": "\\le ", "\u2265": "\\ge ", "\u2248": "\\approx "}
+    | {chr(0xFF01 + i): chr(0x21 + i) for i in range(94)}  # full-width forms
     | {power: f"^{{{i}}}" for i, power in enumerate("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")}
 )
 _COLOR = re.compile(r"\\(?:text)?color\s*\{[a-z]+\}|</?(?:b|i|em|strong|u)>", re.IGNORECASE)
@@ -42,8 +43,17 @@ _UNIT = re.compile(
     rf"|{_FONT_UNIT}|\({_WORDS}\)|/?{_WORDS}|/{_FONT_UNIT}|(?<=\s)[mghsL])(?:\^\{{?[23]\}}?)?[.,;]?$",
     re.IGNORECASE,
 )
+_SHORT_UNITS = frozenset(
+    "cm mm km nm dm kg mg lb lbs oz ft in yd mi sq cu mph kph hr hrs min mins sec ms ml cl dl gal pt qt pts rad deg"
+    " am pm hz kw kwh cal mol ppm bpm rpm usd eur gbp rs yr yrs hp db pa".split()
+)
+_MAGNITUDE = re.compile(r"[kKMBT]|(?i:bn|mn|mil|mln|tn)")  # 27\\text{k} is 27 thousand
 _FIRST = re.compile(r"^(\*\*|`|\$)([^*`$]+)\1(?=\s)")  # **5** apples
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:(?:US)?\\?[$\u20ac\u00a3\u20b9\u00a5#]|USD|EUR)\s*(?=[-+]?[\d.\\])")
+_REMARK = re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}|\\(?:checkmark|blacksquare|qed)(?![a-zA-Z])|[\u2713\u2714\u2705]")
+_SLANTED = re.compile(r"\\(?:nice|s|x|small)frac(?![a-zA-Z])")
+_BECAUSE = re.compile(r"^.*(?:\\(?:implies|(?:Long)?[rR]ightarrow)(?![a-zA-Z])|\u21d2)\s*(?=\S)")
+_ASIDE = re.compile(rf"(?<=[\w}})\]])\s*\\text\s*\{{\s*\({_WORDS}\)\s*\}}$", re.IGNORECASE)
 _LABEL = re.compile(
     rf"^(?:\\(?:therefore|implies|Rightarrow)\s|{FONT}\{{[a-z ]+:\s*\}}\s*|[a-z][a-z ]*:\s*|{_LEAD})", re.IGNORECASE
 )
@@ -76,6 +86,7 @@ def clean(text: str) -> str:
     only, and no word that changes a value, such as "million".
     """
     text = re.sub(r",\s*\\!\s*", "{,}", _COLOR.sub("", text)).translate(_UNICODE)
+    text = _SLANTED.sub(r"\\frac", re.sub(r"(?<=\d)\{\.\}(?=\d)", ".", _BECAUSE.sub("", _REMARK.sub(" ", text))))
     text = re.sub(r"\\text\s*\{\s*(\\?\$)\s*([\d.,]*)\}", r"\1\2", re.sub(r"\bsq\. ?(?=[a-z])", "sq ", text))
     text = re.sub(
         r"\\(?:mathrm|text|mathbf)\s*\{\s*([ie])\s*\}", r"\1", _SPACES.sub(" ", text.replace("\\,", " "))
@@ -101,8 +112,20 @@ def _shorter(text: str) -> str:
         return before
     if (after := _CURRENCY.sub(r"\1", _LABEL.sub("", _FIRST.sub(r"\2", text)))) != text:
         return after
-    number = _UNIT.sub("", text)
+    number = _UNIT.sub(lambda unit: "" if _is_unit(unit[0]) else unit[0], _ASIDE.sub("", text))
     return number if re.search(r"\d|\\pi", number) else text
+
+
+def _is_unit(text: str) -> bool:
+    r"""Return whether letters after a value are a unit; in ``2ab`` they are variables, in ``27\text{k}`` a factor."""
+    letters = re.sub(rf"{FONT}|\^\{{?[23]\}}?$|[^a-zA-Z]", "", re.sub(r"[.,;]$", "", text))
+    if _MAGNITUDE.fullmatch(letters):
+        return False
+    if not re.fullmatch(r"\s*[a-zA-Z]{2,}(?:\^\{?[23]\}?)?[.,;]?", text) or letters.lower() in _SHORT_UNITS:
+        return True
+    if not re.search("[aeiouyAEIOUY]", letters):
+        return False
+    return len(letters) > 2 if text[0].isspace() else len(letters) > 3 and [*letters] != sorted(set(letters))
 
 
 def _unwrapped(text: str) -> str:

@@ -12,6 +12,11 @@ _HUGE = re.compile(
     r"|[)\]}]\s*\^\s*\{?\s*(?:[2-9]\d|\d{3})|\^\s*\{?\w+\}?\s*\)\s*\^"
 )
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
+# Runs of letters that are products; math-verify removes those after a digit as units.
+_PRODUCT = re.compile(
+    r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z .,-]*\})?|(?<![/a-zA-Z])(?!sin|cos|tan|log|ln|exp)[a-zA-Z]{2,4}(?![a-zA-Z])"
+)
+_SPACED = re.compile(r"(?:(?<=\d)|(?<=[^a-zA-Z\\][a-zA-Z])|(?<=^[a-zA-Z])) +(?=[a-zA-Z](?![a-zA-Z]))")
 
 
 def compare(answer: str, expected: str) -> Outcome:
@@ -77,4 +82,7 @@ def _read(text: str) -> list[Any]:
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limit is off
     # 0 turns off the library's time limit, which uses SIGALRM and works in the main thread only.
+    text = _PRODUCT.sub(lambda m: m[0] if m[0][0] == "\\" else " \\cdot ".join(m[0]), text)
+    if not re.search(r"frac\s+[a-zA-Z]|\\text|\\mbox|\\mathrm", text):
+        text = _SPACED.sub(r" \\cdot ", text)
     return math_verify.parse(f"\\boxed{{{text}}}", parsing_timeout=0)
