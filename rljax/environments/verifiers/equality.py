@@ -19,7 +19,7 @@ _DECIMAL = re.compile(r"-?\d+\.?\d*", re.ASCII)
 _CHOICE = re.compile(r"(?:\\[a-z]+\s*\{\s*)?\(?([A-Z])\)\s*\}?(?!.*\b(?:and|or|not|[A-Z])\b)\s*[^\s,;].*")  # (B) 12
 _OPTION = re.compile(r"^(?:\\[a-z]+\s*\{\s*)?\([A-E]\)\s*\}?[\s~]+(?=[\d\\-])")  # the letter of (B) 12
 _PERCENT = re.compile(r"(?:%|(?<![a-z])per ?cent)[}$.*\s)]*$", re.IGNORECASE)
-_SUBSCRIPT = re.compile(r"\d\s*_")
+_SUBSCRIPT = re.compile(r"\d\s*_(?!\{?10\}?(?!\d))")  # other than base ten
 _ADJACENT = re.compile(r"\d\s+[\d.]")  # two numbers
 
 
