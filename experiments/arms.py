@@ -17,20 +17,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib import figure
 
 import rljax
 from rljax.config import files
 from rljax.data import storage
-from rljax.run import loop, plots
-from rljax.run.reports import intervals
+from rljax.run import intervals, loop, passk, plots
+from rljax.run.reports import quantities
 
 ADAM = "adamw(learning_rate={}, weight_decay=0.0)"
 RATE = "phase.main.optimizer.learning_rate"
 BINS = 20  # parts of a run whose metrics are averaged
 LAST = 4  # of them, those that "at the end" means
 BEGIN, END = "<!-- written by the command -->", "<!-- until here -->"
-VERDICTS = ("holds", "does not hold", "cannot tell")
+ALPHA = 0.05  # of the primary claim, and of all others of a study together
+VERDICTS = ("holds", "refuted", "inconclusive", "not testable here")
 
 Record = Mapping[str, Any]
 
@@ -46,6 +48,7 @@ class Claim:
       quantity: see ``value``.
       margin: the claim is that first minus second is above this number.
       below: whether it is below instead.
+      untestable: why the study cannot test the claim, if so.
     """
 
     text: str
@@ -54,18 +57,43 @@ class Claim:
     quantity: str
     margin: float = 0.0
     below: bool = False
-
-    def verdict(self, x: intervals.Estimate | None) -> str:
-        """Return what an interval says of the claim, one of ``VERDICTS``."""
-        return VERDICTS[2] if x is None else verdict(x, self.margin, self.below)
+    untestable: str = ""
 
 
-def verdict(x: intervals.Estimate, bound: float = 0.0, below: bool = False) -> str:
-    """Return whether an interval lies above a bound, or below it: one of ``VERDICTS``."""
-    positive, negative, neither = VERDICTS
-    if below:
-        positive, negative = negative, positive
-    return positive if x.low > bound else negative if x.high < bound else neither  # neither without an interval
+def verdict(x: intervals.Estimate, p: float, bound: float = 0.0, below: bool = False) -> str:
+    """Return whether an estimate is above a bound, or below it: one of ``VERDICTS``.
+
+    Args:
+      x: the estimate.
+      p: the p value of the bound, corrected if it is one of several.
+      bound: what the estimate is compared with.
+      below: whether the claim is that it is below.
+    """
+    positive, negative, neither, _ = VERDICTS
+    if p >= ALPHA:
+        return neither
+    return positive if (x.mean > bound) != below else negative
+
+
+def verdicts(cases: Sequence[tuple[intervals.Estimate | None, float, bool, bool]]) -> list[str]:
+    """Return the verdicts on the claims of a study, of which the first is the primary one.
+
+    The primary claim is decided at the level ``ALPHA``, the others with p values that Holm's procedure corrects for
+    their number. A claim that cannot be tested is not counted.
+
+    Args:
+      cases: of each claim, its estimate if there is one, its bound, whether it claims to be below, and whether the
+        study can test it.
+    """
+    tested = [n for n, (x, *_, testable) in enumerate(cases) if x is not None and testable]
+    p = {n: cases[n][0].p(cases[n][1]) for n in tested}  # type: ignore[union-attr]
+    others = [n for n in tested if n > 0]
+    p |= dict(zip(others, intervals.holm([p[n] for n in others]), strict=True))
+    said = []
+    for n, (x, bound, below, testable) in enumerate(cases):
+        ended = VERDICTS[2] if testable else VERDICTS[3]
+        said.append(verdict(x, p[n], bound, below) if x is not None and n in p else ended)
+    return said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +103,7 @@ class Study:
     Attributes:
       config: returns the config.
       arms: the fields of each arm; the first arm is the one that the others are compared with.
-      claims: decided by intervals over seeds, at each learning rate.
+      claims: decided by the mean of their differences over the learning rates; the first is the primary one.
       quantities: columns of the table of arms, see ``value``.
       curves: metrics that the figure draws.
       seeds: of the runs.
@@ -145,7 +173,10 @@ def run(study: Study, workdir: pathlib.Path) -> list[dict[str, Any]]:
     alone.algorithm, alone.batch, alone.log.diagnostics = "sft()", default.batch, ()  # what the base does not read
     folder = workdir.parent / f"bases-{hashlib.sha256(files.dumps(alone).encode()).hexdigest()[:8]}"
     bases = rljax.train_many(alone, {"seed": study.seeds}, folder)  # studies with the same bases share them
-    before = {seed: _passk(member.result, "base") for seed, member in zip(study.seeds, bases, strict=True)}
+    before = {
+        seed: {"base": _passk(member.result, "base"), "base_correct": _correct(member.result, "base")}
+        for seed, member in zip(study.seeds, bases, strict=True)
+    }
     keys = [(arm, seed, rate) for arm in study.arms for seed in study.seeds for rate in study.rates]
     fields = []
     for arm, seed, rate in keys:
@@ -154,7 +185,7 @@ def run(study: Study, workdir: pathlib.Path) -> list[dict[str, Any]]:
     members = rljax.train_many(config, fields, workdir)
     records = []
     for (arm, seed, rate), member in zip(keys, members, strict=True):
-        record = {"arm": arm, "seed": seed, "rate": rate, "base": before[seed]}
+        record = {"arm": arm, "seed": seed, "rate": rate, **before[seed]}
         if member.result is None:
             record["failure"] = member.failure
         else:
@@ -162,6 +193,7 @@ def run(study: Study, workdir: pathlib.Path) -> list[dict[str, Any]]:
             history = [row for row in member.result.history if row["step"] > first]
             curves = {name: _binned([row[name] for row in history]) for name in study.metrics if name in history[0]}
             record |= {"result": _passk(member.result, "result"), "curves": curves}
+            record["correct"] = _correct(member.result, "result")
             record |= study.measure(member.result) if study.measure else {}
         records.append(record)
     return records
@@ -171,6 +203,22 @@ def _passk(result: Any, name: str) -> dict[str, float]:
     """Return pass@k by k of an evaluation."""
     (evaluation,) = (e for e in result.evaluations if e["name"] == name)
     return {k: round(mean, 5) for k, (mean, *_) in evaluation["pass_at_k"].items()}
+
+
+def _correct(result: Any, name: str) -> str:
+    """Return the packed counts of correct samples of each prompt of an evaluation."""
+    (evaluation,) = (e for e in result.evaluations if e["name"] == name)
+    return pack(evaluation["correct"])
+
+
+def pack(correct: Sequence[int]) -> str:
+    """Return counts below 4096 as text, three hexadecimal digits each."""
+    return "".join(f"{count:03x}" for count in correct)
+
+
+def unpack(text: str) -> npt.NDArray[np.int64]:
+    """Return the counts of ``pack``."""
+    return np.array([int(text[i : i + 3], 16) for i in range(0, len(text), 3)])
 
 
 def binned(values: Sequence[float], count: int) -> list[float]:
@@ -187,47 +235,64 @@ def _binned(values: Sequence[float]) -> list[float]:
 # --- the page --------------------------------------------------------------------------------------
 
 
-def value(record: Record, quantity: str) -> float:
-    """Return a quantity of a run: "pass@K", a name that ``measure`` gave, or a metric's mean at the end of the run."""
+def value(record: Record, quantity: str) -> intervals.Values:
+    """Return a quantity of a run: "pass@K", a name that ``measure`` gave, or a metric's mean at the end of the run.
+
+    That of pass@K is ``[P]``, a value for each prompt, if the record has their counts.
+    """
     if quantity.startswith("pass@"):
-        return record["result"][quantity.removeprefix("pass@")]
+        return _each(record["result"], record.get("correct"), quantity)
     return record[quantity] if quantity in record else float(np.mean(record["curves"][quantity][-LAST:]))
 
 
-def of(records: Sequence[Record], arm: str, rate: float, quantity: str) -> dict[int, float]:
+def _each(means: Mapping[str, float], correct: str | None, quantity: str) -> intervals.Values:
+    k = quantity.removeprefix("pass@")
+    samples = max(map(int, means))  # the k are the powers of two up to it, which is one
+    return passk.pass_at_k(unpack(correct), samples, [int(k)])[:, 0] if correct else means[k]
+
+
+def of(records: Sequence[Record], arm: str, rate: float, quantity: str) -> dict[int, intervals.Values]:
     """Return a quantity of the runs of an arm at a learning rate, by seed, those that failed left out."""
     if arm == "base":
-        return {r["seed"]: r["base"][quantity.removeprefix("pass@")] for r in records}
+        return {r["seed"]: _each(r["base"], r.get("base_correct"), quantity) for r in records}
     runs = [r for r in records if (r["arm"], r["rate"]) == (arm, rate) and "failure" not in r]
     return {r["seed"]: value(r, quantity) for r in runs}
 
 
-def difference(records: Sequence[Record], claim: Claim, rate: float) -> intervals.Estimate | None:
-    """Return the first arm minus the second at a learning rate, paired by seed; None without two seeds of both."""
-    first, second = (of(records, arm, rate, claim.quantity) for arm in (claim.first, claim.second))
-    seeds = first.keys() & second.keys()
+def difference(records: Sequence[Record], claim: Claim, rates: Sequence[float]) -> intervals.Estimate | None:
+    """Return the first arm minus the second, the mean over learning rates; None without two seeds of both.
+
+    It is paired by seed, and by prompt where the records have their counts. A seed counts if no run of it failed.
+    """
+    arms = []
+    for arm in (claim.second, claim.first):
+        runs = [of(records, arm, rate, claim.quantity) for rate in rates]
+        shared = set.intersection(*(set(values) for values in runs))
+        arms.append({seed: np.mean(np.array([values[seed] for values in runs]), axis=0) for seed in sorted(shared)})
+    seeds = sorted(arms[0].keys() & arms[1].keys())
     if len(seeds) < 2:
         return None
-    return intervals.difference({s: second[s] for s in sorted(seeds)}, {s: first[s] for s in sorted(seeds)})
+    second, first = ({seed: values[seed] for seed in seeds} for values in arms)
+    return intervals.difference(second, first, bounds=quantities.bounds(claim.quantity))
 
 
-def decide(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim over learning rates: "holds" if it holds at one and is refuted at none."""
-    positive, negative, neither = VERDICTS
-    if positive in verdicts and negative not in verdicts:
-        return positive
-    return negative if negative in verdicts and positive not in verdicts else neither
+def decide(study: Study, records: Sequence[Record]) -> list[str]:
+    """Return the verdicts on the claims of a study, see ``verdicts``."""
+    rates = sorted({r["rate"] for r in records})
+    gaps = [difference(records, claim, rates) for claim in study.claims]
+    return verdicts([(x, c.margin, c.below, not c.untestable) for x, c in zip(gaps, study.claims, strict=True)])
 
 
 def tables(study: Study, records: Sequence[Record]) -> str:
     """Return the tables of the claims and of the arms."""
     rates = sorted({r["rate"] for r in records})
-    lines = [f"| claim | {' | '.join(f'rate {x:g}' for x in rates)} | verdict |", "| --- " * (len(rates) + 2) + "|"]
-    for claim in study.claims:
-        gaps = [difference(records, claim, rate) for rate in rates]
+    shown = [*((f"rate {x:g}", [x]) for x in rates), *([("both rates", rates)] if len(rates) > 1 else [])]
+    lines = [f"| claim | {' | '.join(name for name, _ in shown)} | verdict |", "| --- " * (len(shown) + 2) + "|"]
+    for number, (claim, said) in enumerate(zip(study.claims, decide(study, records), strict=True)):
+        gaps = [difference(records, claim, some) for _, some in shown]
         cells = ["no pair" if x is None else _text(x, claim.quantity) for x in gaps]
-        said = decide([claim.verdict(x) for x in gaps])
-        lines.append(f"| {claim.text} | {' | '.join(cells)} | **{said}** |")
+        said = f"**{said}**" + (f": {claim.untestable}" if claim.untestable else "")
+        lines.append(f"| {claim.text}{'' if number else ' (primary)'} | {' | '.join(cells)} | {said} |")
     lines += ["", f"| arm | rate | runs | {' | '.join(study.quantities)} |"]
     lines.append("| --- " * (len(study.quantities) + 3) + "|")
     if any(q.startswith("pass@") for q in study.quantities):
@@ -239,11 +304,23 @@ def tables(study: Study, records: Sequence[Record]) -> str:
             count = len(of(records, arm, rate, study.quantities[0]))
             lines.append(f"| {arm} | {rate:g} | {count} | {' | '.join(cells)} |")
     failed = [f"- {r['arm']}, rate {r['rate']:g}, seed {r['seed']}: {r['failure']}" for r in records if "failure" in r]
-    return "\n".join([*lines, *([""] if failed else []), *failed])
+    return "\n".join([*lines, "", _covered(records), *([""] if failed else []), *failed])
 
 
-def _mean(values: Mapping[int, float], quantity: str) -> str:
-    return _text(intervals.mean(list(values.values())), quantity) if values else "failed"
+def _covered(records: Sequence[Record]) -> str:
+    """Return what the intervals of a page cover."""
+    if all("correct" in r for r in records if "failure" not in r):
+        return "Intervals of pass@k cover seeds and prompts; those of other quantities are Student's t over seeds."
+    return (
+        "All intervals are Student's t over seeds. `results.json` has no counts of correct samples of each prompt, so "
+        "that those of pass@k cover other seeds on the same 128 prompts, and are too narrow for other prompts."
+    )
+
+
+def _mean(values: Mapping[int, intervals.Values], quantity: str) -> str:
+    if not values:
+        return "failed"
+    return _text(intervals.mean(list(values.values()), bounds=quantities.bounds(quantity)), quantity)
 
 
 def _text(x: intervals.Estimate, quantity: str) -> str:
@@ -270,7 +347,7 @@ def draw(study: Study, records: Sequence[Record], path: pathlib.Path) -> None:
                 each = np.array([r["curves"][name] for r in runs if name in r["curves"]])
                 if len(each):
                     x = (np.arange(each.shape[1]) + 0.5) * steps / each.shape[1]
-                    at = [intervals.mean(list(column)) for column in each.T]
+                    at = [intervals.mean(list(column), bounds=quantities.bounds(name)) for column in each.T]
                     ax.plot(x, [e.mean for e in at], color=color, linewidth=1.8, label=arm)
                     ax.fill_between(x, [e.low for e in at], [e.high for e in at], color=color, alpha=0.15, linewidth=0)
             plots.decorate(ax, f"{name}, rate {rate:g}", "step", name)

@@ -8,8 +8,7 @@ import pathlib
 import pytest
 
 from experiments import arms
-from rljax.run import sweep
-from rljax.run.reports import intervals
+from rljax.run import intervals, sweep
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/study.py") if "arms.Study(" in path.read_text())

@@ -15,8 +15,8 @@ from matplotlib import figure
 from scipy import stats
 
 import rljax
-from rljax.run import passk
-from rljax.run.reports import intervals, pictures, runs
+from rljax.run import intervals, passk
+from rljax.run.reports import pictures, runs
 
 PASS = {"grpo()": (0.50, 0.56, 0.61), "rloo(kl=0.1)": (0.55, 0.62, 0.65)}  # by seed
 
@@ -57,7 +57,7 @@ def test_an_interval_over_runs_is_students():
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     np.testing.assert_allclose([estimate.mean, estimate.low, estimate.high], [np.mean(values), low, high], rtol=1e-9)
     assert (estimate.count, estimate.over) == (4, "seed")
-    assert intervals.mean([0.99, 0.9], unit=True).high == 1.0  # of a fraction
+    assert intervals.mean([0.99, 0.9], bounds=intervals.UNIT).high == 1.0  # of a fraction
     equal = intervals.mean([0.1, 0.1, 0.1])  # no interval: one of width 0 would claim certainty
     assert np.isnan(equal.high) and equal.over == "equal seed"
     assert np.isnan(intervals.difference({0: 0.1, 1: 0.2}, {0: 0.2, 1: 0.3}).low)

@@ -23,8 +23,7 @@ import rljax
 from rljax import types
 from rljax.data import storage
 from rljax.host import backends
-from rljax.run import plots, programs
-from rljax.run.reports import intervals
+from rljax.run import intervals, plots, programs
 from rljax.sampling import row_keys
 from rljax.training import steps
 

@@ -23,8 +23,7 @@ from matplotlib import figure
 import rljax
 from experiments.worlds import seeds
 from rljax import sampling, types
-from rljax.run import plots
-from rljax.run.reports import intervals
+from rljax.run import intervals, plots
 from rljax.training import phases, steps
 
 TASK = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"  # that of the quickstart

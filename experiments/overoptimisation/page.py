@@ -11,8 +11,7 @@ from matplotlib import axes, figure
 
 from experiments.overoptimisation import scaling
 from experiments.worlds import seeds
-from rljax.run import plots
-from rljax.run.reports import intervals
+from rljax.run import intervals, plots
 
 N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BESIDE = (4, 16, 64)  # n at whose KL best-of-n stands beside RL

@@ -20,8 +20,7 @@ from matplotlib import figure
 import rljax
 from experiments.worlds import seeds
 from rljax import types
-from rljax.run import plots, ranking
-from rljax.run.reports import intervals
+from rljax.run import intervals, plots, ranking
 from rljax.training import steps
 
 TASK = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"  # that of the quickstart

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from matplotlib import figure
 
-from rljax.run import plots
-from rljax.run.reports import arms, intervals, runs
+from rljax.run import intervals, plots
+from rljax.run.reports import arms, runs
 
 
 def read(folder: str, by: Sequence[str]) -> list[arms.Arm]:

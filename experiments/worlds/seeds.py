@@ -18,8 +18,7 @@ from experiments.arms import text
 from rljax import types
 from rljax.data import storage
 from rljax.host import backends
-from rljax.run import plots, programs
-from rljax.run.reports import intervals
+from rljax.run import intervals, plots, programs
 from rljax.training import steps
 
 Curve = list[tuple[int, float]]
@@ -110,13 +109,13 @@ def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 4
 
 
 def percent(values: Sequence[float]) -> str:
-    """Return the mean over seeds in percent with Student's 95 % interval."""
-    return text(intervals.mean(values, unit=True))
+    """Return the mean over seeds in percent with Student's 95 % interval: other seeds, the same prompts."""
+    return text(intervals.mean(values, bounds=intervals.UNIT))
 
 
 def gap(first: Sequence[float], second: Sequence[float]) -> str:
     """Return the mean of ``second`` minus ``first``, paired by seed, in percentage points with its 95 % interval."""
-    return text(intervals.difference(dict(enumerate(first)), dict(enumerate(second))))
+    return text(intervals.difference(dict(enumerate(first)), dict(enumerate(second)), bounds=intervals.UNIT))
 
 
 def draw(curves: Mapping[str, Sequence[Curve]], title: str, path: pathlib.Path, x_label: str = "step of RL") -> None:

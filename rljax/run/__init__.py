@@ -24,6 +24,7 @@ Files of a run
 
 Commands on runs
 ``evaluate``       pass@k and greedy accuracy: ``evaluate``, ``table``.
+``intervals``      Means over runs and differences, with intervals over seeds and prompts: ``mean``, ``difference``.
 ``passk``          Unbiased estimators of pass@k and their intervals: ``pass_at_k``, ``bootstrap``, ``wilson``.
 ``episodes``       Statistics of episodes of a world: ``Rows``, ``statistics``.
 ``sample``         Completions of a prompt: ``complete``.

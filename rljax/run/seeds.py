@@ -9,8 +9,8 @@ from typing import Any
 import rich.console
 
 from rljax.language import messages, parse
-from rljax.run import sweep, terminal
-from rljax.run.reports import intervals, writing
+from rljax.run import intervals, sweep, terminal
+from rljax.run.reports import quantities, writing
 
 
 def read(text: str) -> list[int]:
@@ -69,25 +69,25 @@ def table(
     for number, (set_, _) in enumerate(results):
         groups[", ".join(f"{field}={value}" for field, value in set_.items() if field != "seed")].append(number)
     names = list(dict.fromkeys(name for _, records in results for name in records if name != "training"))
-    columns: dict[str, list[float | None]] = {}
+    columns: dict[str, list[intervals.Prompts | None]] = {}
     for name in names:
         records = [records.get(name) for _, records in results]
-        columns[f"{name}\npass@1"] = [None if r is None else r["pass_at_k"]["1"][0] for r in records]
-        columns[f"{name}\ngreedy"] = [None if r is None else r["greedy"][0] for r in records]
+        for quantity in ("pass@1", "greedy"):
+            columns[f"{name}\n{quantity}"] = [None if r is None else quantities.evaluated(r, quantity) for r in records]
     rows = [[label, *(_mean([x[n] for n in numbers]) for x in columns.values())] for label, numbers in groups.items()]
     if len(groups) == 1:
         seeds = [str(set_.get("seed", "")) for set_, _ in results]
         each = [[seed, *(_mean([x[n]]) for x in columns.values())] for n, seed in enumerate(seeds)]
         rows = [*each, ["mean", *rows[0][1:]]]
-    title = "held-out accuracy, %; mean [95 % interval over seeds]"
+    title = "held-out accuracy, %; mean [95 % interval over seeds and prompts]"
     terminal.show(
         console or terminal.console(), ["seed" if len(groups) == 1 else "fields", *columns], rows, title=title
     )
 
 
-def _mean(values: Sequence[float | None]) -> str:
+def _mean(values: Sequence[intervals.Prompts | None]) -> str:
     known = [x for x in values if x is not None]
     if len(known) < 2:
-        return "".join(f"{100 * x:.1f}" for x in known)
-    row = {"quantity": "accuracy", **dataclasses.asdict(intervals.mean(known, unit=True))}
+        return "".join(f"{100 * x.mean:.1f}" for x in known)
+    row = {"quantity": "accuracy", **dataclasses.asdict(quantities.mean(known, "seed", intervals.UNIT))}
     return f"{writing.mean(row)} {writing.interval(row)}".rstrip()

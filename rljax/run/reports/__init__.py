@@ -19,7 +19,6 @@ Comparison of runs
 ``comparison``       Its result, shown as text, as a page or in a notebook: ``Comparison``.
 ``arms``             Runs grouped by the fields that are compared, and the checks that they may be averaged: ``group``.
 ``quantities``       What is compared: pass@k, final metrics, time and tokens: ``measure``.
-``intervals``        Means over runs and differences, with intervals: ``mean``, ``difference``.
 ``writing``          Numbers and intervals as text.
 ``bands``            Figures: arms and their runs, pass@k, curves with bands.
 ``comparison_text``  The tables on a terminal.

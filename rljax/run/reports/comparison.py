@@ -22,7 +22,7 @@ class Comparison:
       by: the fields in which they differ.
       over: the field over which runs are averaged.
       runs: a record for each run: arm, path, the value of ``over``, and its quantities.
-      table: a record for each arm and quantity: arm, quantity, mean, low, high, count, over.
+      table: a record for each arm and quantity: arm, quantity, mean, low, high, count, over, freedom.
       differences: a record for each other arm and quantity: arm, baseline, quantity, mean, low, high, count, over.
       main: names of the quantities of the main table.
       notes: sentences on runs that were left out or differ in more than ``by`` and ``over``.

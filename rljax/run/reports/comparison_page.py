@@ -6,11 +6,13 @@ from typing import Any
 
 from rljax.run.reports import arms, bands, comparison, html, pictures, quantities, writing
 
-_RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals: Student's t over
-runs; for a difference, over pairs of runs if both arms have the same values of {over}, otherwise Welch's. With one run
-in an arm, the interval is over the prompts of its evaluation and does not contain the variation between runs. Each
-interval is for one comparison; they are not adjusted for their number. Metrics of the training are averaged over the
-last tenth of the last phase."""
+_RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals. Those of pass@k and
+greedy accuracy cover {over} and prompts, as all runs are evaluated on the same prompts: a bootstrap over both, as wide
+as the variances of both ask for. Those of other quantities, which are one number for each run, are Student's t over
+runs. A difference is paired by prompt, and by {over} if both arms have the same values of it; otherwise its variance is
+Welch's. With one run in an arm, the interval is over the prompts of its evaluation and does not contain the variation
+between runs. Each interval is for one comparison; they are not adjusted for their number. Metrics of the training are
+averaged over the last tenth of the last phase."""
 
 
 def page(result: comparison.Comparison, command: str = "") -> str:

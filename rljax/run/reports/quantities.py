@@ -3,20 +3,33 @@
 import collections
 import dataclasses
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from rljax.run import passk
-from rljax.run.reports import arms, intervals, runs
+from rljax.run import glossary, intervals, passk
+from rljax.run.reports import arms, runs
 
 COST = ("steps", "minutes", "tokens", "tokens/s")
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length")
+_POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
 _UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups")  # in [0, 1], and so is pass@k
 
 
 def in_unit(name: str) -> bool:
     """Return whether a quantity is a fraction."""
     return name in _UNIT or name.startswith(("pass@", "outcome/"))
+
+
+def bounds(name: str) -> tuple[float, float]:
+    """Return the range of a quantity, (-inf, inf) if it is not known."""
+    if in_unit(name):
+        return intervals.UNIT
+    entry = glossary.lookup(name)
+    if entry is not None and entry.unit in ("fraction", "probability"):
+        return intervals.UNIT
+    positive = name in (*COST, *_POSITIVE) or (entry is not None and entry.unit in ("s", "tokens", "tokens/s", "ratio"))
+    return (0.0, math.inf) if positive else intervals.ANY
 
 
 def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
@@ -33,17 +46,33 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
     return {**values, "steps": run.steps, "minutes": run.seconds / 60, "tokens": run.tokens, **rate}
 
 
-def prompts(run: runs.Run, name: str) -> intervals.Prompts | None:
-    """Return a quantity of a run's evaluation with its interval over prompts."""
-    final = run.final or {}
+def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
+    """Return "pass@K" or "greedy" of an evaluation with its interval over prompts, or None if it has none."""
     k = name.removeprefix("pass@")
     row = final.get("greedy") if name == "greedy" else final.get("pass_at_k", {}).get(k)
     if row is None:
         return None
     correct = final.get("greedy_correct" if name == "greedy" else "correct")
-    samples, tries = (1, 1) if name == "greedy" else (final["samples"], int(k))
-    values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct else None
+    samples, tries = (1, 1) if name == "greedy" else (final.get("samples"), int(k))
+    values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct and samples else None
     return intervals.Prompts(row[0], (row[1], row[2]), values)
+
+
+def mean(
+    known: Sequence[intervals.Prompts], over: str, bounds: tuple[float, float] = intervals.ANY
+) -> intervals.Estimate:
+    """Return the mean of runs, over runs and prompts if the values of the prompts of all of them are known."""
+    values = _values(known)
+    single = known[0] if len(known) == 1 else None
+    return intervals.mean(values, over, single, bounds)
+
+
+def _values(known: Sequence[intervals.Prompts]) -> list[intervals.Values]:
+    """Return what the estimator reads: the values of prompts if all runs have equally many, otherwise numbers."""
+    tables = [x.values for x in known if x.values is not None]
+    if len(tables) == len(known) and len({len(x) for x in tables}) == 1:
+        return list(tables)
+    return [x.mean for x in known]
 
 
 def comparable(every: Sequence[runs.Run], notes: arms.Notes) -> list[runs.Run]:
@@ -92,12 +121,14 @@ def choose(measured: Sequence[dict[str, float]], names: Sequence[str]) -> list[s
     return [name for name in dict.fromkeys(usual) if name in known]
 
 
-def _values(arm: arms.Arm, name: str, measured: dict[str, dict[str, float]]) -> dict[Any, float]:
-    return {key: measured[run.path][name] for key, run in arm.runs.items() if name in measured[run.path]}
-
-
-def _over_prompts(arm: arms.Arm, name: str) -> intervals.Prompts | None:
-    return prompts(next(iter(arm.runs.values())), name) if len(arm.runs) == 1 else None
+def _of(arm: arms.Arm, name: str, measured: dict[str, dict[str, float]]) -> dict[Any, intervals.Prompts]:
+    """Return a quantity of the runs of an arm, those of an evaluation with the values of its prompts."""
+    found: dict[Any, intervals.Prompts] = {}
+    for key, run in arm.runs.items():
+        if name in measured[run.path]:
+            alone = intervals.Prompts(measured[run.path][name], (math.nan, math.nan))
+            found[key] = evaluated(run.final or {}, name) or alone
+    return found
 
 
 def table(
@@ -106,8 +137,9 @@ def table(
     """Return a record for each quantity of an arm, with its mean and interval."""
     rows = []
     for name in names:
-        if values := list(_values(arm, name, measured).values()):
-            estimate = intervals.mean(values, over, _over_prompts(arm, name), in_unit(name))
+        if of := list(_of(arm, name, measured).values()):
+            alone = len(of) == 1 and math.isnan(of[0].interval[0])
+            estimate = intervals.mean([of[0].mean], over) if alone else mean(of, over, bounds(name))
             rows.append({"arm": arm.name, "quantity": name, **dataclasses.asdict(estimate)})
     return rows
 
@@ -118,12 +150,14 @@ def differences(
     """Return a record for each quantity that two arms have, with the difference and its interval."""
     rows = []
     for name in names:
-        a, b = _values(first, name, measured), _values(second, name, measured)
+        a, b = _of(first, name, measured), _of(second, name, measured)
         if a and b:
-            estimate = intervals.difference(a, b, over)
-            one, other = _over_prompts(first, name), _over_prompts(second, name)
-            if one and other:
-                estimate = intervals.difference_over_prompts(one, other, estimate.mean)
+            values = _values([*a.values(), *b.values()])
+            one, other = dict(zip(a, values, strict=False)), dict(zip(b, values[len(a) :], strict=True))
+            estimate = intervals.difference(one, other, over, bounds(name))
+            x, y = next(iter(a.values())), next(iter(b.values()))
+            if len(a) == len(b) == 1 and not math.isnan(x.interval[0] + y.interval[0]):
+                estimate = intervals.difference_over_prompts(x, y, estimate.mean)
             pair = {"arm": second.name, "baseline": first.name, "quantity": name}
             rows.append({**pair, **dataclasses.asdict(estimate)})
     return rows

@@ -48,16 +48,17 @@ def interval(row: Mapping[str, Any], signed: bool = False) -> str:
 
 
 def basis(row: Mapping[str, Any] | None) -> str:
-    """Return what the interval of a record is over, such as "4 seeds" or "prompts, 1 run"."""
+    """Return what the interval of a record is over, such as "4 seeds and prompts" or "prompts, one run"."""
     if row is None:
         return ""
     if not row["over"]:
         return "one run"
-    kind, _, name = row["over"].rpartition(" ")
-    plural = "prompts, one run" if name == "prompts" else f"{row['count']} {name.rpartition('.')[2]}s"
-    if kind == "equal":
-        return f"{row['count']} equal {name.rpartition('.')[2]}s"
-    return f"{plural}, {kind}" if kind else plural
+    first, _, rest = row["over"].partition(" ")
+    kind, over = (first, rest) if first in ("paired", "unpaired", "equal") else ("", row["over"])
+    name, _, prompts = over.partition(" and ")
+    runs = f"{row['count']} {'equal ' if kind == 'equal' else ''}{name.rpartition('.')[2]}s"
+    text = "prompts, one run" if name == "prompts" else f"{runs} and prompts" if prompts else runs
+    return text if kind in ("", "equal") else f"{text}, {kind}"
 
 
 def certain(row: Mapping[str, Any]) -> bool:
