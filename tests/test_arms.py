@@ -32,33 +32,42 @@ def test_quantities_are_of_the_end_of_a_run_and_differences_are_paired_by_seed()
     assert arms.of(RECORDS, "base", 1e-3, "pass@1") == {0: 0.2, 1: 0.2}
     assert arms.value(RECORDS[0], "entropy") == pytest.approx(0.1)
     assert arms.value(RECORDS[0] | {"length": 7.0}, "length") == 7.0
-    got = arms.difference(RECORDS, arms.Claim("", "other", "one", "pass@1"), 1e-3)
-    assert got == intervals.difference({0: 0.4, 1: 0.5}, {0: 0.5, 1: 0.7}) and got.over == "paired seed"
+    got = arms.difference(RECORDS, arms.Claim("", "other", "one", "pass@1"), [1e-3])
+    expected = intervals.difference({0: 0.4, 1: 0.5}, {0: 0.5, 1: 0.7}, bounds=intervals.UNIT)
+    assert got == expected and got.over == "paired seed"
     failed = [r | ({"failure": "not finite"} if (r["arm"], r["seed"]) == ("one", 1) else {}) for r in RECORDS]
-    assert arms.difference(failed, arms.Claim("", "other", "one", "pass@1"), 1e-3) is None
+    assert arms.difference(failed, arms.Claim("", "other", "one", "pass@1"), [1e-3]) is None
+    counts = [r | {"result": {"1": 0.5, "2": 0.6}, "correct": arms.pack([r["seed"], 2])} for r in RECORDS]
+    assert arms.of(counts, "one", 1e-3, "pass@1")[1].tolist() == [0.5, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "above", "below", "margin"),
-    [
-        (0.01, 0.03, "holds", "does not hold", "holds"),
-        (-0.01, 0.03, "cannot tell", "cannot tell", "holds"),
-        (-0.03, -0.01, "does not hold", "holds", "cannot tell"),
-        (-0.05, -0.03, "does not hold", "holds", "does not hold"),
-    ],
-)
-def test_an_interval_decides_a_claim(low, high, above, below, margin):
-    x, claim = intervals.Estimate((low + high) / 2, low, high, 6), arms.Claim("", "one", "other", "pass@1")
-    assert claim.verdict(x) == above
-    assert dataclasses.replace(claim, below=True).verdict(x) == below
-    assert dataclasses.replace(claim, margin=-0.02).verdict(x) == margin
-    assert claim.verdict(None) == "cannot tell"
+def estimate(mean, half):
+    """Return an estimate with five degrees of freedom."""
+    return intervals.Estimate(mean, mean - half, mean + half, 6, "paired seed", 5)
 
 
-def test_a_claim_holds_if_it_holds_at_one_rate_and_is_refuted_at_none():
-    yes, no, open_ = arms.VERDICTS
-    decided = {(yes, open_): yes, (no, open_): no, (yes, no): open_, (open_, open_): open_, (yes, yes): yes}
-    assert {pair: arms.decide(pair) for pair in decided} == decided
+def test_the_first_claim_is_primary_and_the_others_are_corrected():
+    x = estimate(0.02, 0.019)  # p is slightly below 5 %
+    assert 0.04 < x.p() < 0.05 < x.p(0.002)
+    above, below = (x, 0.0, False, True), (x, 0.0, True, True)
+    assert arms.verdicts([above]) == ["holds"] and arms.verdicts([below]) == ["refuted"]
+    assert arms.verdicts([above, above, above]) == ["holds", "inconclusive", "inconclusive"]  # two others: 2 p > 5 %
+    assert arms.verdicts([above, above, (x, 0.0, False, False)]) == ["holds", "holds", "not testable here"]
+    assert arms.verdicts([(None, 0.0, False, True)]) == ["inconclusive"]
+
+
+def test_a_claim_is_decided_over_all_rates():
+    """A loss at one of two rates that the other does not show is not left out: both are in the mean."""
+
+    def records(rate, gaps):
+        both = [("one", 0.5), ("other", 0.5)]
+        return [record(a, s, x + (g if a == "one" else 0), rate=rate) for s, g in enumerate(gaps) for a, x in both]
+
+    every = records(1e-4, [0.01, 0.012, 0.011, 0.009]) + records(3e-4, [-0.05, -0.06, -0.055, -0.045])
+    claims = (arms.Claim("", "one", "other", "pass@1"),)
+    study_ = dataclasses.replace(study(FOLDERS[0]), claims=claims)
+    assert arms.decide(study_, [r for r in every if r["rate"] == 1e-4]) == ["holds"]
+    assert arms.decide(study_, every) == ["refuted"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

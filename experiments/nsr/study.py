@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rljax
-from experiments.arms import RATE, binned, fill
+from experiments.arms import RATE, binned, fill, pack
 from experiments.nsr import page
 from experiments.nsr.families import ARMS, FAMILIES, QUICK, Arm, Size, base_config, config, varied
 from rljax import types
@@ -69,7 +69,7 @@ def measure(step: steps.Step, params: types.Tree, seed: int, prompts: range, tri
       tries: completions of each prompt.
 
     Returns:
-      "tries"; "correct", right completions of each prompt, see ``page.pack``; "distinct", different ones among them,
+      "tries"; "correct", right completions of each prompt, see ``arms.pack``; "distinct", different ones among them,
       the mean over prompts; "entropy", of the distribution of a token, the mean over tokens, nats; "length", in tokens.
     """
     task, key = step.setup.task, jax.random.key(seed, impl="threefry2x32")
@@ -89,7 +89,7 @@ def measure(step: steps.Step, params: types.Tree, seed: int, prompts: range, tri
     rows = len(evaluate.parts_of(np.asarray(prompts), tries)) * len(part) * tries
     return {
         "tries": tries,
-        "correct": page.pack(correct[:count]),
+        "correct": pack(correct[:count]),
         "distinct": float(np.mean(distinct[:count])),
         "entropy": entropy / tokens,
         "length": tokens / rows,
@@ -319,11 +319,18 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="four arms on countdown, too short to answer the question")
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/nsr"), help="results of runs")
     parser.add_argument("--out", type=pathlib.Path, help="folder of the results and figures; by default --workdir")
-    parser.add_argument("--page", action="store_true", help="run nothing: write results, figures and tables")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="run nothing: write figures and tables, from --out's results.json if --workdir has no runs",
+    )
     parser.add_argument("--pilot", action="store_true", help="run the pilot alone and print the smallest differences")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else Size()
     workdir, out = given.workdir.absolute(), given.out or given.workdir
+    if given.page and not stored(workdir) and (out / "results.json").exists():
+        print(write(json.loads((out / "results.json").read_text())["runs"], size, out))
+        return
     claim(workdir, size)
     try:
         if given.pilot:
