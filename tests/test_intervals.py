@@ -1,4 +1,4 @@
-"""The estimator of intervals over seeds and prompts: peers, ranges, and its coverage with the components of two studies."""
+"""Intervals over seeds and prompts: peers, ranges, and coverage with the components of two studies."""
 
 import json
 import pathlib
@@ -64,28 +64,19 @@ def of_nsr(first, second, k, family):
     return np.stack([a[seed] - b[seed] for seed in a.keys() & b.keys()])
 
 
-CASES = {
-    "nsr, countdown, mean pass@k": ("NSR", "base", 0, "countdown"),
-    "nsr, countdown, pass@256": ("NSR", "base", 256, "countdown"),
-    "nsr, lists, pass@1": ("PSR", "base", 1, "lists"),
-    "forking_tokens, pass@1": None,
-}
+CASES = {"nsr, countdown, pass@256": ("NSR", "base", 256, "countdown"), "forking_tokens, pass@1": None}
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seeds", [2, 3, 8])
-def test_intervals_cover_other_seeds_and_prompts(name, seeds):
-    """Of 1000 simulated studies 93 to 97 % contain the truth, within 1.5 points of the simulation's error."""
+def test_intervals_cover_other_seeds_and_prompts(name):
+    """Of 400 simulated studies of three seeds 92 to 98 % contain the truth; the simulation's deviation is 1.1 points."""
     case = CASES[name]
     seed, prompt, rest = components(of_nsr(*case)) if case else FORKING
     prompts = 96 if case else 128
-    generator, covered, students = np.random.default_rng(seeds), 0, 0
-    for _ in range(1000):
-        x = seed * generator.normal(size=(seeds, 1)) + prompt * generator.normal(size=prompts)
-        x = x + rest * generator.normal(size=(seeds, prompts))
-        both, alone = intervals.mean([*x]), intervals.mean([*x.mean(axis=1)])
+    generator, covered = np.random.default_rng(3), 0
+    for _ in range(400):
+        x = seed * generator.normal(size=(3, 1)) + prompt * generator.normal(size=prompts)
+        both = intervals.mean([*(x + rest * generator.normal(size=(3, prompts)))])
         covered += both.low <= 0 <= both.high
-        students += alone.low <= 0 <= alone.high
-    print(f"{name}, {seeds} seeds: {covered / 10:.1f} %, Student's t over seeds {students / 10:.1f} %")
-    assert 915 <= covered <= 985
+    assert 0.92 <= covered / 400 <= 0.98

@@ -58,13 +58,11 @@ def test_the_smallest_difference_is_that_of_a_paired_t_test():
 def test_pages_say_what_has_not_run_and_lists_what_failed(tmp_path):
     size = families.Size(families=("sums",), arms=("NSR", "PSR"), varied=())
     failed = {**run("PSR", 0, [1, 1]), "failure": "not finite"}
-    text = study.write([*records(16, 16, 8), failed], size, tmp_path)
+    text = study.write([*records(16, 16, 15), failed], size, tmp_path)
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
-    assert "5.2" in rows["NSR"] and "not run yet" in rows["PSR"]
-    assert (
-        "not run yet" in rows["NSR is better than PPO at k = 256"]
-        and rows["NSR raises pass@1 (primary)"].count("holds") == 1
-    )
+    assert "6.1" in rows["NSR"] and "not run yet" in rows["PSR"]
+    assert "not run yet" in rows["NSR is better than PPO at k = 256"]
+    assert rows["NSR raises pass@1 (primary)"].count("holds") == 1
     assert "main, sums, PSR, seed 0: not finite" in text
     assert json.loads((tmp_path / "results.json").read_text())["runs"][0]["arm"] == "base"
     assert all((tmp_path / f"{name}.png").exists() for name in ("passk", "arms", "entropy"))
