@@ -1,6 +1,7 @@
 # ruff: noqa: D102 (the tests say what each method is for)
 """Host worlds for tests; imported by worker processes."""
 
+import asyncio
 import itertools
 import os
 import random
@@ -19,7 +20,7 @@ class Echo:
     parts = ("turn",)
 
     def __init__(self, turns=2):
-        self.turns = turns
+        self.turns, self.turn = turns, 0
 
     def reset(self, example):
         if example == "hang":
@@ -103,6 +104,67 @@ class Count:
 
     def expert(self):
         return str(self.next)
+
+
+class Cuts(Count):
+    """Cuts what is too long; it inherits its methods."""
+
+    cut, role = True, "tool"
+
+
+class Awaited(Count):
+    """``Count`` with coroutines. A task that ``reset`` starts runs on while ``step`` waits, in the episode's loop."""
+
+    async def reset(self, example):
+        self.loop, self.ticks = asyncio.get_running_loop(), 0
+        self.clock = asyncio.create_task(self.tick())
+        return super().reset(example)
+
+    async def tick(self):
+        while True:
+            self.ticks += 1
+            await asyncio.sleep(0)
+
+    async def step(self, text):
+        before = self.ticks
+        await asyncio.sleep(0.001)
+        if asyncio.get_running_loop() is not self.loop or self.ticks == before:
+            raise RuntimeError("another loop")
+        return super().step(text)
+
+    async def expert(self):
+        return super().expert()
+
+    async def close(self):
+        self.clock.cancel()
+
+
+class Stuck(Count):
+    """Hangs, eats memory or ends its process in one of its methods."""
+
+    def __init__(self, where="", how="hang"):
+        self.place, self.how = where, how
+        self.stick("the constructor")
+
+    def stick(self, here):
+        if here == self.place:
+            Echo().step(self.how)
+
+    def reset(self, example):
+        self.stick("reset()")
+        return super().reset(example)
+
+    def step(self, text):
+        self.stick("step()")
+        return super().step(text)
+
+    def expert(self):
+        self.stick("expert()")
+        return super().expert()
+
+    def corpus(self):
+        yield "abc"
+        self.stick("corpus()")
 
 
 class Shifty:

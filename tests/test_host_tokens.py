@@ -1,6 +1,8 @@
 """Host worlds as tokens: replies between turns, the task of a class, demonstrations."""
 
 import json
+import re
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from rljax.config import files, resolve
 from rljax.data import conversations, tokenizers
 from rljax.environments import worlds
-from rljax.environments.worlds.host import Observation, records, task
+from rljax.environments.config import VerifierConfig
+from rljax.environments.worlds.host import Observation, limited, records, task
 from tests import talking, tiny
 from tests import test_public_tokenizer as public
 
@@ -123,16 +126,13 @@ def test_a_class_by_its_path_is_a_task():
 
 
 def test_a_reply_that_is_too_long_is_cut_where_the_class_says_so(model):
-    class Cuts(talking.Count):
-        cut, role = True, "tool"
-
-    bound = task.host_world(Cuts, reply_length=30, turn_length=9).bind(model(TOOLS))
+    bound = task.host_world(talking.Cuts, reply_length=30, turn_length=9).bind(model(TOOLS))
     full = bound.reply(records.observation(Observation("the"), "tool"))
     for words in ("the cat " * 50, "éé" * 50):
         ids = bound.reply(records.observation(Observation(words), "tool"))
         assert len(full) < len(ids) <= 30 and ids[-5:] == full[-5:]  # it still opens the next turn
     with pytest.raises(ValueError, match="reply_length=3: the chat template alone writes"):
-        task.host_world(Cuts, reply_length=3).bind(model(TOOLS))
+        task.host_world(talking.Cuts, reply_length=3).bind(model(TOOLS))
 
 
 def test_rows_of_a_file_are_examples_and_may_hold_conversations(tmp_path):
@@ -150,6 +150,35 @@ def test_rows_of_a_file_are_examples_and_may_hold_conversations(tmp_path):
     assert mask[0].tolist()[:6] == [1, 1, 0, 1, 1, 0] and bytes(t for t in token[0][:5] if t < 256)
     with pytest.raises(ValueError, match=r"'echo' has no demonstrations: its class has no method expert"):
         task.host_world(talking.Echo).bind(tokenizers.make("bytes", ())).demonstrations(np.array([0]), "train")
+
+
+@pytest.mark.parametrize("name", ["Count", "Cuts", "Awaited"])
+def test_demonstrations_of_methods_that_are_inherited_or_awaited(name):
+    tokenizer = tokenizers.make("bytes", ())
+    made = task.world(f"tests.talking:{name}", turn_length=4, reply_length=4, chat=False).bind(tokenizer)
+    token, mask = made.demonstrations(np.array([0, 1]), "train")
+    assert [
+        tokenizer.decode(row[: int(m.nonzero()[0][-1]) + 1].tolist()) for row, m in zip(token, mask, strict=True)
+    ] == ["1+2", "1+2+3"]
+    assert {*"Count to 2:1+"} <= {*"".join(made.corpus())}
+
+
+@pytest.mark.parametrize("where", ["the constructor", "reset()", "step()", "expert()", "corpus()"])
+def test_whatever_hangs_is_ended_and_named(where):
+    with limited.within(VerifierConfig(timeout=0.3)):
+        made = task.world("tests.talking:Stuck", {"where": where}, turn_length=4, reply_length=4)
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match=f"'stuck' .*{re.escape(where)}: no answer after 0.3 s .verifier.timeout"):
+        list(made.corpus())
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize(("how", "words"), [("eat", "MemoryError"), ("die", "a worker exited with status 3")])
+def test_a_demonstration_has_the_memory_and_the_process_of_a_step(how, words):
+    with limited.within(VerifierConfig(memory=8.0)):
+        made = task.world("tests.talking:Stuck", {"where": "expert()", "how": how}, turn_length=4, reply_length=4)
+    with pytest.raises(ValueError, match=rf"train problem 0. has no demonstration: expert\(\): {words}"):
+        list(made.corpus())
 
 
 @pytest.mark.parametrize(

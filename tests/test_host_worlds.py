@@ -79,10 +79,10 @@ def play(game, turns):
 
 
 FAILURES = {
-    "hang": ("timed_out", "no answer after 0.8 s"),
+    "hang": ("timed_out", "step(): no answer after 0.8 s"),
     "fail": ("crashed", "RuntimeError: the tool is broken"),
     "leave": ("crashed", "SystemExit: 3"),
-    "die": ("crashed", "exited with status 3.*and so did the one before"),
+    "die": ("crashed", "step(): a worker exited with status 3.*and so did the one before"),
     "eat": ("crashed", "MemoryError"),
     "binary": ("crashed", "TypeError: step said b'"),
     "null": ("crashed", "binary data"),
@@ -136,6 +136,7 @@ def test_failures_end_their_own_episode_only(game):
 def test_a_world_that_does_not_begin(game):
     begun = game.begin({200: "hang", 201: "empty", 202: "fine"})
     assert [begun[n].outcome for n in (200, 201, 202)] == ["timed_out", "crashed", ""]
+    assert begun[200].error.startswith("reset(): no answer after 0.8 s")
     assert begun[202].valid and "returned no text" in begun[201].error
     game.end(begun)
 
@@ -147,6 +148,21 @@ def test_a_slow_episode_holds_up_no_other():
     slow = replies[0, 0][1]
     assert slow >= 1.2 and all(replies[n, 1][1] < slow - 0.3 for n in range(1, 8))
     assert all(replies[n, 1][0].valid and replies[n, 1][0].outcome == "correct" for n in range(8))
+
+
+def test_coroutines_are_played_as_functions_are():
+    turns = {n: ["1", "2", "3", "4"] for n in range(4)}
+
+    def played(made, workers):
+        with episodes.Episodes(made, workers, timeout=20) as game:
+            begun = game.begin({n: n for n in turns})
+            replies = {k: t for k, (t, _) in play(game, turns).items()}
+            game.end(turns)
+            return begun, replies
+
+    plain = played(talking.Count, 0)
+    assert all(t.valid for t in plain[1].values()) and len(plain[1]) == 2 * 2 + 2 * 3
+    assert played(talking.Awaited, 0) == played(talking.Awaited, 1) == plain
 
 
 def test_an_episode_is_resumed_from_its_record_or_refused(game):

@@ -70,7 +70,7 @@ CASES = {"nsr, countdown, pass@256": ("NSR", "base", 256, "countdown"), "forking
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_intervals_cover_other_seeds_and_prompts(name):
-    """Of 400 simulated studies of three seeds 92 to 98 % contain the truth; the simulation's deviation is 1.1 points."""
+    """Of 400 simulated studies of three seeds 92 to 98 % contain the truth; this share deviates by 1.1 points."""
     case = CASES[name]
     seed, prompt, rest = components(of_nsr(*case)) if case else FORKING
     prompts = 96 if case else 128

@@ -387,6 +387,71 @@ def test_rewards_of_a_world():
         play(tools.ToolWorld([add], rewards.combine(broken)), ["5"])
 
 
+def searched(completion, reference, *, transcript):
+    """Pay the answer, if its text was a result of a tool before it."""
+    assert transcript.turns[-1] == completion
+    return float(completion == reference and any(completion in call.result for call in transcript.calls))
+
+
+def recounted(completion, reference, *, transcript):
+    made = [list(call) for call in transcript.calls]
+    return {"reward": 1.0, "same": json.loads(reference) == [list(transcript.turns), made]}
+
+
+def taken(completion, transcript):
+    return 1.0
+
+
+@calls.tool
+def drain(items: list[int]) -> int:
+    """Remove all items and return how many there were.
+
+    Args:
+      items: numbers.
+    """
+    count = len(items)
+    items.clear()
+    return count
+
+
+def test_a_reward_function_gets_the_transcript(tmp_path):
+    box = calls.Toolbox([add, drain])
+    turns = [
+        box.write("add", x=2, y=3) + box.write("drain", items=[1, 2]),
+        box.write("add", x=2, y="a") + "<tool_call>{",
+        "x",
+    ]
+    world = tools.ToolWorld([add, drain], rewards.combine(recounted))
+    _, seen = play(world, turns, {"prompt": "?", "reference": "[]"})
+    wrong = [message["content"].removeprefix("Error: ") for message in seen[1].text]
+    made = [[0, "add", {"x": 2, "y": 3}, "5", ""], [0, "drain", {"items": [1, 2]}, "2", ""]]
+    made += [[1, "add", {}, "", f"Error: {wrong[0]}"], [1, "", {}, "", f"Error: {wrong[1]}"]]
+    _, seen = play(world, turns, {"prompt": "?", "reference": json.dumps([turns, made])})
+    assert seen[-1].parts["same"] == 1 and "y is 'a'" in wrong[0] and "not JSON" in wrong[1]
+
+    both = {"tests.test_tools:searched": 0.5, "number": 0.5}  # one asks for the transcript, the other one does not
+    path = written(tmp_path / "a.jsonl", *({"question": f"{n}?", "answer": f"{n}"} for n in range(9)))
+    data = assisted.read(recipe.Recipe("tools", reward=both), path, 0.5, None, assisted.listed("plan", ""))
+    world = tools.ToolWorld([add], data.reward)
+    example = data.splits["train"][0]
+    paid = [
+        play(world, turns, example)[1][-1].reward
+        for turns in (
+            [example["reference"]],
+            [box.write("add", x=int(example["reference"]), y=0), example["reference"]],
+        )
+    ]
+    assert paid[1] - paid[0] == 0.5
+    for function, row, message in (
+        ("searched", {"transcript": "t"}, "rename the column"),
+        ("taken", {}, "write ., before"),
+    ):
+        path = written(tmp_path / "b.jsonl", *({"question": f"{n}?", "answer": f"{n}"} | row for n in range(9)))
+        how = recipe.Recipe("tools", reward=f"tests.test_tools:{function}")
+        with pytest.raises(ValueError, match=message):
+            assisted.read(how, path, 0.5, None, assisted.listed("plan", ""))
+
+
 def demonstrate(world, example):
     said, observation, turns = world.reset(example), None, []
     while observation is None or not observation.done:

@@ -16,8 +16,9 @@ from rljax import environments, types
 from rljax.algorithms import inputs
 from rljax.data import tokenizers
 from rljax.environments import worlds
+from rljax.environments.config import VerifierConfig
 from rljax.environments.worlds import demonstrations, guess, host, rules, text
-from rljax.environments.worlds.host import signatures, task
+from rljax.environments.worlds.host import limited, signatures, task
 from rljax.language import errors
 from rljax.run import host_rollouts, loop
 from rljax.training import world_checks
@@ -104,7 +105,8 @@ def test_the_wrapper_of_the_page_costs_each_turn():
 
 def test_the_host_world_and_the_tool_of_the_page():
     made = example("class Vending:\n    examples", "my_world")["Vending"]
-    world = task.host_world(made, max_turns=8, turn_length=4, reply_length=16)
+    with limited.within(VerifierConfig(workers=0)):  # the page is no module that a process could import
+        world = task.host_world(made, max_turns=8, turn_length=4, reply_length=16)
     machine = made()
     assert world.size("train") + world.size("heldout") == 99 and str(made().reset(66)).startswith("The price is 67")
     machine.reset(66)

@@ -13,6 +13,7 @@ from rljax.algorithms import inputs, interpreter, seams
 from rljax.config import choices, effects, modules, schema, sources, stored
 from rljax.environments import worlds
 from rljax.environments.worlds import supplies
+from rljax.environments.worlds.host import limited
 from rljax.host import profiles
 from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
@@ -156,7 +157,8 @@ def _phase(
     field = f"config.phase.{name}"
     if chosen.task not in tasks:
         where = f"{field}.task" if "task" in changes else "config.task"
-        tasks[chosen.task] = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
+        with limited.within(chosen.verifier):
+            tasks[chosen.task] = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
         if not hasattr(tasks[chosen.task], "host"):
             raise ValueError(
                 f"{where}={messages.shown(chosen.task)}: did not return a task"

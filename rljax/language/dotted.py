@@ -133,7 +133,7 @@ def world(path: str) -> Callable:
 
     Args:
       path: ``MODULE:CLASS``. The module's source, which is read without importing it, must define the class at its top
-        level, with methods ``reset`` and ``step``.
+        level, with methods ``reset`` and ``step``, also as coroutines or of base classes that are defined likewise.
 
     Returns:
       The class.
@@ -148,7 +148,7 @@ def world(path: str) -> Callable:
     return made
 
 
-def _unmarked(path: str, fits: Callable[[ast.FunctionDef | ast.ClassDef], bool], kind: str) -> Any:
+def _unmarked(path: str, fits: Callable[[str, sources.Definition], bool], kind: str) -> Any:
     """Return what is at MODULE:NAME; None if its definition, which is read without importing the module, does not fit.
 
     ``kind`` is what NAME should be, for messages.
@@ -157,21 +157,21 @@ def _unmarked(path: str, fits: Callable[[ast.FunctionDef | ast.ClassDef], bool],
     shown = messages.shown(path)
     _permit(f"{module}.{name}")
     try:
-        defined = sources.defined(sources.tree(module))
+        tree = sources.tree(module)
     except ValueError as error:
         raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    valid = [n for n, d in defined.items() if fits(d) and not n.startswith("_")]
+    defined = sources.defined(tree)
     if name not in defined:
+        valid = [n for n, d in defined.items() if not n.startswith("_") and fits(module, d)]
         raise Unknown(f"module {module!r} has no {kind} {messages.shown(name)}.", name, valid)
-    return _import(module, name, shown) if name in valid else None
+    return _import(module, name, shown) if not name.startswith("_") and fits(module, defined[name]) else None
 
 
-def _is_world(definition: ast.FunctionDef | ast.ClassDef) -> bool:
-    methods = {n.name for n in definition.body if isinstance(n, ast.FunctionDef)}
-    return isinstance(definition, ast.ClassDef) and {"reset", "step"} <= methods
+def _is_world(module: str, definition: sources.Definition) -> bool:
+    return isinstance(definition, ast.ClassDef) and {"reset", "step"} <= sources.methods(module, definition)
 
 
-def _is_reward(definition: ast.FunctionDef | ast.ClassDef) -> bool:
+def _is_reward(module: str, definition: sources.Definition) -> bool:
     if isinstance(definition, ast.ClassDef):
         return False
     parameters = [*definition.args.posonlyargs, *definition.args.args]

@@ -21,9 +21,59 @@ def tree(module: str, word: str = "") -> ast.Module:
         raise ValueError(str(error)) from None
 
 
-def defined(module: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+Definition = ast.FunctionDef | ast.ClassDef
+
+_DEEPEST = 20  # base classes above one another
+
+
+def defined(module: ast.Module) -> dict[str, Definition]:
     """Return the functions and classes at the top level of a module, by name."""
     return {n.name: n for n in module.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+
+
+def methods(module: str, definition: ast.ClassDef, deepest: int = _DEEPEST) -> set[str]:
+    """Return the names of a class's methods and of those that it inherits, without importing anything.
+
+    Args:
+      module: where the class is defined.
+      definition: of the class.
+      deepest: the most classes above one another that are followed.
+
+    Returns:
+      The names; without those of base classes that are not at the top level of a module, or that have no source.
+    """
+    names = {n.name for n in definition.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for base in definition.bases if deepest else ():
+        base = base.value if isinstance(base, ast.Subscript) else base  # Base[int]
+        place, _, name = _absolute(module, ast.unparse(base)).rpartition(".")
+        try:
+            parent = defined(tree(place)).get(name) if place else None
+            if parent is None and place:  # imported there from elsewhere
+                place, _, name = _absolute(place, name).rpartition(".")
+                parent = defined(tree(place)).get(name)
+        except ValueError:
+            continue
+        if isinstance(parent, ast.ClassDef):
+            names |= methods(place, parent, deepest - 1)
+    return names
+
+
+def _absolute(module: str, name: str) -> str:
+    """Return the dotted path of what a module calls ``name``, by its imports: "Base", "other.Base"."""
+    first, _, rest = name.partition(".")
+    package = getattr(find(module), "is_package", lambda _: False)(module)
+    imports = [node for node in tree(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in imports:
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                if alias.asname == first or (not alias.asname and name.startswith(f"{alias.name}.")):
+                    return f"{alias.name}.{rest}" if alias.asname else name
+            elif (alias.asname or alias.name) == first:
+                above = module.split(".")[: (1 if package else 0) - node.level or None] if node.level else []
+                return ".".join(
+                    [*above, *([node.module] if node.module else []), alias.name, *([rest] if rest else [])]
+                )
+    return f"{module}.{name}"
 
 
 def source(module: str) -> str | None:

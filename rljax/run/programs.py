@@ -17,6 +17,7 @@ from rljax.config import modules, resolve, schema
 from rljax.data import stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.environments.worlds import supplies
+from rljax.environments.worlds.host import limited
 from rljax.host import backends
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
@@ -227,7 +228,8 @@ def build(
     bound: dict[str, environments.Task] = {}
     for phase in resolved:
         if phase.settings.task not in bound:
-            bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
+            with limited.within(phase.settings.verifier):
+                bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
     tasks = tuple(bound[p.settings.task] for p in resolved)
     stored = tuple(_stored(phase, task, tokenizer, trains) for phase, task in zip(resolved, tasks, strict=True))
     program = Program(config, settings, resolved, tokenizer, tasks, mesh, stored)

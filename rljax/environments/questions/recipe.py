@@ -38,6 +38,7 @@ class Recipe:
     lead: str = ""  # before a demonstration, in plain text
     edit: Callable[[str], str] = str  # a change of demonstrations
     domain: str = ""  # the column whose values are the domains; "": there is one domain
+    offered: tuple[str, ...] = ()  # keyword arguments of a reward function besides ``prompt`` that are no columns
 
     def questions(self, read: rows.Rows, judge: rewards.Rewards, styles: Sequence[answers.Format]) -> list[Question]:
         """Return the rows as questions, each checked.
@@ -61,6 +62,11 @@ class Recipe:
                     f"reward: its second parameter, {second!r}, is the reference, {messages.shown(self.answer)}, and "
                     f"also the name of a column; call it reference, or write *, before it for the column"
                 )
+        for name in self.offered:
+            if name in has and name in judge.columns:
+                raise ValueError(f"reward: its argument {name!r} is also the name of a column; rename the column")
+            if any(part.second == name for part in judge.parts):
+                raise ValueError(f"reward: a second parameter is the reference; write *, before {name}")
         request = answers.STYLES[styles[0]].request if styles else ""
         after = request if self.instruction is None else self.instruction
         questions = []
@@ -78,7 +84,7 @@ class Recipe:
             taken = {k: v for k, v in row.items() if judge.every or k in judge.columns}
             if judge.every or "prompt" in judge.columns:
                 taken["prompt"] = text
-            for name in judge.required - taken.keys():
+            for name in judge.required - taken.keys() - {*self.offered}:
                 columns.find(row, name, where, "an argument of the reward function")
             of = domain.read(row, where) if self.domain else ""
             questions.append(Question(asked, text, reference, solution, taken, where, of))

@@ -9,6 +9,9 @@ A class has two methods; an instance plays one episode at a time:
 and the turns alone: draw random numbers from a generator that the example seeds. An episode whose worker was killed is
 then built again in another one, by ``reset`` and the turns so far; if the answers differ, the episode does not count.
 
+Methods may be coroutines (``async def``): each instance has an event loop. Everything that a class does, constructor,
+``corpus`` and ``expert`` included, runs in worker processes within the time and memory of ``config.verifier``.
+
 A class may also have:
 
 =====================  ==============================================================================================
@@ -20,6 +23,7 @@ A class may also have:
 ``seconds``            what a turn may take by limits of its own; ``config.verifier.timeout`` must be above it
 ``examples``           class attribute: number of problems, if there are no rows of a file
 ``expert(self)``       the text of the next turn of a demonstration, after ``reset`` and ``step``
+``corpus(self)``       texts that a tokenizer is trained on, besides those of prompts and demonstrations
 ``close(self)``        called when the episode is over
 =====================  ==============================================================================================
 
@@ -28,6 +32,7 @@ A class may also have:
 ===================  ===================================================================================================
 ``task.py``          ``world``, the constructor, and ``HostWorld``, the task: examples, prompts, demonstrations, tokens
 ``episodes.py``      ``Episodes``: the worker processes, with a time limit for each turn
+``limited.py``       attributes, prompts, corpus and demonstrations of a class, read in a worker process
 ``instances.py``     the pool's side of a worker: which episodes it has instances of, and what it is asked
 ``worker.py``        the code inside a worker process
 ``records.py``       what a world says, checked: ``Begun``, ``Told``

@@ -1,5 +1,6 @@
 """Examples of ``tools.ToolWorld``: questions of files, or made here, with the calls that demonstrations make."""
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from rljax.data import rows
 from rljax.environments.questions import columns, recipe, splits
 from rljax.environments.questions.task import Question
 from rljax.environments.verifiers import answers, rewards
+from rljax.environments.worlds.host import calls
 from rljax.language import messages
 
 Plan = Sequence[tuple[str, Mapping[str, Any]]]
@@ -38,6 +40,7 @@ def read(how: recipe.Recipe, path: recipe.Paths, heldout: float | recipe.Paths, 
       ValueError: as ``recipe.build``, or a row lacks what the demonstration needs.
       FileNotFoundError: a file does not exist.
     """
+    how = dataclasses.replace(how, offered=(calls.TRANSCRIPT,))
     task = recipe.build(how, path, heldout, chat, prompt_length=0, completion_length=1, overlong="error")
     every: dict[str, Mapping[str, Any]] = {}
     for each in (path, *(() if isinstance(heldout, int | float) else (heldout,))):
@@ -45,8 +48,8 @@ def read(how: recipe.Recipe, path: recipe.Paths, heldout: float | recipe.Paths, 
         every |= {taken.where(number): row for number, row in enumerate(taken)}
 
     def example(question: Question) -> dict[str, Any]:
-        calls = plan(every[question.where], question.prompt, question.where)
-        return _example(question, calls, task.chat)
+        planned = plan(every[question.where], question.prompt, question.where)
+        return _example(question, planned, task.chat)
 
     reward: Any = task.reward
     return Examples({split: [example(q) for q in questions] for split, questions in task.sources.items()}, reward)

@@ -26,6 +26,7 @@ Form = Literal["json", "bare", "tags"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+TRANSCRIPT = "transcript"  # the keyword argument by which a reward function asks for a ``Transcript``
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SPACE = re.compile(r"\s*")
@@ -55,6 +56,23 @@ class Answer(NamedTuple):
     text: str
     malformed: bool  # the call could not be made
     failed: bool  # the function raised
+
+
+class Made(NamedTuple):
+    """A call of an episode, as a reward function sees it."""
+
+    turn: int  # from 0
+    name: str  # of the tool; "" if the call names none
+    arguments: Mapping[str, Any]  # {} if they cannot be read
+    result: str  # what the model read; "" after an error
+    error: str  # what was wrong with the call, or what the function raised; ""
+
+
+class Transcript(NamedTuple):
+    """What a reward function gets that has a parameter ``transcript``."""
+
+    turns: tuple[str, ...]  # what the policy wrote, the answer last
+    calls: tuple[Made, ...]  # in their order, the malformed ones included
 
 
 def tool(function: F) -> F:

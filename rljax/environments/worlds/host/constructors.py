@@ -7,7 +7,7 @@ from typing import Any
 from rljax.environments.questions import recipe
 from rljax.environments.verifiers import answers, rewards
 from rljax.environments.verifiers.sandbox import start
-from rljax.environments.worlds.host import arena, assisted, calls, interpreter, passages, task
+from rljax.environments.worlds.host import arena, assisted, calls, interpreter, limited, passages, task
 from rljax.environments.worlds.host import tools as world
 from rljax.language import dotted, parse
 from rljax.language.settings import Count, Size
@@ -295,7 +295,8 @@ def _world(
     fields = ("turns", "turn_length", "reply_length", "prompt_length", "completion_length")
     for field, value, low in zip(fields, lengths, (1, 1, 1, 0, 0), strict=True):
         _least(field, value, low)
-    return task.HostWorld(name, make, problems, *lengths, template=template, exact=exact)
+    calls = limited.Calls(make)
+    return task.HostWorld(name, make, calls, problems, *lengths, template=template, exact=exact)
 
 
 def _least(field: str, value: int, low: int = 1) -> int:

@@ -67,8 +67,8 @@ class Worker:
             try:
                 self.process.ensure()
                 return self._try(item)
-            except TimeoutError:
-                return failure(item, "timed_out", f"no answer after {self.timeout:g} s; its worker was killed")
+            except TimeoutError as error:
+                return failure(item, "timed_out", str(error))
             except process.WorkerError as error:
                 reason = str(error)
         return failure(item, "crashed", f"{reason}, and so did the one before")
@@ -80,19 +80,31 @@ class Worker:
         known = episode.number in self.live
         if item.kind == "end":
             self.live.discard(episode.number)
-            return self._call("end", episode.number) if known else None
+            return self.call("end", episode.number) if known else None
         self.live.add(episode.number)
         if item.kind == "begin":
-            return self._call("begin", episode.number, episode.example, episode.seeds)
-        if not known and (wrong := rebuild(episode, self._call, self.judge)) is not None:
+            return self.call("begin", episode.number, episode.example, episode.seeds)
+        if not known and (wrong := rebuild(episode, self.call, self.judge)) is not None:
             return wrong
-        return self._call("step", episode.number, len(episode.turns), item.text)
+        return self.call("step", episode.number, len(episode.turns), item.text)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        """Return the record that a method of ``worker.Instances`` returns."""
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Return the record that a method of ``worker.Instances`` returns.
+
+        Raises:
+          TimeoutError: it took longer than ``timeout`` seconds, and its process was killed.
+          WorkerError: its process ended.
+        """
         self.serial += 1
-        self.process.send((self.serial, method, arguments))
-        return self.process.receive(functools.partial(_decode, serial=self.serial, method=method), self.timeout)
+        called = worker.CALLED[method]
+        try:
+            self.process.send((self.serial, method, arguments))
+            return self.process.receive(functools.partial(_decode, serial=self.serial, method=method), self.timeout)
+        except TimeoutError:
+            reason = f"{called}: no answer after {self.timeout:g} s (verifier.timeout); its worker was killed"
+            raise TimeoutError(reason) from None
+        except process.WorkerError as error:
+            raise process.WorkerError(f"{called}: {error}") from error
 
 
 def rebuild(episode: Episode, call: Callable[..., Any], judge: Judge) -> records.Told | None:
@@ -127,6 +139,6 @@ def _decode(line: bytes, serial: int, method: str) -> Any:
     written, record = json.loads(line)
     if written != serial:
         raise ValueError("not the expected answer")
-    if method == "begin":
-        return records.Begun.from_json(record)
-    return records.Told.from_json(record) if method == "step" else None
+    kinds = {"begin": records.Begun, "step": records.Told, "end": None}
+    kind = kinds.get(method, records.Value)
+    return None if kind is None else kind.from_json(record)

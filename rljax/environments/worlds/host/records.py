@@ -82,6 +82,25 @@ class Told:
         return cls(**_checked(cls, value))
 
 
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """What is read of a world outside of an episode's turns: values of JSON, or the reason of a failure."""
+
+    value: Any = None
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as an object of JSON."""
+        return {"value": self.value, "error": self.error}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Return the record that ``to_json`` wrote; ValueError if it did not write this."""
+        if not isinstance(value, Mapping) or {*value} != {"value", "error"} or not isinstance(value["error"], str):
+            raise ValueError(f"not a record of what a world says: {shown.shown(value)}")
+        return cls(**value)
+
+
 def begun(outcome: str, error: str) -> Begun:
     """Return the record of an episode that could not begin."""
     return Begun(outcome=outcome, error=worker.failure(outcome, error).error or "no reason was given")

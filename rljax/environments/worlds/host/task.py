@@ -13,7 +13,7 @@ from rljax import types
 from rljax.data import conversations, rows, tokenizers
 from rljax.environments import Split, worlds
 from rljax.environments.questions import splits
-from rljax.environments.worlds.host import Message, records, signatures, worker
+from rljax.environments.worlds.host import Message, limited, records, worker
 from rljax.language import dotted, messages, parse
 
 _ROUNDED = 16  # tokens to a multiple of which the longest prompt is rounded up
@@ -24,11 +24,12 @@ _LOOKED_AT = 64  # problems of a split that are opened to make a corpus and to m
 class HostWorld:
     """A task of several turns that a Python class on text answers; ``host_world`` makes it. One seat.
 
-    ``Episodes(task.make, ...)`` plays it. Prompts and demonstrations call the class in this process.
+    ``Episodes(task.make, ...)`` plays it; attributes, prompts and demonstrations are read through ``calls``.
     """
 
     name: str
     make: worker.Make
+    calls: limited.Calls = dataclasses.field(repr=False)  # shared by copies
     problems: Mapping[str, Sequence[Any]] = dataclasses.field(repr=False)  # examples by split
     max_turns: int
     turn_length: int  # tokens, its end included
@@ -46,38 +47,39 @@ class HostWorld:
     extra: tuple[str, ...] = ()
 
     @functools.cached_property
-    def _instance(self) -> Any:
-        return self.make()
+    def _described(self) -> Mapping[str, Any]:
+        """Attributes of an instance; ValueError if it cannot be constructed."""
+        return self._call("describe", "cannot be constructed").value
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
         """JSON schemas of the world's tools."""
-        return tuple(tool if isinstance(tool, Mapping) else _schema(tool) for tool in self._optional("tools", ()))
+        return tuple(self._described["tools"])
 
     @property
     def role(self) -> str:
         """Role of messages that are given as a text."""
-        return self._optional("role", "user")
+        return self._described["role"]
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the numbers that answers have besides rewards."""
-        return tuple(self._optional("parts", ()))
+        return tuple(self._described["parts"])
 
     @property
     def turn_end(self) -> tuple[str, ...]:
         """Texts that end a turn besides the tokenizer's stop tokens."""
-        return tuple(self._optional("turn_end", ()))
+        return tuple(self._described["turn_end"])
 
     @property
     def cut(self) -> bool:
         """Whether an answer that is too long is cut; else its episode does not count."""
-        return bool(self._optional("cut", False))
+        return self._described["cut"]
 
     @property
     def longest(self) -> float:
         """Seconds that a turn may take by the world's own limits, which a time limit must exceed; 0: it has none."""
-        return float(self._optional("seconds", 0.0))
+        return self._described["seconds"]
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -91,7 +93,7 @@ class HostWorld:
 
     def corpus(self) -> Iterator[str]:
         """Yield what the world and its demonstrations say about the first problems, and ``corpus`` of the class."""
-        yield from self._optional("corpus", tuple)()
+        yield from self._call("corpus", "has no corpus").value if self._described["corpus"] else ()
         for index in range(min(_LOOKED_AT, self.size("train"))):
             opening, turns = self._shown(index, "train")
             yield from (message["content"] for message in opening)
@@ -160,7 +162,7 @@ class HostWorld:
         return ids if len(ids) <= self.reply_length else None
 
     def prompts(self, index: Any, split: Split) -> types.Prompts:
-        """Return prompts ``index`` ``[P]`` as NumPy arrays, of worlds reset in this process; ``text`` says which."""
+        """Return prompts ``index`` ``[P]`` as NumPy arrays; ``text`` says which."""
         index = np.asarray(index, np.int32)
         ids = [self._bound.prompt(self._opening(i, split)) for i in index.tolist()]
         for i, row in zip(index.tolist(), ids, strict=True):
@@ -212,42 +214,47 @@ class HostWorld:
         """Return prompt ``index`` as text: the contents of its messages."""
         return "\n".join(message["content"] for message in self._opening(index, split))
 
-    def _optional(self, name: str, default: Any) -> Any:
-        return getattr(self._instance, name, default)
-
     @property
     def _bound(self) -> conversations.Writer:
         if self.writer is None:
             raise ValueError(f"tokenizer: world {self.name!r} has none; call world.bind(tokenizer) first")
         return self.writer
 
-    def _opening(self, index: int, split: Split) -> tuple[Message, ...]:
-        return self._begin(worker.Instances(self.make), index, split)
+    def _call(self, method: str, where: str, *arguments: Any) -> Any:
+        """Return the record of a method of ``worker.Instances``; ValueError after a failure."""
+        try:
+            record = self.calls(method, *arguments)
+        except ValueError as error:
+            raise ValueError(f"world {self.name!r} {where}: {error}") from None
+        if record.error:
+            reason = record.error.strip().splitlines()[-1]
+            called = "" if method == "describe" else f"{worker.CALLED[method]}: "
+            raise ValueError(f"world {self.name!r} {where}: {called}{reason}")
+        return record
 
-    def _begin(self, instances: worker.Instances, index: int, split: Split) -> tuple[Message, ...]:
-        begun = instances.begin(0, self.example(index, split), (0, 0))
-        if not begun.valid:
-            reason = begun.error.strip().splitlines()[-1]
-            raise ValueError(f"world {self.name!r}: {split} problem {index} does not begin: {reason}")
-        return begun.messages
+    def _opening(self, index: int, split: Split) -> tuple[Message, ...]:
+        opening = self._begin(index, split)
+        self.calls("end", 0)
+        return opening
+
+    def _begin(self, index: int, split: Split) -> tuple[Message, ...]:
+        where = f"({split} problem {index}) does not begin"
+        return self._call("begin", where, 0, self.example(index, split), (0, 0)).messages
 
     def _shown(self, index: int, split: Split) -> tuple[Sequence[Message], list[tuple[str, Sequence[Message]]]]:
         """Return the opening of a problem, and the turns of its demonstration with what follows each."""
         example = self.example(index, split)
         if self.stored and isinstance(example, Mapping) and example.get(self.stored):
             return _stored(example[self.stored], f"{split} problem {index}")
-        instances = worker.Instances(self.make)
-        opening, turns = self._begin(instances, index, split), []
-        expert = getattr(instances.world(0), "expert", None)
-        while expert is not None and len(turns) < self.max_turns:
-            text = expert()
-            observation = instances.step(0, len(turns), text)
-            if not observation.valid:
-                reason = observation.error.strip().splitlines()[-1]
-                raise ValueError(f"world {self.name!r}: the expert of {split} problem {index}: {reason}")
+        opening, turns = self._begin(index, split), []
+        where = f"({split} problem {index}) has no demonstration"
+        while self._described["expert"] and len(turns) < self.max_turns:
+            text = self._call("expert", where, 0).value
+            observation: records.Told = self._call("step", where, 0, len(turns), text)
             turns.append((text, observation.messages))
             if observation.over:
                 break
+        self.calls("end", 0)
         return opening, turns
 
 
@@ -289,7 +296,7 @@ def host_world(
       The task, not yet bound to a tokenizer.
 
     Raises:
-      ValueError: an argument is out of range, or the class cannot be constructed.
+      ValueError: an argument is out of range, or the class lacks a method.
       FileNotFoundError: a file does not exist.
     """
     least = {"max_turns": 1, "turn_length": 1, "reply_length": 1, "prompt_length": 0, "completion_length": 0}
@@ -308,12 +315,8 @@ def host_world(
         raise ValueError(f"world: {shown} has no method {missing[0]}; a host world has reset(example) and step(text)")
     partial = functools.partial(make, **(arguments or {}))
     problems = _rows(path, heldout) if path else _numbers(examples or getattr(make, "examples", 1000), heldout)
-    task = HostWorld(shown, partial, problems, *given.values(), template=chat, exact=exact, stored=demonstration)
-    try:
-        _ = task._instance, task.tools, task.role, task.parts, task.turn_end
-    except Exception as error:  # the class's own errors
-        raise ValueError(f"world: {shown} cannot be constructed: {type(error).__name__}: {error}") from error
-    return task
+    lengths, calls = given.values(), limited.Calls(partial)
+    return HostWorld(shown, partial, calls, problems, *lengths, template=chat, exact=exact, stored=demonstration)
 
 
 def world(
@@ -357,10 +360,6 @@ def world(
         make = dotted.world(module)
     lengths = max_turns, turn_length, reply_length, prompt_length, completion_length
     return host_world(make, arguments, path, examples, heldout, *lengths, chat, exact, demonstration)
-
-
-def _schema(tool: Any) -> Mapping[str, Any]:
-    return {"type": "function", "function": signatures.describe(tool)}
 
 
 def _numbers(count: int, heldout: float | str) -> dict[str, Sequence[Any]]:

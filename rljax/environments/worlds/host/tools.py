@@ -1,5 +1,6 @@
 """The world of questions that a policy answers with the help of tools. Worker processes load this module."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -32,7 +33,8 @@ class ToolWorld:
         failed       calls whose function raised
         retries      calls of a tool that had been called before in the episode
 
-    and those of the reward function. With weights w, an episode with counts n is paid
+    and those of the reward function, which is given a ``calls.Transcript`` if it has a keyword argument ``transcript``.
+    With weights w, an episode with counts n is paid
 
         judged + sum_i w_i n_i
 
@@ -84,6 +86,7 @@ class ToolWorld:
     def reset(self, example: Mapping[str, Any]) -> host.Messages:
         """Begin an episode."""
         self._example, self._turn, self._names = example, 0, list[str]()
+        self._turns, self._calls = list[str](), list[calls.Made]()
         self._parts = dict.fromkeys(self.parts, 0.0)
         if self.tools:
             return example["prompt"]
@@ -94,11 +97,16 @@ class ToolWorld:
     def step(self, text: str) -> host.Observation:
         """Make the calls of a turn, or judge the answer."""
         self._turn += 1
-        answers = [self._box.answer(call) for call in self._box.calls(text)]
+        self._turns.append(text)
+        made = self._box.calls(text)
+        asked = copy.deepcopy([call.arguments for call in made])  # a tool may change its arguments
+        answers = [self._box.answer(call) for call in made]
         if not answers:
             return self._judged(text)
         before = dict(self._parts)
-        for answer in answers:
+        for arguments, answer in zip(asked, answers, strict=True):
+            said = ("", answer.text) if answer.malformed or answer.failed else (answer.text, "")
+            self._calls.append(calls.Made(self._turn - 1, answer.name, arguments, *said))
             self._parts["calls"] += 1
             self._parts["malformed"] += answer.malformed
             self._parts["failed"] += answer.failed
@@ -124,7 +132,10 @@ class ToolWorld:
         return [{"role": "tool", "content": a.text} | ({"name": a.name} if a.name else {}) for a in answers]
 
     def _judged(self, text: str) -> host.Observation:
-        judged = worker.read(self._reward(text, self._example.get("reference"), **self._example.get("columns", {})))
+        columns = dict(self._example.get("columns", {}))
+        if calls.TRANSCRIPT in self._reward.columns:
+            columns[calls.TRANSCRIPT] = calls.Transcript(tuple(self._turns), tuple(self._calls))
+        judged = worker.read(self._reward(text, self._example.get("reference"), **columns))
         if judged.error:
             raise RuntimeError(judged.error)
         self._parts |= judged.parts
