@@ -14,7 +14,7 @@ from rljax import algorithms, environments, types
 from rljax.config import resolve
 from rljax.models.checkpoints import weights
 from rljax.run import programs
-from rljax.training import row_metrics
+from rljax.training import row_metrics, states
 from rljax.transforms import define, ops, surrogate
 from tests import tiny
 
@@ -90,6 +90,19 @@ def test_phases_with_different_bins_are_refused():
     c.phase.warm.algorithm = "critic_warmup(value_range=(0.0, 2.0))"
     with pytest.raises(ValueError, match=r"values of 'value' are over 51 bins in \(-0.5, 1.5\) in phase 'main'"):
         resolve.phases(c)
+
+
+def test_moments_of_a_critic_go_on_where_an_actor_joins_it():
+    """The state of an optimizer belongs to the module that it trains; of a module that is new, it is fresh."""
+    c = tiny.phases("ppo(kl=0.0)", phase__main__reset_optimizer=False, phase__warm__warmup=0, phase__main__warmup=0)
+    c.phase.warm.algorithm = "critic_warmup()"
+    first, second = programs.build(c, devices=ONE).steps
+    assert [o.module for o in second.setup.algorithm.objectives] == ["policy", "value"]
+    assert second.carried.optimizer == (None, 0) and first.setup.algorithm.objectives[0].module == "value"
+    assert len(second.notes) == 1 and "'policy' is reset although reset_optimizer=False" in second.notes[0]
+    previous = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), first.shape)
+    policy, value = states.begin(second.setup, second.carried, previous, jax.random.key(0)).opt_state
+    assert all(np.all(x == 1) for x in jax.tree.leaves(value)) and not any(np.any(x) for x in jax.tree.leaves(policy))
 
 
 @pytest.mark.full

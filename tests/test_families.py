@@ -217,6 +217,16 @@ def test_a_sparse_config_means_the_defaults_of_its_family(size):
         families.read({**outer, "quantization_config": {"bits": 4}, "text_config": SPARSE[size]})
 
 
+def test_parts_of_a_model_that_are_not_read_are_named(tmp_path, folder):
+    extra = {"vision_tower.a.weight": np.ones(2, np.float32), "vision_tower.b.weight": np.ones(2, np.float32)}
+    extra["multi_modal_projector.c"] = np.ones(2, np.float32)
+    for prefix in ("", "model."):
+        path = write(tmp_path / prefix, "gemma3", lambda made, p=prefix: made | {p + k: x for k, x in extra.items()})
+        with pytest.warns(UserWarning, match=r"not multi_modal_projector \(1 tensors\), vision_tower \(2 tensors\)$"):
+            _, params = read(path)
+        jax.tree.map(np.testing.assert_array_equal, params, read(folder("gemma3"))[1])
+
+
 def test_what_a_file_does_not_say_is_as_in_transformers():
     qwen2 = {key: value for key, value in STORED["qwen2"]["config"].items() if key != "layer_types"}
     qwen2["sliding_window"] = 5

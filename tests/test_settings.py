@@ -241,7 +241,7 @@ def test_another_task_or_source_starts_with_no_rows_in_flight(fields):
 @pytest.mark.full
 def test_another_optimizer_is_reset_and_said_so():
     step, _, after = carried(phase__main__optimizer="sgd(0.1)")
-    assert len(step.notes) == 1 and "'main': the optimizer state is reset although" in step.notes[0]
+    assert len(step.notes) == 1 and "'main': the optimizer state of 'policy' is reset although" in step.notes[0]
     fresh = jax.tree.leaves(after.opt_state)
     assert all(not np.any(x) for x in fresh)
 

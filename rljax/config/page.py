@@ -49,9 +49,9 @@ field that a phase does not set has the run's value. If a phase sets `algorithm`
 `config.seam` does not.
 
 At a phase boundary the parameters and the cursor of each task carry over. Unfinished rows carry over if task, lengths
-and source are unchanged. The optimizer state carries over if the phase sets `reset_optimizer=False` and the tree of
-the state is unchanged; otherwise it is reset. If it is reset although `reset_optimizer=False`, the log and
-`algorithm.txt` report it. The tokenizer is trained on the text of all tasks. The record of an evaluation names its
+and source are unchanged. With `reset_optimizer=False` the optimizer state of each module carries over, if the previous
+phase trained the module and the tree of the state is unchanged; otherwise it is reset, which the log and
+`algorithm.txt` report. The tokenizer is trained on the text of all tasks. The record of an evaluation names its
 task.
 
 ## Modules

@@ -76,7 +76,7 @@ def _drawn(key: types.Key, x: types.Array) -> types.Array:
 class Carried:
     """What a phase carries over from the previous one in addition to parameters, counters and cursors."""
 
-    optimizer: bool = False
+    optimizer: tuple[int | None, ...] = ()  # by objective: whose state of the previous phase goes on, None: no one's
     reference: bool = False
     pool: bool = False  # unfinished rows
     snapshot: bool = False  # an earlier policy
@@ -92,23 +92,45 @@ def carried(setup: phases.Setup, previous: phases.Setup | None, state: types.Tra
       state: the abstract state at the end of the previous phase; None in the first phase.
 
     Returns:
-      The optimizer state is carried over if the phase requests it and its tree is unchanged, the reference if the
-      phase requests it, unfinished rows if task, lengths, source and shapes are unchanged.
+      The optimizer state of each module is carried over if the phase requests it, the previous phase trained the module
+      and the tree is unchanged, the reference if the phase requests it, unfinished rows if task, lengths, source and
+      shapes are unchanged.
     """
     if previous is None or state is None:
         return Carried()
     fresh = jax.eval_shape(functools.partial(begin, setup, Carried()), state, jax.random.key(0))
-    start, notes = setup.phase.start, ()
-    optimizer = not start.reset_optimizer
-    if optimizer and not _alike(fresh.opt_state, state.opt_state):
-        optimizer = False
-        notes = (
-            f"phase {setup.phase.name!r}: the optimizer state is reset although reset_optimizer=False: its tree "
-            f"differs from that of phase {previous.phase.name!r}.",
+    start, optimizer, notes = setup.phase.start, (), ()
+    if not start.reset_optimizer:
+        optimizer, reset = _kept(setup, previous, fresh.opt_state, state.opt_state)
+        notes = tuple(
+            f"phase {setup.phase.name!r}: the optimizer state of {module!r} is reset although reset_optimizer=False: "
+            f"phase {previous.phase.name!r} {reason}."
+            for module, reason in reset.items()
         )
     pool = setup.continues(previous) and _alike(fresh.pool, state.pool)
     snapshot = (setup.snapshot, setup.precedent) == (previous.snapshot, previous.precedent)  # it has one use in both
     return Carried(optimizer, start.reference == "keep", pool, snapshot, notes)
+
+
+def _kept(
+    setup: phases.Setup, previous: phases.Setup, fresh: types.Tree, states: types.Tree
+) -> tuple[tuple[int | None, ...], dict[str, str]]:
+    """Return ``Carried.optimizer``, and by module why its state is reset."""
+
+    def modules(of: phases.Setup) -> dict[tuple[str, ...], int]:
+        return {tuple(of.algorithm.objectives[n].module for n in joint): joint[0] for joint in of.phase.joint}
+
+    kept: list[int | None] = [None] * len(fresh)
+    before, reset = modules(previous), {}
+    for names, number in modules(setup).items():
+        earlier = before.get(names)
+        if earlier is None:
+            reset |= dict.fromkeys(names, "did not train it" if len(names) == 1 else f"did not train {names} together")
+        elif _alike(fresh[number], states[earlier]):
+            kept[number] = earlier
+        else:
+            reset |= dict.fromkeys(names, "has another tree of it")
+    return tuple(kept), reset
 
 
 def _alike(one: types.Tree, two: types.Tree) -> bool:
@@ -148,11 +170,11 @@ def begin(
         reference = None
     elif reference is None:
         reference = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
+    with errors.inside(f"optimizer of phase {setup.phase.name!r}: init"):
+        opt_state = _of_steps(setup, lambda tx, joint: tx.init(setup.part(params, joint)))
     if previous is not None and carried.optimizer:
-        opt_state = previous.opt_state
-    else:
-        with errors.inside(f"optimizer of phase {setup.phase.name!r}: init"):
-            opt_state = _of_steps(setup, lambda tx, joint: tx.init(setup.part(params, joint)))
+        whose = zip(opt_state, carried.optimizer, strict=True)
+        opt_state = tuple(new if number is None else previous.opt_state[number] for new, number in whose)
     earlier = setup.snapshot or setup.precedent
     snapshot = previous.snapshot if previous is not None and earlier and carried.snapshot else None
     if earlier and snapshot is None:

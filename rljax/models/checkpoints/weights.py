@@ -3,9 +3,11 @@
 Reading holds one parameter in host memory at a time; writing holds the tensors of one file.
 """
 
+import collections
 import json
 import math
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,8 +22,7 @@ from rljax.models.checkpoints import families, tensors
 from rljax.types import Key, Tree
 
 _COPIED = ("tokenizer", "chat_template", "special_tokens", "vocab", "merges", "generation_config", "added_tokens")
-# parts of multimodal checkpoints that are not the decoder
-_IGNORED = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_OTHERS = ("vision_tower.", "multi_modal_projector.")  # parts of multimodal checkpoints that are not the decoder
 
 
 def config(folder: str) -> dict[str, Any]:
@@ -85,13 +86,17 @@ def _decoder(stored: dict[str, tensors.Tensor]) -> dict[str, tensors.Tensor]:
     """Return the tensors of the decoder, without the prefixes that multimodal checkpoints have."""
     kept = {}
     for name, tensor in stored.items():
-        if name.startswith(_IGNORED) or name.endswith("rotary_emb.inv_freq"):
+        if _ignored(name) or name.endswith("rotary_emb.inv_freq"):
             continue
         short = name.removeprefix("language_model.").replace("model.language_model.", "model.", 1)
         if short in kept:
             raise ValueError(f"{tensor.path}: {name[:100]} is the same parameter as another tensor, {short[:100]}")
         kept[short] = tensor
     return kept
+
+
+def _ignored(name: str) -> bool:
+    return name.removeprefix("model.").startswith(_OTHERS)
 
 
 def _leading(name: str) -> int:
@@ -138,12 +143,16 @@ def _shapes(architecture: Architecture) -> Tree:
 
 
 def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
-    """Return the decoder's tensors of a folder, those that ``load`` reads.
+    """Return the decoder's tensors of a folder, those that ``load`` reads; warn if the model has other parts.
 
     Raises:
       ValueError: tensors are missing, unexpected or of another shape (they are named), or a file is truncated.
     """
-    a, stored = architecture, _decoder(tensors.index(folder))
+    every = tensors.index(folder)
+    a, stored = architecture, _decoder(every)
+    if others := collections.Counter(name.removeprefix("model.").split(".")[0] for name in every if _ignored(name)):
+        parts = ", ".join(f"{part} ({count} tensors)" for part, count in sorted(others.items()))
+        warnings.warn(f"weights {folder!r}: the text decoder is read, and not {parts}", stacklevel=2)
     expected: dict[str, tuple[int, ...]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(_shapes(a)):
         if adapters.is_adapter(path):
