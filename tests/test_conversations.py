@@ -322,7 +322,7 @@ FAULTY = python_types.SimpleNamespace(  # two seats; the state is the reply to e
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("reward", jnp.nan), ("reward", -jnp.inf), ("parts", jnp.nan), ("extra", jnp.inf), ("valid", jnp.nan)),
+        *(("reward", jnp.nan), ("reward", -jnp.inf), ("parts", jnp.nan), ("extra", 2e15), ("valid", jnp.nan)),
         *(("outcome", 6), ("outcome", -1), ("next_seat", 2), ("next_seat", -1)),
     ],
 )

@@ -15,7 +15,7 @@ from rljax.environments import worlds
 from rljax.environments.worlds import supplies
 from rljax.environments.worlds.host import limited
 from rljax.host import profiles
-from rljax.language import messages, parse, reached, settings
+from rljax.language import limits, messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.models.config import ModelConfig
 from rljax.run import sinks
@@ -193,6 +193,11 @@ def _phase(
 def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
     """Check that algorithm, task and sizes of a phase are compatible."""
     prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
+    if (rows := prompts * samples * source.oversample * supplies.rows_of_episode(task)) > limits.ROWS:
+        raise ValueError(
+            f"config.batch.prompts={prompts}, config.batch.samples={samples} (phase {name!r}): a step has {rows:,} "
+            f"rows, of at most {limits.ROWS:,}."
+        )
     drawn, chunks = prompts * source.oversample, chosen.verifier.chunks
     if environments.scored_on_host(task) and source.origin == "policy" and drawn % chunks:
         raise ValueError(

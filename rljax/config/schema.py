@@ -13,7 +13,7 @@ from ml_collections import config_dict
 from rljax.algorithms.config import SeamConfig
 from rljax.data.config import TokenizerConfig
 from rljax.environments.config import VerifierConfig
-from rljax.language import parse, settings
+from rljax.language import messages, parse, settings
 from rljax.language.settings import group, setting
 from rljax.models.config import ModelConfig, ModuleConfig
 from rljax.run.config import CheckpointConfig, EvaluationConfig, LogConfig
@@ -95,6 +95,8 @@ def checked_module(values: Any, where: str) -> dict[str, Any]:
     Raises:
       ValueError: an unknown field, or a value of another type or out of range.
     """
+    if not hasattr(values, "items"):
+        raise ValueError(f"{where}={messages.shown(values)}: must be a module, such as rljax.module(layers=1)")
     known = {f.path[0]: f for f in module_fields()}
     for name, value in values.items():
         if name not in known:
@@ -139,6 +141,8 @@ def check_phase(values: Any, target: Any, where: str, path: tuple[str, ...] = ()
     Raises:
       ValueError: an unknown field, one that applies to the whole run, or a value in place of a group.
     """
+    if not hasattr(values, "items"):
+        raise ValueError(f"{where}={messages.shown(values)}: must be a phase, such as rljax.phase(steps=100).")
     for name, value in values.items():
         check_phase_field(target, (*path, name), where)
         if isinstance(target[name], ConfigDict):

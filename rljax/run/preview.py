@@ -45,6 +45,7 @@ def lines(
     identity.check(directory, config, resolve.code(config), allow_config_change)
     simulated = config.copy_and_resolve_references()
     simulated.cpu_devices = devices or math.prod(max(1, size) for size in config.mesh.values())
+    simulated.model.scan = True  # shapes are the same, and the layers are traced once
     jax.config.update("jax_platforms", "cpu")
     stored = directory.read("tokenizer.model")
     program = programs.build(simulated, None if stored is None else tokenizers.load(stored))

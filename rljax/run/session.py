@@ -228,7 +228,7 @@ class Session(contextlib.AbstractContextManager):
         if not count or self.failing[name] == _WARNED:
             return
         self.failing[name] += 1
-        wrong = "a reward or part that is not finite, an outcome that is no types.Outcome"
+        wrong = "a reward or part that is not finite or above 1e15 in size, an outcome that is no types.Outcome"
         wrong += ", or a next_seat outside the seats" if environments.is_world(task) else ""
         text = f"step {step} (phase {name!r}): task {task.name!r} failed on {count:.0f} rows, first on row {row:.0f}, "
         text += f"problem {problem:.0f}: {wrong}. They do not count."

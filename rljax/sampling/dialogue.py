@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.language.limits import LARGEST
 from rljax.sampling import samples as samples_lib
 from rljax.sampling import stopping
 from rljax.transforms import ops
@@ -203,7 +204,7 @@ def _sound(reply: Any, seats: int) -> Any:
     numbers = (reply.valid, reply.reward, *reply.parts.values(), *reply.extra.values())
     sound = jnp.all((reply.outcome >= 0) & (reply.outcome < len(types.Outcome)))
     for x in numbers:
-        sound &= jnp.all(jnp.isfinite(x))
+        sound &= jnp.all(jnp.abs(x) <= LARGEST)
     sound &= reply.done | reply.truncated | ((reply.next_seat >= 0) & (reply.next_seat < seats))
     kept = jax.tree.map(lambda x: jnp.where(sound, x, jnp.zeros_like(x)), reply)
     return kept.replace(

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import sampling, types
+from rljax.language import limits
 from rljax.training import phases
 from rljax.transforms import ops
 
@@ -152,13 +153,15 @@ def written(rows: types.Rollout) -> types.Array:
 def judged(rollout: types.Rollout, verdict: types.Verdict) -> types.Rollout:
     """Write a verdict into a rollout; rows whose verifier crashed or timed out become invalid and are paid nothing.
 
-    A verdict with a number that is not finite, or an outcome that is no ``types.Outcome``, is a crash.
+    A verdict with a number that is not finite or above ``limits.LARGEST`` in size, or an outcome that is no
+    ``types.Outcome``, is a crash.
     """
     sound = (verdict.outcome >= 0) & (verdict.outcome < len(types.Outcome))
     for x in (verdict.reward, *verdict.parts.values()):
-        sound &= jnp.isfinite(x)
+        sound &= jnp.abs(x) <= limits.LARGEST
     if verdict.token_reward is not None:
-        sound &= jnp.all(jnp.isfinite(verdict.token_reward) | (rollout.mask <= 0), axis=1)
+        small = jnp.abs(verdict.token_reward) <= limits.LARGEST
+        sound &= jnp.all(small | (rollout.mask <= 0), axis=1)
     outcome = jnp.where(sound, verdict.outcome, int(types.Outcome.CRASHED))
     broken = (outcome == types.Outcome.CRASHED) | (outcome == types.Outcome.TIMED_OUT)
     if verdict.token_reward is not None:

@@ -10,13 +10,12 @@ import math
 import os
 import pickle
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from rljax.language import messages
+from rljax.language import limits, messages
 
 FAILURES = ("timed_out", "crashed")
 # The outcomes that a reward may return: the names of types.Outcome, which is not imported because it imports jax.
@@ -122,9 +121,8 @@ def _number(what: str, value: Any) -> float:
         if isinstance(value, (str, bytes)):
             raise TypeError("text is not a number")
         number = float(value)
-        struct.pack("<f", number)  # raises OverflowError beyond the range of float32
-    except OverflowError as error:
-        raise ValueError(f"{what} is {messages.shown(value)}; a float32 is at most 3.4e38 in size") from error
+    except OverflowError:  # an int beyond float64
+        number = 10 * limits.LARGEST
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{what} is {messages.shown(value)} of type {type(value).__name__}; a reward function returns a finite"
@@ -132,6 +130,8 @@ def _number(what: str, value: Any) -> float:
         ) from error
     if not math.isfinite(number):
         raise ValueError(f"{what} is {number}; a reward function returns finite numbers")
+    if abs(number) > limits.LARGEST:
+        raise ValueError(f"{what} is {messages.shown(value)}; it is at most {limits.LARGEST:g} in size")
     return number
 
 
