@@ -152,6 +152,19 @@ def _stop_on_second_interrupt() -> None:
     threading.Thread(target=watch, name="interrupts", daemon=True).start()
 
 
+def _end_within(seconds: float, code: int) -> None:
+    """Exit with ``code`` after ``seconds``: Python joins all threads at exit, and those of a library may never end."""
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+
+
 if __name__ == "__main__":
     training = not sys.argv[1:] or sys.argv[1] == "train" or sys.argv[1].startswith("-")
     if training:
@@ -171,5 +184,7 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        if training:  # the state is saved and the exit code is known
+        if training:  # the state is saved, the logs are written, and the exit code is known
+            if code:
+                _end_within(10.0, code if isinstance(code, int) else 1)
             signal.signal(signal.SIGTERM, lambda *_: os._exit(code if isinstance(code, int) else 1))

@@ -451,6 +451,15 @@ def test_phases_hand_over_parameters_and_references(tmp_path):
     assert counts == {3}  # the optimizer went on counting
 
 
+@pytest.mark.full
+def test_a_failed_run_ends_although_a_thread_of_a_library_waits(tmp_path):
+    text = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    (tmp_path / "waits.py").write_text(text + "def get_config(argument=''):\n    raise ValueError('too little')\n")
+    command = [sys.executable, "-m", "rljax", "--config", str(tmp_path / "waits.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and "too little" in done.stderr
+
+
 def test_a_program_compiled_twice_stops_the_run():
     @dataclasses.dataclass
     class Two:
