@@ -253,6 +253,22 @@ def whole(tmp_path_factory):
     return folder, loop.train(stored(), folder, progress=False, devices=jax.devices()[:1])
 
 
+@pytest.mark.full
+def test_a_tokenizer_that_is_not_that_of_the_checkpoint_is_refused(whole, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(whole[0], again)
+    data = bytearray((again / "tokenizer.model").read_bytes())
+    one, two = (data.index(b"\n\x01" + digit + b"\x15") + 2 for digit in (b"1", b"2"))  # pieces of one character
+    data[one], data[two] = data[two], data[one]
+    (again / "tokenizer.model").write_bytes(data)
+    message = "tokenizer.model: differs from the tokenizer in the checkpoint of step"
+    with pytest.raises(ValueError, match=message):
+        loop.train(stored(), again, progress=False, devices=jax.devices()[:1])
+    assert (again / "tokenizer.model").read_bytes() == data
+    with pytest.raises(ValueError, match=message):
+        loop.train(tiny.edited(stored(), {"checkpoint__init": str(again)}), progress=False, devices=jax.devices()[:1])
+
+
 def stored():
     fields = {"checkpoint__every": 1, "checkpoint__max_to_keep": 9, "seam__source": "partial(segment=2, oversample=2)"}
     return curriculum(mesh__data=1, **fields)

@@ -227,5 +227,7 @@ def test_devices_that_repeat_work_are_told_of():
     fields = {"mesh__data": 1, "mesh__fsdp": 8}
     with pytest.warns(programs.SharedWorkWarning, match=r"4 prompts, over 1 of the 8 devices.*microbatches=2"):
         programs.build(tiny.config(phases=("main",), learner__microbatches=2, **fields))
+    with pytest.raises(ValueError, match=r"attention='cudnn' .phase 'main'.: micro-batches of 4 prompts .* 8 devices"):
+        programs.build(tiny.config(phases=("main",), learner__microbatches=2, model__attention="cudnn", **fields))
     setup = tiny.program(learner__share_prompt=False, learner__microbatches=2, **fields).steps[-1].setup
     assert programs.work(setup) == ["an update: micro-batches of 16 rows, over 8 of the 8 devices that split rows"]

@@ -10,6 +10,7 @@ previous one: its steps are numbered, and its prompts and random numbers drawn, 
 phase it begins at step 0 with the policy's parameters. The tokenizer is that of the other run.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from rljax import types
 from rljax.config import files, schema
 from rljax.data import documents, storage
 from rljax.language import parse
-from rljax.run import checkpoints, programs
+from rljax.run import checkpoints, identity, programs
 
 _FIELD = "config.checkpoint.init"
 
@@ -95,6 +96,8 @@ def load(program: programs.Program) -> Start:
     step, source = int(selector), _config(text)
     saved = checkpoints.Checkpointer(storage.path(run) / "checkpoints")
     _check_step(text, step, saved.all_steps())
+    with contextlib.suppress(checkpoints.CheckpointError):  # which reading the parameters raises
+        identity.check_tokenizer(run, program.tokenizer.serialized, saved.read_extras(step))
     count = skipped(program)
     if count == len(program.phases):
         raise ValueError(

@@ -4,11 +4,13 @@ A work directory contains one run. It is continued only with the same config and
 change. The default work directory has a digest of both in its name.
 """
 
+import base64
 import hashlib
 import itertools
 import json
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from rljax.config import files, schema
@@ -94,6 +96,26 @@ def claim(
         directory.owner.acquire()
     check(directory, config, code, allow_change)
     return directory.read("tokenizer.model")
+
+
+def check_tokenizer(path: str, tokenizer: bytes, extras: Mapping[str, Any]) -> None:
+    """Check that a run has the tokenizer with which a checkpoint was written.
+
+    Args:
+      path: the run's work directory.
+      tokenizer: what its tokenizer.model has.
+      extras: those of the checkpoint.
+
+    Raises:
+      ValueError: they differ.
+    """
+    recorded = extras.get("tokenizer")
+    if isinstance(recorded, str) and base64.b64decode(recorded) != tokenizer:
+        raise ValueError(
+            f"{path}/tokenizer.model: differs from the tokenizer in the checkpoint of step {extras.get('step')}, with "
+            f"which the parameters were trained. Restore the file; python -m rljax convert {path} --target FOLDER "
+            "writes the recorded one."
+        )
 
 
 def check(

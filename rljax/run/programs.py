@@ -286,8 +286,12 @@ def _stored(
 
 
 def work(setup: phases.Setup) -> list[str]:
-    """Return a line on how micro-batches divide over devices, and a second one with a remedy if they do not."""
-    learner = setup.learner
+    """Return a line on how micro-batches divide over devices, and a second one with a remedy if they do not.
+
+    Raises:
+      ValueError: the attention needs them to divide.
+    """
+    learner, model = setup.learner, setup.networks["policy"].architecture
     parts = max(o.minibatches or learner.minibatches for o in setup.algorithm.objectives) * learner.microbatches
     shared = bool(setup.shared(setup.rows // parts))
     count, unit = (setup.prompts if shared else setup.rows) // parts, "prompts" if shared else "rows"
@@ -296,6 +300,11 @@ def work(setup: phases.Setup) -> list[str]:
     if used < available:
         remedy = f"use fewer micro-batches (learner.microbatches={learner.microbatches}), more {unit}"
         remedy += ", or learner.share_prompt=False" if shared else ""
+        if shared and model.attention == "cudnn":  # it needs keys and queries that are sharded alike
+            raise ValueError(
+                f"config.model.attention='cudnn' (phase {setup.phase.name!r}): micro-batches of {count} prompts "
+                f"cannot be split over {available} devices; {remedy}, or attention='blocked'."
+            )
         lines.append(f"groups of {available // used} devices do the same work. To fix: {remedy}")
     return lines
 

@@ -26,6 +26,7 @@ from rljax.run import (
     forks,
     host_rollouts,
     host_worlds,
+    identity,
     metrics,
     programs,
     sharding,
@@ -127,7 +128,9 @@ class Session(contextlib.AbstractContextManager):
         )
 
     def _shape(self, extras: dict[str, Any]) -> types.TrainState:
-        """Return the abstract state of the phase that wrote a checkpoint."""
+        """Return the abstract state of the phase that wrote a checkpoint; its tokenizer must be that of the run."""
+        assert self.directory is not None
+        identity.check_tokenizer(str(self.directory.path), self.program.tokenizer.serialized, extras)
         return self.program.steps[self.program.number(extras["step"] - 1)].shape
 
     def greet(self) -> None:
