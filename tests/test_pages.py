@@ -169,9 +169,13 @@ def test_the_python_example_runs():
     short = "config.phase.warm.steps = config.phase.main.steps = 2\nconfig.evaluation.final_prompts = 8\n"
     short += "config.phase.warm.evaluate = ''\nconfig.algorithm ="
     example = example.replace("config.algorithm =", short, 1)
+    example += "print(result, result.program, result.state, rollout, sep=chr(10))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": compiler.QUICK}
     done = subprocess.run(
         [sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "pass@4" in done.stdout
+    texts = done.stdout.splitlines()[-4:]
+    assert [text.partition("(")[0] for text in texts] == ["Result", "Program", "TrainState", "Rollout"]
+    assert all(len(text) < 500 for text in texts) and "warm 1-2 sft, main 3-4 rloo" in texts[1]

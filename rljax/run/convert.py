@@ -10,6 +10,7 @@ conversion: ``config.model.weights`` names the folder.
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from rljax.language import messages
 from rljax.models import architectures
 from rljax.models.checkpoints import families, weights
 from rljax.types import Tree
+
+_SHAPE = ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden")  # printed also where it is the default
 
 FLAGS = flags.FLAGS
 
@@ -62,8 +65,10 @@ def main(argv: Sequence[str]) -> None:
     architecture, params, tokenizer = _read(source, f.step, f.dtype, f.allow_code, f.module)
     count = sum(x.size for x in jax.tree.leaves(params))
     print(f"{source}: {count:,} parameters in {architecture.param_dtype}")
-    for name, value in dataclasses.asdict(architecture).items():
-        print(f"  {name} = {value!r}")
+    plain = type(architecture)()
+    fields = {f.name: getattr(architecture, f.name) for f in dataclasses.fields(architecture)}
+    shown = [f"{k}={v!r}" for k, v in fields.items() if k in _SHAPE or v != getattr(plain, k)]
+    print(textwrap.fill(", ".join(shown), 100, initial_indent="  ", subsequent_indent="  "))
     if f.target:
         weights.save(f.target, architecture, params, family=f.family, dtype=f.dtype, like=f.like, tokenizer=tokenizer)
         print(f"wrote {f.target}")

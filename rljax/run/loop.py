@@ -55,6 +55,17 @@ class Result:
     history: list[dict[str, Any]]  # metrics of each step
     evaluations: list[dict[str, Any]]
 
+    def __repr__(self) -> str:
+        measured = [f"{e['name']} {100 * next(iter(e['pass_at_k'].values()))[0]:.1f} %" for e in self.final]
+        return f"Result({self.program.config.name}, {len(self.history)} steps; pass@1: {', '.join(measured) or 'none'})"
+
+    def _repr_html_(self) -> str:
+        from rljax.run.reports import html, pictures
+
+        return html.join(
+            [html.tag("p", repr(self)), *([pictures.picture(self.learning_curve(), limit=0)] * bool(self.history))]
+        )
+
     @property
     def params(self) -> types.Tree:
         """The trained policy's parameters."""

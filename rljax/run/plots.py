@@ -277,7 +277,7 @@ def _figure(height: float = 6.0, width: float = 10.0) -> figure.Figure:
 
 def decorate(ax: axes.Axes, title: str, x: str, y: str) -> None:
     """Set the title and the labels of the axes, and draw a grid."""
-    ax.set_title(plain(title), loc="left", fontsize=12, fontweight="bold")
+    ax.set_title(plain(title), loc="left", fontsize=12, fontweight="bold", wrap=True)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.grid(color="#DDDDDD", linewidth=0.7)

@@ -46,6 +46,10 @@ class Program:
     mesh: jax.sharding.Mesh
     stored: tuple[stored_groups.Groups | None, ...]  # of each phase whose source reads files
 
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{p.name} {p.first + 1}-{p.last} {p.algorithm.spec.partition('(')[0]}" for p in self.phases)
+        return f"Program({self.config.name}: {parts}; task {self.tasks[-1].name}, {self.mesh.size} devices)"
+
     @property
     def key(self) -> types.Key:
         """The run's root key; always threefry, so that draws do not depend on JAX's default generator."""
