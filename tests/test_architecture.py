@@ -18,7 +18,7 @@ FILES = sorted((ROOT / "rljax").rglob("*.py"))
 FLOORS = {
     "mathematics": {
         "language.ranges": (),  # which the records read
-        "types": ("language.ranges",),
+        "types": ("language.messages", "language.ranges"),
         "language": ("types",),
         "transforms": ("language", "types"),
         "algorithms": ("language", "transforms", "types"),

@@ -61,7 +61,7 @@ def _shortened(text: str, limit: int) -> str:
     return f"{text[:start]} ... ({len(text) - start - end:,} characters) ... {text[-end:]}"
 
 
-def outline(record: Any) -> str:
+def outline(self: Any) -> str:
     """Return the class of a record of arrays, and the fields that it has, with shapes, of trees numbers of elements."""
     import jax  # worker processes import this module without it
 
@@ -70,6 +70,6 @@ def outline(record: Any) -> str:
             return f"[{', '.join(map(str, value.shape))}]"
         return f"{sum(math.prod(x.shape) for x in jax.tree.leaves(value)):,}"
 
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     present = [f"{name} {size(value)}" for name, value in fields.items() if jax.tree.leaves(value)]
-    return f"{type(record).__name__}({', '.join(present)})"
+    return f"{type(self).__name__}({', '.join(present)})"
