@@ -19,7 +19,7 @@ from typing import Any, Literal
 import flax.struct
 import jax
 
-from rljax.language import messages
+from rljax.language.outline import outline
 from rljax.language.ranges import Bound, Cap, Count, Fraction, Limit, NonNegative, Number, Positive, Range  # noqa: F401
 
 Array = jax.Array
@@ -114,7 +114,7 @@ class Rollout(flax.struct.PyTreeNode):
     # written by prepare transforms on the whole minibatch
     coefficient: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] by term; "common" for the rest
     extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, ...] named by who reads or writes them
-    __repr__ = messages.outline
+    __repr__ = outline
 
 
 class Scores(flax.struct.PyTreeNode):
@@ -194,7 +194,7 @@ class TrainState(flax.struct.PyTreeNode):
     skipped_total: Array  # int32
     snapshot: Tree | None = None  # the trained part of an earlier policy: a seat of a world, or one step before
     frozen: dict[str, Tree] = dataclasses.field(default_factory=dict)  # by module: what the phase only reads
-    __repr__ = messages.outline
+    __repr__ = outline
 
 
 Whole = Literal["row", "episode", "group"]

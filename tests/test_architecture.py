@@ -17,8 +17,9 @@ FILES = sorted((ROOT / "rljax").rglob("*.py"))
 # the floors below, nothing from those above, and from its own floor only what stands beside it here.
 FLOORS = {
     "mathematics": {
-        "language.ranges": (),  # which the records read
-        "types": ("language.messages", "language.ranges"),
+        "language.outline": (),  # which the records use
+        "language.ranges": (),
+        "types": ("language.outline", "language.ranges"),
         "language": ("types",),
         "transforms": ("language", "types"),
         "algorithms": ("language", "transforms", "types"),

@@ -144,6 +144,8 @@ CHEATS = {
     "an object in the pipe": 'import os\ndef add(x, y): os.write(3, b\'["value", ["object", {}]]\\n\')',
     "deep": "import os\ndef add(x, y): os.write(3, b'[' * 100000 + b'\\n')",
     "long": "import os\ndef add(x, y):\n  while True: os.write(3, b'x' * 65536)",
+    "a closed pipe": "import os, time\nos.close(3)\ntime.sleep(60)",
+    "a flood": "import os\nwhile True: os.write(3, b'x' * 65536)",
     "iteration": "def add(x, y): raise StopIteration",
     "a flag in sys": "import sys\nsys.exit = sys.excepthook = sys.settrace = lambda *a: None\nraise SystemExit",
     "memory": """

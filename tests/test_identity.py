@@ -127,6 +127,8 @@ def test_the_default_work_directory_names_what_was_changed_and_is_another_for_ot
     )
     assert name(checkpoint__init="runs/first@300", batch__samples=8)[0] == "tiny-samples8-init-first-300"
     assert len(name(task="../" * 50, name="../x", phase__main__steps=7)[0]) < 70
+    outside = identity.default_workdir(tiny.config(name="/../../x/.."), {}, base)
+    assert outside.parts[0] == "runs" and len(outside.parts) == 2 and outside.name.startswith("x-")
     assert len({name()[2], name(code={"mine.py": "0"})[2], name(code={"mine.py": "1"})[2], name(seed=1)[2]}) == 4
 
 

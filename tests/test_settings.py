@@ -254,6 +254,17 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.full
+def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(whole, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(whole[0], again)
+    (again / "learning_curve.png").mkdir()
+    with pytest.warns(loop.PictureWarning, match="learning_curve.png was not written"):
+        config = tiny.edited(stored(), {"log__report": True})
+        loop.train(config, again, allow_config_change=True, progress=False, devices=jax.devices()[:1])
+    assert (again / "passk.png").is_file() and (again / "learning_curve.png").is_dir()
+
+
+@pytest.mark.full
 def test_a_tokenizer_that_is_not_that_of_the_checkpoint_is_refused(whole, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(whole[0], again)

@@ -10,6 +10,8 @@
 ``reached``   Digests of the modules outside rljax that a config reaches: ``recording``, ``digests``, ``differences``.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
 ``ranges``    Intervals of numbers: ``Range``, which ``types`` gives to all.
+``limits``    The largest numbers that are taken from a user.
+``outline``   Short texts for records of arrays.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``messages``  Shortens and escapes user text in messages: ``shown``, ``printable``, ``escaped``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.

@@ -1,7 +1,5 @@
 """Text for the user: what error messages show is shortened, printable, and on one line; sizes have binary units."""
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,17 +57,3 @@ def _shortened(text: str, limit: int) -> str:
         return text
     start, end = limit * 2 // 3, limit // 3
     return f"{text[:start]} ... ({len(text) - start - end:,} characters) ... {text[-end:]}"
-
-
-def outline(self: Any) -> str:
-    """Return the class of a record of arrays, and the fields that it has, with shapes, of trees numbers of elements."""
-    import jax  # worker processes import this module without it
-
-    def size(value: Any) -> str:
-        if hasattr(value, "shape"):
-            return f"[{', '.join(map(str, value.shape))}]"
-        return f"{sum(math.prod(x.shape) for x in jax.tree.leaves(value)):,}"
-
-    fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    present = [f"{name} {size(value)}" for name, value in fields.items() if jax.tree.leaves(value)]
-    return f"{type(self).__name__}({', '.join(present)})"

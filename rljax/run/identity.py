@@ -34,7 +34,7 @@ def default_workdir(config: schema.ConfigDict, code: dict[str, str], base: schem
     """
     text = files.dumps(config) + (json.dumps(code) if code else "")
     new, old = files.flatten(config), files.flatten(base)
-    name = str(config.name)
+    name = "/".join(part for part in str(config.name).split("/") if part not in ("", ".", "..")) or "run"
     for field in sorted(new, key=lambda f: (f != "config.algorithm", f.count("."), f)):
         word = _word(field, new[field])
         if new[field] != old.get(field) and field != "config.name" and len(name) + len(word) < _LONGEST:

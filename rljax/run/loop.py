@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +45,10 @@ class Recompiled(RuntimeError):
 NonFinite = session.NonFinite
 Interrupted = pool.Interrupted
 """The process received SIGTERM; the run can be resumed."""
+
+
+class PictureWarning(UserWarning):
+    """A picture of a finished run was not written."""
 
 
 @dataclasses.dataclass
@@ -95,8 +100,12 @@ class Result:
             return
         for draw in (self.learning_curve, *([self.passk] if self.final else [])):
             picture = run.written.path / f"{draw.__name__}.png"
-            draw(picture)
-            run.logger.picture(pathlib.Path(picture), self.program.updates)
+            try:
+                draw(picture)
+            except OSError as error:  # what a run computed is more than its pictures
+                warnings.warn(f"{picture} was not written ({storage.brief(error)})", PictureWarning, stacklevel=2)
+            else:
+                run.logger.picture(pathlib.Path(picture), self.program.updates)
 
 
 def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):

@@ -127,8 +127,12 @@ class Judge:
                 return b""
 
             alive = bool(ask(None))
-            if not (alive or timed_out) and running.status(deadline) == programs.SYNTAX:
-                return Verdict(unparseable=True)
+            if not (alive or timed_out):
+                try:
+                    if running.status(deadline) == programs.SYNTAX:
+                        return Verdict(unparseable=True)
+                except TimeoutError:  # it has closed or flooded its end of the socket, and runs on
+                    return Verdict(timed_out=True)
             try:
                 while (message := json.loads(testing.line(deadline + _GRACE, _LONGEST)))[0] == "call":
                     answer = ask(message[1:]) if alive else b""
