@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rljax import environments, types
-from rljax.environments.problems import rules
+from rljax.environments.problems import numbering, rules
 from tests import on_device
 
 ROWS = 800  # of every batch, so that a task compiles once
@@ -277,6 +277,19 @@ def test_the_page_has_the_demonstrations_and_settings_of_every_task():
         common = [field.name for field in dataclasses.fields(rules.Common)]
         parameters = list(inspect.signature(environments.lookup(name)).parameters)
         assert parameters == [*re.findall(r"`(\w+)`", names), *common]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "paths"])  # of which several answers are correct
+def test_the_page_has_the_best_constant_answer(name):
+    page = (pathlib.Path(environments.__file__).parent / "README.md").read_text()
+    (stated,) = re.findall(rf"`{name}`\s([0-9.]+) %", page)
+    task = environments.lookup(name)()
+    count = min(task.size("heldout"), 65_536)  # in shuffled order
+    value = numbering.values(task.rules.radices, 0.1, np.arange(count, dtype=np.int32), "heldout")
+    _, repeated = np.unique(np.asarray(rules.answer(task.rules, value)), axis=0, return_counts=True)
+    error = 3 * math.sqrt(0.1 / count) if count < task.size("heldout") else 0.0005
+    assert abs(repeated.max() / count - float(stated) / 100) <= error + 0.0005 and float(stated) <= 10
 
 
 def test_answers_without_working_and_common_settings():

@@ -24,7 +24,7 @@ class Chain:
     """
 
     steps: Annotated[int, Range(1, 12)] = setting(3, "How many operations.")
-    modulus: Annotated[int, Range(2, 999)] = setting(11, "The largest modulus; the smallest is 2.")
+    modulus: Annotated[int, Range(2, 999)] = setting(199, "The largest modulus; the smallest is 2.")
 
     name = "chain"
     alphabet = "0123456789 +-*%=:"

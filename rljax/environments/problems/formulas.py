@@ -24,7 +24,7 @@ class Formulas:
     """
 
     depth: Annotated[int, Range(1, 4)] = setting(2, "Operators inside each other; there are 2**depth - 1.")
-    variables: Annotated[int, Range(1, 4)] = setting(2, "How many variables; a column has 2**variables digits.")
+    variables: Annotated[int, Range(1, 4)] = setting(4, "How many variables; a column has 2**variables digits.")
 
     name = "formulas"
 
