@@ -41,7 +41,7 @@ def test_records_are_json():
         (Observation("x" * (records.LONGEST + 1)), "characters at once; allowed: 1,048,576"),
         (Observation("", float("inf")), "finite"),
         (Observation("", "1"), "of type str"),
-        (Observation("", 1e39), "float32"),
+        (Observation("", 1e39), "at most 1e.15 in size"),
         (Observation("", done=1), "done 1 of type int; expected a bool"),
         (Observation("", outcome="right"), "allowed: wrong, correct"),
         (Observation("", parts={"reward": 1.0}), "a field of Observation"),
