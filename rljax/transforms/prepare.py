@@ -88,7 +88,7 @@ def drop_flat_groups(r, s):
 @define.prepare(needs=types.Needs(siblings=True))
 def drop_unpaired(r, s, ties: bool = False):
     """Drop groups without a pair: two rows of unequal reward, or with ``ties`` any two; from denominators too."""
-    reward, used = trajectories.total(r), ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1)
+    reward, used = trajectories.total(r), jnp.where(jnp.any(r.mask > 0, axis=1), ops.valid_rows(r), 0.0)
     if ties:
         return ops.segment_total(used, r.group)[:, None] > 1
     low, high = (ops.segment_max(jnp.where(used > 0, x, -jnp.inf), r.group) for x in (-reward, reward))
