@@ -224,8 +224,8 @@ def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping
     from rljax.run import evaluate, loop
     from rljax.run.reports import facts
 
-    log = print if processes.leader() else lambda *_: None
-    log(f"work directory: {workdir}")
+    log = print if processes.leader() else lambda *_, **__: None
+    log(f"work directory: {workdir}", flush=True)  # before what goes to stderr
     with _resumable():
         changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
         result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
