@@ -253,9 +253,8 @@ def _unchanged(state: State, metrics: Metrics) -> State:
 class Transform:
     """What the kinds share. Not a kind itself: use one of the four below.
 
-    ``init()`` returns the piece's state; ``observe(state, metrics)`` updates it once after each step.
-    ``seam`` is the module that holds the piece, ``spec`` the call that built it with every default
-    filled in; both are written by ``transforms.define``.
+    ``init()`` returns the piece's state; ``observe(state, metrics)`` updates it once after each step. ``seam`` is the
+    module that holds the piece, ``spec`` the call with all arguments; both are written by ``transforms.define``.
     """
 
     apply: Callable[..., Any]
@@ -347,6 +346,7 @@ class Source:
     segment: int = 0  # the most tokens that a step adds to a row; 0: rows are sampled whole
     early: int = 0  # a segment ends as soon as 1 / early of the groups have ended; 0: it does not
     uneven: bool = False  # ``choose`` gives unequal samples
+    by_prompt: bool = False  # ``select`` acts on prompts that come again
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()

@@ -2,8 +2,9 @@
 
     python -m tests.published [NAME ...]
 
-Every method takes two steps of its compiled program on a tiny policy; a line says what changed. The tests resolve
-every method and run its pieces on abstract arrays, as a run does before it starts.
+Every method takes steps of its compiled program on a tiny policy until its source has acted and the policy has had a
+gradient, two steps at least; a line says after how many. The tests resolve every method and run its pieces on abstract
+arrays, as a run does before it starts.
 """
 
 import functools
@@ -30,7 +31,7 @@ METHODS = {  # recipe, source, other settings by dotted path
     "LIMR": (GRPO, "lim()", {}),
     "SwS": (GRPO, "weak()", {}),
     "eva": (GRPO, "regret()", {}),
-    "CLUTR, DRED": (GRPO, "prioritized('regret')", {}),
+    "PLR, regret": (GRPO, "prioritized('regret')", {}),
     "PLR": (GRPO, "prioritized()", {}),
     "online difficulty filtering": (GRPO, "band(0.25, 0.75)", {}),
     "Pre-GRPO": (GRPO, "band(low=0.0, high=piecewise(((0, 1.0), (400, 0.3))))", {}),
@@ -47,14 +48,14 @@ METHODS = {  # recipe, source, other settings by dotted path
     "GAIN-RL": (GRPO, "ranked(adaptive_difficulty())", {}),
     "ADCL": (GRPO, "adcl()", {}),
     "MathBook-RL": (GRPO, "ladder(3)", {}),
-    "H2O": (GRPO, "task()", {"task": DOMAINS, "seam.weight": "+ by_domain((1.0, 0.3))"}),
-    "MoR": (GRPO, "task()", {"task": DOMAINS, "seam.reward": "+ by_domain((1.0, 0.1))"}),
+    "constant weights by domain": (GRPO, "task()", {"task": DOMAINS, "seam.weight": "+ by_domain((1.0, 0.3))"}),
+    "constant rewards by domain": (GRPO, "task()", {"task": DOMAINS, "seam.reward": "+ by_domain((1.0, 0.1))"}),
     "TMN-Reweight": ("golongrl()", "task()", {"task": DOMAINS}),
     "RLCS": (GRPO, "mopps() | dynamic(2)", {}),
     # --- how many samples, and which are kept ---
     "Knapsack-GRPO": (GRPO, "knapsack()", {}),
     "Reinforce-Ada, by 1/p": (GRPO, "inverse_success()", {}),
-    "Reinforce-Ada": ("reinforce_ada()", "rounds()", {}),
+    "Reinforce-Ada": ("reinforce_ada()", "rounds(keep=2)", {}),
     "CodeV-R1": ("dapo()", "adaptive()", {}),
     "balanced filtering": (GRPO, "balanced()", {}),
     "SSR, selective replay": (GRPO, "selective_replay()", {}),
@@ -73,7 +74,7 @@ METHODS = {  # recipe, source, other settings by dotted path
     "Guide-GRPO": ("guide_grpo(quantile=0.9)", "", {}),
     "Guide-PPO": ("ppo(kl=0.0)", "guide()", {"seam.ratio": "shaped(1.0, 'behaviour')"}),
     "CURE": ("dapo()", "+ cure(0.25, 3)", {}),
-    "EGSR": ("luffy(demonstrations=1)", "expert_rewrite()", {}),
+    "EGSR": ("luffy(demonstrations=1)", "expert_rewrite(prompts=1.0)", {"batch.prompts": 64}),
     "RuscaRL": (GRPO, "scaffold(100)", {}),
     "ExP-GRPO": ("exp_grpo()", "", {}),
     "ExP-DPO": ("dpo()", "explained()", {}),
@@ -106,7 +107,7 @@ METHODS = {  # recipe, source, other settings by dotted path
     "ExGRPO": (GRPO, "exgrpo()", {}),
     "EasyVideoR1": (GRPO, "guided_if(0.5)", {}),
     "guided below": (GRPO, "guided_below(0.5)", {}),
-    "SERL": ("aipo()", "replay(0.5, 4)", {}),
+    "SERL, replay": ("aipo()", "replay(0.5, 4)", {}),
     "ReMix": ("remix()", "", {}),
     "ReLIFT": ("relift()", "", {"seam.reward": "outcome(1.0, 0.0, -1.0)"}),
     "DPH-RL": ("dph_rl()", "", {}),
@@ -117,17 +118,20 @@ METHODS = {  # recipe, source, other settings by dotted path
     ),
     # --- pieces of losses ---
     "PRDP": ("dpo()", "", {"seam.prepare": "random_pair()", "seam.surrogate": "reward_difference(proximal=0.2)"}),
-    "EAG-RL": ("dapo()", "task()", {"seam.surrogate": "entropy_clip()"}),
+    "entropy clip": ("dapo()", "task()", {"seam.surrogate": "entropy_clip()"}),
     "TEA-RL": ("dapo()", "task()", {"seam.penalty": "covariant_entropy()"}),
     "ConciseR": ("dapo()", "task()", {"seam.penalty": "entropy()", "seam.reward": "brevity_if_solved(8)"}),
     "Self-Search": (GRPO, "task()", {"seam.prepare": "drop_between((3,), (4,))"}),
     "Rubicon": (GRPO, "task()", {"seam.reward": "add_parts((('format', 0.5),), full=1.0) | require('format')"}),
-    "AMFT": (
+    "AMFT, entropy term": (
         "exp_grpo(beta=adaptive_mixture(1.0))",
         "guided(1)",
         {"seam.weight": "constant(adaptive_mixture(1.0, step=-5e-4))"},
     ),
 }
+
+
+SHOWN = ("steps", "fired", "reward", "valid_rows", "gradient_norm")
 
 
 def config(name):
@@ -153,23 +157,35 @@ def policy(task):
     return jax.device_get(state.params["policy"])
 
 
-def run(name, steps=2):
-    """Take steps of the compiled program of a method, and return the last metrics.
+def run(name, least=2, most=40):
+    """Take steps of the compiled program of a method until it has acted, and return the last metrics.
+
+    Args:
+      name: a key of ``METHODS``.
+      least: steps at least.
+      most: steps at most.
+
+    Returns:
+      Metrics of the last step by name; "steps", how many were taken; "fired", the largest of all steps.
 
     Raises:
-      AssertionError: a skipped update, or a metric that is not finite.
+      AssertionError: a skipped update, a metric that is not finite, a source that did not act, or no gradient.
     """
     built = program(name)
     (step,) = built.steps
     start = policy(METHODS[name][2].get("task", tiny.config().task))
     state = step.begin(None, built.key, {"policy": jax.tree.map(jnp.asarray, start)})
     assert step.fused is not None
-    for _ in range(steps):
+    acted, moved = 0.0, 0.0
+    for taken in range(1, most + 1):
         state, metrics = step.fused(state, built.key)
         assert int(state.skipped_total) == 0
-    values = {k: float(v) for k, v in jax.device_get(metrics).items() if k != "rows"}
-    assert all(np.isfinite(x) for x in values.values()), values
-    return values
+        values = {k: float(v) for k, v in jax.device_get(metrics).items() if k != "rows"}
+        assert all(np.isfinite(x) for x in values.values()), values
+        acted, moved = max(acted, values.get("fired", 1.0)), max(moved, values["gradient_norm"])
+        if taken >= least and acted > 0 and moved > 0:
+            return values | {"steps": taken} | ({"fired": acted} if "fired" in values else {})
+    raise AssertionError(f"in {most} steps: fired at most {acted:.3g}, gradient norm at most {moved:.3g}")
 
 
 def main(names):
@@ -179,7 +195,7 @@ def main(names):
         start = time.process_time()
         try:
             metrics = run(name)
-            said = ", ".join(f"{k} {metrics[k]:.4g}" for k in ("reward", "valid_rows", "gradient_norm") if k in metrics)
+            said = ", ".join(f"{k} {metrics[k]:.4g}" for k in SHOWN if k in metrics)
         except Exception as error:  # each method is reported
             said, failed = f"FAILED {type(error).__name__}: {error!s:.300}", failed + 1
         print(f"{name}: {said} ({time.process_time() - start:.0f} s)", flush=True)

@@ -359,7 +359,7 @@ ALL = ("marked", "boxed", "stated", "bold")  # what a chat reads
 WRITTEN = [
     *("{w}\n#### {a}", "{w}\n#### ${a}", "#### Step 1: add 3\n{w}\n#### {a} clips."),
     *("{w}\n$$\\boxed{{{a}}}$$", "{w} \\boxed{{{a} \\text{{ clips}}}}", "{w} $\\boxed{{\\${a}}}$ in 3 steps."),
-    *("{w} \\boxed{{{a}\\%}}", "{w} \\boxed{{{a} clips}}"),
+    *("{w} \\boxed{{{a}\\%}}", "{w} \\boxed{{{a} clips}}"),  # a percent sign is a unit
     *("{w}\nThe answer is {a}.", "{w}\nThe final answer is: **{a}**", "**Answer:** ${a}", "Answer: \\({a}\\) clips"),
     *("{w}\nShe sold **{a}** clips.", "### Step 1\n{w}\n**Total: {a} clips in May.**", "{w} **${a}**"),
 ]  # fmt: skip

@@ -306,6 +306,18 @@ def test_letters_are_variables_and_marks_are_presentation(reference, right, wron
     assert [text for text in wrong if equality.compare(text, reference) == "correct"] == []
 
 
+def test_a_percent_sign_is_a_unit_where_golds_have_none():
+    for text, target, number, boxed in (
+        (r"\boxed{20\%}", "20", "correct", "wrong"),
+        (r"\boxed{20\%}", "0.2", "correct", "correct"),
+        (r"\boxed{2\%}", "20", "wrong", "wrong"),
+        (r"\boxed{0.2}", "20", "wrong", "wrong"),
+        (r"\boxed{20}", r"20\%", "correct", "correct"),
+    ):
+        assert mathematics.numeric_answer(text, target, ("boxed",))["outcome"] == number, (text, target)
+        assert mathematics.boxed_answer(text, target)["outcome"] == boxed, (text, target)
+
+
 def test_rewritings_are_paid_and_corruptions_are_not():
     """The whole grammar on one reference of each kind; ``python -m tests.grammar`` measures it on many."""
     every = grammar.references(None, len(grammar.TEMPLATES))[-len(grammar.TEMPLATES) - 4 :]

@@ -10,7 +10,7 @@ import pytest
 
 from rljax import types
 from rljax.config import resolve
-from rljax.training import checks, rollouts, steps
+from rljax.training import checks, rollouts, sources, steps
 from rljax.transforms import define, source
 from rljax.transforms.source import chain, groups
 from tests import published, tiny
@@ -202,3 +202,31 @@ def test_the_pieces_of_a_published_method_fit_its_step(name):
     (phase,) = resolve.phases(published.config(name))
     (setup,) = tiny.program("grpo(kl=0.0)", task=published.config(name).task).setups
     checks.check(tiny.changed(setup, algorithm=phase.algorithm))
+
+
+# --- how often a source acts ---------------------------------------------------------------------
+
+
+def fired(*pieces):
+    step, _, key = step_of(*pieces)
+    rows = rows_of(*pieces)
+    return sources.fired(step.setup, rows, rows, key)
+
+
+def test_a_source_says_on_which_share_of_a_step_it_acted():
+    assert fired(PLAIN) is None
+    assert fired(first_only()) == 1 - 1 / PROMPTS  # the first place has the prompt of the shuffle
+    assert fired(given(samples=(9, 0, 1, 4, 4, 4, 2, 8))) == (9 + 1 + 2 + 8) / (PROMPTS * SAMPLES)
+    assert fired(given(samples=(SAMPLES,) * PROMPTS)) == 0
+
+
+@pytest.mark.full
+def test_a_second_pass_and_a_head_act_on_the_rows_that_have_one():
+    assert fired(headed(length=2)) == 1 and fired(headed()) == 0
+    assert fired(passed("second")) == 1
+
+
+def test_a_memory_that_no_prompt_reaches_again_is_named():
+    (note,) = tiny.program(seam__source="arpo()", phase__main__steps=3, task="guess").steps[0].notes
+    assert "the source arpo" in note and "3 steps draw 24 prompts of 1,0" in note
+    assert tiny.program(seam__source="arpo()", phase__main__steps=25).steps[0].notes == ()  # 80 problems

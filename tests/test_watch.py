@@ -14,7 +14,7 @@ from tests import tiny
 HEALTHY = {
     "valid_rows": 64.0, "reward_std": 0.5, "flat_groups": 0.4, "advantage_abs": 0.7, "clipped": 0.1, "truncated": 0.1,
     "entropy": 1.2, "kl": 0.02, "gradient_norm": 0.3, "outcome/unparseable": 0.1, "outcome/timed_out": 0.0,
-    "outcome/crashed": 0.0,
+    "outcome/crashed": 0.0, "fired": 0.5,
 }  # fmt: skip
 SICK = {
     "no valid rows": {"valid_rows": 0.0, "reward_std": 0.0, "flat_groups": 0.0, "advantage_abs": 0.0},
@@ -26,6 +26,7 @@ SICK = {
     "divergence from the reference": {"kl": 40.0},
     "unparseable": {"outcome/unparseable": 0.97},
     "failing verifier": {"outcome/timed_out": 0.4, "outcome/crashed": 0.3},
+    "idle source": {"fired": 0.0},
     "no gradient": {"gradient_norm": 0.0},
 }  # fmt: skip
 

@@ -83,6 +83,8 @@ f_divergence [nats] f-divergence to the reference
     growing without limit: raise its coefficient
 failed [rows] rows on which a task or world of the program returned a value that is not allowed; they do not count
     above 0: a warning of the run names the first row and problem; outcome/crashed is the share of them
+fired [fraction] prompts or rows of a step on which the source acted: draws, heads, second passes, memories, filters
+    0 for long: the source does nothing; its condition never holds, or no prompt comes again
 flat_groups [fraction] groups in which all samples have equal rewards
     near 1: no group informs; more samples, or an easier or harder task
 gradient_cosine [none] cosine of the policy term's gradients of tokens with positive and with negative advantage

@@ -48,7 +48,7 @@ _PANELS = (
     Panel("KL to the reference", "nats per token", ("kl",)),
     Panel("Completion length", "tokens", ("length",)),
     Panel("Turns", "of an episode, mean", ("turns",)),
-    Panel("Fractions", "of completions or groups", ("truncated", "flat_groups"), named=True),
+    Panel("Fractions", "of completions, groups or prompts", ("truncated", "flat_groups", "fired"), named=True),
     Panel("Parts of the reward", "mean over completions", ("reward/*",), named=True),
     Panel("Gradient norm", "L2, before clipping", ("gradient_norm",)),
 )

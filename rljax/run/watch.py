@@ -86,6 +86,14 @@ SYMPTOMS = (
         "config.verifier.timeout or config.verifier.memory, or call the verifier on a completion of rollouts.jsonl.",
     ),
     Symptom(
+        "idle source",
+        20,
+        lambda m: m("fired") == 0,
+        "the source (config.seam.source, or the recipe's) acted on no prompt and no row. A memory of prompts acts when "
+        "a prompt comes again, which takes an epoch: problems of the task / config.batch.prompts steps. A second pass "
+        "or a filter acts when its condition holds: compare it with accuracy and flat_groups.",
+    ),
+    Symptom(
         "no gradient",
         10,
         lambda m: m("gradient_norm") == 0 and m("advantage_abs") > 1e-6,

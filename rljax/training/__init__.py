@@ -5,6 +5,7 @@
 ``rollouts``      Rollouts: the choice of prompts, sampled or demonstrated completions, and their verdicts.
 ``play``          Rollouts of a world: episodes in the compiled program, and who plays its seats.
 ``rows``          Rows of a rollout: blank, filled by the sampler, judged by a verifier.
+``sources``       How often the source of a step acts: ``fired``, ``unreached``.
 ``updates``       The update: scores, advantages, objectives, epochs and minibatches.
 ``members``       A step of several runs in one program, split over devices: ``each``, ``Functions``.
 ``gradients``     The gradient of a minibatch, of one objective or of a trunk and its heads; micro-batches.

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from rljax import environments, sampling, types
-from rljax.data import shuffle
 from rljax.environments import worlds
 from rljax.sampling import conversation, dialogue
 from rljax.training import passes, phases, play, stored
@@ -19,8 +18,6 @@ from rljax.transforms.source import groups
 def next_prompts(setup: phases.Setup, state: types.TrainState, key: types.Key) -> rows_lib.Drawn:
     """Return the prompts of the next step, those of the shuffle unless the source chooses.
 
-    Each epoch is shuffled separately; a batch may span two epochs.
-
     Args:
       setup: the phase on devices.
       state: the train state.
@@ -31,9 +28,7 @@ def next_prompts(setup: phases.Setup, state: types.TrainState, key: types.Key) -
     """
     source = setup.algorithm.source
     position = state.cursor[setup.cursor] + jnp.arange(setup.prompts * source.oversample, dtype=jnp.int32)
-    size = setup.size
-    epochs = jax.vmap(lambda e: jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, rows_lib.ORDER), e)))
-    choice = types.Choice(shuffle.permute(position % size, size, epochs(position // size)))
+    choice = types.Choice(rows_lib.in_order(setup, position, key))
     if source.choose is not None:
         step_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.DRAWS), state.step)
         choice = source.choose(state.pool, setup.problems(key), choice.index, step_key)

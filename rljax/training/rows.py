@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import sampling, types
+from rljax.data import shuffle
 from rljax.language import limits
 from rljax.training import phases
 from rljax.transforms import ops
@@ -76,6 +77,15 @@ def each_once(index: jax.typing.ArrayLike) -> Drawn:
     """Return different prompts ``[P]`` as drawn, at positions equal to their indices."""
     place = jnp.asarray(index)
     return Drawn(place, place, jnp.zeros_like(place))
+
+
+def in_order(setup: phases.Setup, position: types.Array, key: types.Key) -> types.Array:
+    """Return the prompts at positions of the run, ``[P]`` int32 each, in the order of the shuffle.
+
+    Each epoch is shuffled separately; a batch may span two epochs. ``key`` is the run's root key.
+    """
+    epochs = jax.vmap(lambda e: jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, ORDER), e)))
+    return shuffle.permute(position % setup.size, setup.size, epochs(position // setup.size))
 
 
 def repeats(index: types.Array) -> types.Array:

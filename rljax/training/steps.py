@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rljax import environments, sampling, types
 from rljax.environments.worlds.host import task as host
 from rljax.sampling import segments
-from rljax.training import passes, phases, play, rollouts, sharding, states, stored, updates
+from rljax.training import passes, phases, play, rollouts, sharding, sources, states, stored, updates
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 
@@ -45,8 +45,8 @@ class Step:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Requests to carry state over that cannot be met."""
-        return self.carried.notes
+        """Requests to carry state over that cannot be met, and a memory that no prompt reaches again."""
+        return (*self.carried.notes, *sources.unreached(self.setup))
 
     @functools.cached_property
     def generate(self) -> Callable[..., sampling.Sample]:

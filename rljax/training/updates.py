@@ -13,7 +13,7 @@ from rljax import transforms, types
 from rljax.algorithms import inputs, interpreter
 from rljax.environments.worlds import supplies
 from rljax.models import adapters, packing
-from rljax.training import diagnostics, gradients, optimizers, phases, row_metrics, sharding
+from rljax.training import diagnostics, gradients, optimizers, phases, row_metrics, sharding, sources
 from rljax.training import rows as rows_lib
 from rljax.transforms import modules, ops
 
@@ -180,7 +180,7 @@ def update(
       (state, metrics): scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first groups of rows
       that the step trained on; extra["log_ratio"] is that of their last gradient step.
     """
-    key = jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
+    root, key = key, jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
     algorithm, source, previous = setup.algorithm, setup.algorithm.source, state
     decoded, metrics = rollout.extra.get("slots"), {}
     if decoded is not None:
@@ -192,7 +192,10 @@ def update(
         metrics |= rows_lib.failed(rollout)
     free = jnp.sum(source.in_flight(state.pool)["free"]) // setup.samples if source.segment else None
     drawn = setup.prompts * source.oversample if free is None else free
+    sampled = rollout
     rollout, pool, inner = _selected(setup, state, rollout, key)
+    if (fired := sources.fired(setup, sampled, rollout, root)) is not None:
+        metrics["fired"] = fired
     place = jnp.arange(rollout.group.size, dtype=jnp.int32)
     rollout = rollout.replace(extra={**rollout.extra, "now": jnp.full_like(place, state.step), "place": place})
     state = state.replace(algorithm=inner, pool=pool)

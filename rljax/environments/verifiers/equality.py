@@ -5,7 +5,6 @@ Numbers are compared exactly. What is left, such as ``2\sqrt{3}``, is compared b
 
 import re
 from collections.abc import Iterable
-from fractions import Fraction
 
 from rljax.environments.verifiers import notation, relations, symbolic
 from rljax.environments.verifiers.symbolic import Outcome
@@ -23,19 +22,21 @@ _SUBSCRIPT = re.compile(r"\d\s*_(?!\{?10\}?(?!\d))")  # other than base ten
 _ADJACENT = re.compile(r"\d\s+[\d.]")  # two numbers
 
 
-def compare(written: str, reference: str) -> Outcome:
+def compare(written: str, reference: str, percent: bool = False) -> Outcome:
     r"""Return whether an answer equals a reference.
 
     * Only the presentation is ignored: see ``notation.clean``.
     * ``x = 5`` is 5. In ``4 + 1 = 5`` all sides must be equal, and a side that is no name must be equal too.
     * Tuples and intervals have the same brackets, and equal parts in order; lists and sets have them in any order.
     * Words are equal letter by letter, whatever the case.
-    * Letters such as ``p - q`` and ``2ab`` are variables. ``5\%`` is 0.05, and 5 only if the reference is a percentage.
+    * Letters such as ``p - q`` and ``2ab`` are variables.
+    * ``5\%`` is 0.05, and 5 only if the reference is a percentage or ``percent`` is set.
     * A relation such as ``<``, or a word, that the reference does not have makes an answer wrong.
 
     Args:
       written: the final answer, as a model wrote it.
       reference: the expected answer.
+      percent: whether references are numbers without their units, so that a percent sign may be one.
 
     Returns:
       The outcome; "unparseable" if the answer has no value that can be read.
@@ -53,7 +54,11 @@ def compare(written: str, reference: str) -> Outcome:
     if bool(_PERCENT.search(written)) != bool(_PERCENT.search(reference)):
         *_, value, wanted = map(notation.rational, (*relations.sides(answer), expected))
         if value is not None and wanted is not None:
-            return _percent(answer, expected, value, wanted, bool(_PERCENT.search(written)))
+            if not _PERCENT.search(written):  # a number without a sign may be meant as a percentage
+                return "correct" if value in (wanted, wanted / 100) else "wrong"
+            before = relations.unnamed(relations.sides(answer), bare=True)[:-1]
+            right = value == 100 * wanted or (percent and value == wanted)
+            return _all(_parts(side, expected) for side in before) if right else "wrong"
     if _squeezed(answer) == _squeezed(expected):
         return "correct"
     if _is_word(expected):
@@ -88,14 +93,6 @@ def _is_word(text: str) -> bool:
         or not all(len(run) == 1 or re.fullmatch("[b-df-hj-np-tv-z]{2,3}", run) for run in runs)
         or (text != text.lower())
     )
-
-
-def _percent(answer: str, expected: str, value: Fraction, wanted: Fraction, written: bool) -> Outcome:
-    """Compare where one of both is a percentage; a number without a sign may be meant as one if the reference is."""
-    if not written:
-        return "correct" if value in (wanted, wanted / 100) else "wrong"
-    before = relations.unnamed(relations.sides(answer), bare=True)[:-1]
-    return _all(_parts(side, expected) for side in before) if value == 100 * wanted else "wrong"
 
 
 def _words(answer: str, expected: str) -> Outcome:

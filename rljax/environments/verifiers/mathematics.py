@@ -10,6 +10,7 @@ def numeric_answer(
 ) -> Mapping[str, float | str]:
     r"""Compare the final answer with the target: reward 1 if ``equality.compare`` finds them equal, else 0.
 
+    A percent sign is a unit, as in the questions of GSM8K, whose answers are written without units: 20% is 20.
     It has no time limit; ``pool.Verifiers`` sets one.
 
     Args:
@@ -24,16 +25,14 @@ def numeric_answer(
     Raises:
       ValueError: the target cannot be read.
     """
-    written = answers.read(completion, formats)[1]
-    outcome = equality.compare(written, target) if written else "unparseable"
-    return {"reward": float(outcome == "correct"), "format": float(outcome != "unparseable"), "outcome": outcome}
+    return _verdict(answers.read(completion, formats)[1], target, percent=True)
 
 
 def boxed_answer(
     completion: str, target: str, formats: Sequence[answers.Format] = ("boxed",)
 ) -> Mapping[str, float | str]:
-    r"""Return what ``numeric_answer`` does, of the answer in the last ``\boxed{...}`` by default."""
-    return numeric_answer(completion, target, formats)
+    r"""Compare as ``numeric_answer``, the answer in the last ``\boxed{...}`` by default; 20% is 0.2 and not 20."""
+    return _verdict(answers.read(completion, formats)[1], target, percent=False)
 
 
 def self_test() -> None:
@@ -51,3 +50,8 @@ def self_test() -> None:
             f"math-verify does not work here: of 2 sqrt(3) and 3 sqrt(2) as sqrt(12) it says {outcomes}, not correct"
             " and wrong; install rljax with its requirements"
         )
+
+
+def _verdict(written: str, target: str, percent: bool) -> Mapping[str, float | str]:
+    outcome = equality.compare(written, target, percent) if written else "unparseable"
+    return {"reward": float(outcome == "correct"), "format": float(outcome != "unparseable"), "outcome": outcome}

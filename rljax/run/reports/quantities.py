@@ -11,9 +11,9 @@ from rljax.run import glossary, intervals, passk
 from rljax.run.reports import arms, runs
 
 COST = ("steps", "minutes", "tokens", "tokens/s")
-_METRICS = ("reward", "accuracy", "entropy", "kl", "length")
+_METRICS = ("reward", "accuracy", "entropy", "kl", "length", "fired")
 _POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
-_UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups")  # in [0, 1], and so is pass@k
+_UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so is pass@k
 
 
 def in_unit(name: str) -> bool:

@@ -139,6 +139,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         segment=0 if flying is None else flying.segment,
         early=0 if flying is None else flying.early,
         uneven=any(p.uneven for p in pieces),
+        by_prompt=any(p.by_prompt for p in pieces),
         grouped=all(p.grouped for p in pieces),
         solutions=any(p.solutions for p in pieces),
         init=init,

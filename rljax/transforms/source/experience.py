@@ -100,7 +100,7 @@ def base_samples(steps: types.Count = 8, solved: types.Fraction = 1.0, capacity:
         stored = collecting & correct & (rate >= solved) & (counted > 0)
         return mixed, store.put(pool, rollout, stored, jnp.zeros(stored.shape))
 
-    return types.Source(init=init, select=select, off_policy=True)
+    return types.Source(init=init, select=select, off_policy=True, by_prompt=True)
 
 
 @define.source

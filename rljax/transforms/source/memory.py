@@ -65,7 +65,7 @@ def _successes(
         solved = store.solved(rollout, pool.each)
         return mixed, store.put(pool, rollout, solved, jnp.zeros(solved.shape), most)
 
-    return types.Source(init=init, select=select, off_policy=True)
+    return types.Source(init=init, select=select, off_policy=True, by_prompt=True)
 
 
 def _failed(rollout: types.Rollout, each: int) -> Array:
