@@ -14,7 +14,7 @@ import pytest
 
 from rljax import types
 from rljax.algorithms import interpreter
-from rljax.config import resolve
+from rljax.config import resolve, schema
 from rljax.data import stored_groups, tokenizers
 from rljax.run import loop, preview, programs, stored_rows
 from rljax.run.reports import records
@@ -387,6 +387,50 @@ def test_a_step_on_stored_rows_follows_the_gradient_of(algorithm, files):
     moved = score(jax.tree.map(lambda p, g: p - 1e-3 / norm * g, params, gradient), bare, slope)[0]
     assert norm > 0
     np.testing.assert_allclose(jnp.sum(slope * (moved - fixed)), -1e-3, rtol=0.2)
+
+
+def test_held_out_groups_have_other_prompts_and_are_the_same_in_each_run(tmp_path):
+    rows = [{**p, "id": f"{p['id']}{n}", "rejected": str(p["id"] + n)} for p in PAIRS for n in (3, 4)]
+    groups = reader("pairs").read(write(tmp_path / "p.jsonl", rows))
+    assert groups.split(0.1) is groups  # 0.9 of a prompt
+    whole, one = groups.split(0.5), reader("pairs").read(write(tmp_path / "q.jsonl", rows[::-1])).split(0.5)
+    train, held = ({BYTES.decode(p) for p in x.prompt.tolist()} for x in (whole, whole.heldout))
+    assert len(train) == 5 and len(held) == 4 and not train & held
+    assert len(whole) == 10 and len(whole.heldout) == 8 and "8 further groups held out" in whole.describe()
+    assert held == {BYTES.decode(p) for p in one.heldout.prompt.tolist()}
+    for part in (whole, whole.heldout):
+        for prompt, token in zip(part.prompt.tolist(), part.token[:, 0].tolist(), strict=True):
+            assert BYTES.decode(prompt)[0] == BYTES.decode(token)[0]
+    with pytest.raises(ValueError, match=r"heldout=1.0 leaves none of its 9 prompts"):
+        groups.split(1.0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("algorithm", ["dpo()", "bradley_terry()"])
+def test_preferences_are_measured_on_held_out_pairs_of_the_file(algorithm, tmp_path):
+    """All pairs that are trained on prefer 1 to 2; so do the held-out ones of one run, those of the other do not."""
+    accuracy, module = {}, "policy" if algorithm == "dpo()" else "reward"
+    for swapped in (False, True):
+        pairs = [{"prompt": f"{i}+{j}=", "chosen": "1", "rejected": "2"} for i in range(9) for j in range(3)]
+        path = tmp_path / f"{swapped}.jsonl"
+        call = f"stored({write(path, pairs)!r}, 'pairs', heldout=0.34)"
+        fields = {"phase__main__steps": 20, "phase__main__optimizer": "adam(learning_rate=1e-2)"}
+        c = config(algorithm, call, phase__main__evaluate="result", **{**SMALL, **fields})
+        c.log.report = False
+        if module == "reward":
+            c.module.reward = schema.module(width=8)
+        program = programs.build(c, devices=jax.devices()[:1])
+        held = program.setups[0].stored.heldout
+        shown = {program.tokenizer.decode(t) for t in held.prompt.tolist()}
+        assert len(held) == len(shown) == 9
+        if swapped:
+            turned = {"chosen": "2", "rejected": "1"}
+            write(path, [p | turned if p["prompt"] in shown else p for p in pairs])
+        out = loop.train(c, tmp_path / f"run{swapped}", progress=False, devices=jax.devices()[:1])
+        ranking = out.evaluations[-1]["ranking"]
+        assert {*ranking} == {module} and ranking[module]["pairs"] == len(held)
+        accuracy[swapped] = ranking[module]["accuracy"][0]
+    assert accuracy == {False: 1.0, True: 0.0}
 
 
 @pytest.mark.full

@@ -91,7 +91,7 @@ def config(size: Size, rates: Mapping[str, float], folder: pathlib.Path | None =
         phase = rljax.phase(algorithm=algorithm, steps=size.steps, warmup=5, reference="start")
         phase.optimizer = adam.format(rates[name])
         if file:
-            parts = "'pairs'" if file == "pairs" else "parts=('prompt_value',)"
+            parts = "'pairs', heldout=0.0" if file == "pairs" else "parts=('prompt_value',)"
             phase.seam.source = f"stored({str(folder / f'{file}.jsonl')!r}, {parts})"
         if file == "pairs":
             phase.batch.prompts = size.prompts * size.samples // 2  # as many rows

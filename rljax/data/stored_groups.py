@@ -38,6 +38,7 @@ class Groups:
     reward: np.ndarray  # [N, G] float32
     parts: dict[str, np.ndarray]  # [N, G] float32 each
     behaviour_logp: np.ndarray | None  # [N, G, T] float32, nats; None: not in the file
+    heldout: "Groups | None" = None  # groups of other prompts, which are not trained on
 
     def __len__(self) -> int:
         """Return N."""
@@ -48,14 +49,36 @@ class Groups:
         """Bytes in memory."""
         arrays = (self.prompt, self.prompt_length, self.token, self.length, self.stopped, self.reward)
         logp = 0 if self.behaviour_logp is None else self.behaviour_logp.nbytes
-        return sum(x.nbytes for x in (*arrays, *self.parts.values())) + logp
+        heldout = 0 if self.heldout is None else self.heldout.size
+        return sum(x.nbytes for x in (*arrays, *self.parts.values())) + logp + heldout
 
     def describe(self) -> str:
         """Return one line for the user."""
         count, each = self.length.shape
         rest = "" if self.behaviour_logp is not None else ", without behaviour log-probs"
         rows_of = f"{count * each:,} rows in {count:,} groups of {each}"
-        return f"{self.file}: {rows_of}{rest}; {messages.size(self.size)} on the host"
+        held = "" if self.heldout is None else f", {len(self.heldout):,} further groups held out"
+        return f"{self.file}: {rows_of}{held}{rest}; {messages.size(self.size)} on the host"
+
+    def split(self, share: float) -> "Groups":
+        """Return the groups without those of a share of the prompts, rounded down, which become ``heldout``.
+
+        The prompts are drawn with a fixed seed, so that every run on the file holds out the same.
+
+        Raises:
+          ValueError: no group is left.
+        """
+        prompts, of = np.unique(self.prompt, axis=0, return_inverse=True)
+        chosen = np.random.default_rng(0).permutation(len(prompts))[: int(share * len(prompts))]
+        if len(chosen) == len(prompts):
+            raise ValueError(f"{self.file}: heldout={share} leaves none of its {len(prompts):,} prompts")
+        held = np.isin(of.reshape(-1), chosen)
+        return dataclasses.replace(self._at(~held), heldout=self._at(held)) if held.any() else self
+
+    def _at(self, chosen: np.ndarray) -> "Groups":
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        taken = {name: x[chosen] for name, x in fields.items() if isinstance(x, np.ndarray)}
+        return dataclasses.replace(self, parts={name: x[chosen] for name, x in self.parts.items()}, **taken)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -274,6 +274,9 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
     rows = [[f"pass@{k}", *(percent(e["pass_at_k"].get(str(k))) for e in evaluations)] for k in ks]
     rows.append(["greedy", *(percent(e["greedy"]) for e in evaluations)])
     rows += _supported(evaluations)
+    for module in sorted({name for e in evaluations for name in e.get("ranking", {})}):
+        ranked = (e.get("ranking", {}).get(module, {}).get("accuracy") for e in evaluations)
+        rows.append([f"pairs ranked right, {module}", *map(percent, ranked)])
     rows.append(["prompts x samples", *(f"{e['prompts']} x {e['samples']}" for e in evaluations)])
     if any(e.get("unjudged") for e in evaluations):
         rows.append(["unjudged, %", *(f"{100 * e.get('unjudged', 0.0):.1f}" for e in evaluations)])

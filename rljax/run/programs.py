@@ -284,7 +284,7 @@ def _stored(
         megabytes=source.megabytes,
     )
     try:
-        return reader.read(source.file) if trains else reader.blank(source.file)
+        return reader.read(source.file).split(source.heldout) if trains else reader.blank(source.file)
     except (ValueError, OSError) as error:
         raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
 

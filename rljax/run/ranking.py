@@ -1,5 +1,6 @@
 """How well reward models judge completions of held-out prompts: accuracy on pairs and on steps, and calibration."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from rljax import environments, sampling, types
 from rljax.algorithms import interpreter
 from rljax.models import adapters
 from rljax.run import passk
-from rljax.training import steps
+from rljax.training import steps, stored
 from rljax.transforms import ops
 
 _KEY = 7  # stream of the root key
@@ -23,14 +24,23 @@ Floats = npt.NDArray[np.float64]
 def models(step: steps.Step) -> tuple[str, ...]:
     """Return the reward models of rows that a phase trains or reads, those that are implied by a language model too.
 
-    There are none if the task is a world or is scored on the host.
+    There are none if nothing says which completions are better: if the task is a world or is scored on the host. Of a
+    phase on stored rows, the file says it, of the groups that are held out; the policy is implied as well, if the
+    phase reads the reference.
     """
-    return tuple(sorted({*_scalars(step, "reward"), *(step.setup.phase.implicit if _judged(step) else ())}))
+    setup = step.setup
+    if setup.stored is None:
+        found = {*_scalars(step, "reward"), *setup.phase.implicit} if _judged(step) else set()
+    else:
+        found = {*_scalars(step, "reward"), *setup.phase.implicit} | {*("policy",) * setup.phase.implies}
+        found = found if setup.stored.heldout is not None else set()
+    return tuple(sorted(found))
 
 
 def of_steps(step: steps.Step) -> tuple[str, ...]:
     """Return the process reward models that a phase trains or reads, where its task says which steps are right."""
-    return _scalars(step, "process") if "token_reward" in getattr(step.setup.task, "supplies", ()) else ()
+    supplied = "token_reward" in getattr(step.setup.task, "supplies", ())
+    return _scalars(step, "process") if supplied and _judged(step) else ()
 
 
 def _judged(step: steps.Step) -> bool:
@@ -41,7 +51,7 @@ def _judged(step: steps.Step) -> bool:
 def _scalars(step: steps.Step, field: str) -> tuple[str, ...]:
     trained = {o.module for o in step.setup.algorithm.objectives if getattr(interpreter.objective_needs(o), field)}
     read = {name for name, needs in step.setup.phase.read.items() if getattr(needs, field)}
-    return tuple(sorted(trained | read)) if _judged(step) else ()
+    return tuple(sorted(trained | read))
 
 
 def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, samples: int) -> types.Rollout:
@@ -70,25 +80,39 @@ def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, 
     return rows.replace(action=types.Action(token=out.token, length=out.length), index=of)
 
 
+def heldout(step: steps.Step, most: int) -> types.Rollout:
+    """Return the rows of held-out groups of the file of a phase on stored rows, at most so many rows."""
+    groups = stored.groups(step.setup).heldout
+    assert groups is not None
+    index = np.arange(min(max(1, most // step.setup.samples), len(groups)), dtype=np.int32)
+    return stored.rows(dataclasses.replace(step.setup, stored=groups), index, index)
+
+
 def scored(
     step: steps.Step, state: types.TrainState, key: types.Key, prompts: int, samples: int, module: str
 ) -> tuple[Floats, Floats]:
-    """Sample completions of the first held-out prompts, verify them and score them with a reward model.
+    """Score completions of the first held-out prompts with a reward model.
+
+    They are sampled and verified; those of a phase on stored rows are from its file, at most as many rows.
 
     Args:
       step: of a phase that trains or reads the module.
       state: its state.
       key: the run's root key.
       prompts: P, the number of prompts.
-      samples: G, completions of each.
+      samples: G, completions of each that are sampled.
       module: the reward model.
 
     Returns:
-      The verifier's rewards and the learned ones, ``[P, G]`` each; a model that is implied has its log-ratios to the
-      reference for a reward, summed over the row.
+      The rewards of the verifier or of the file and the learned ones, ``[P, G]`` each; a model that is implied has its
+      log-ratios to the reference for a reward, summed over the row.
     """
-    rows, shape = sampled(step, state.params["policy"], key, prompts, samples), (-1, samples)
-    if module in step.setup.phase.implicit:
+    if step.setup.stored is None:
+        rows, each = sampled(step, state.params["policy"], key, prompts, samples), samples
+    else:
+        rows, each = heldout(step, prompts * samples), step.setup.samples
+    shape = (-1, each)
+    if module == "policy" or module in step.setup.phase.implicit:
         learned = implied(step, state, rows, module)
     else:
         learned = step.score(module, step.setup.params(state, module), rows, types.Needs(reward=True)).reward

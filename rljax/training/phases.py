@@ -92,6 +92,11 @@ class Phase(Generic[S]):
         return frozenset(trained | read) - {"policy"}
 
     @property
+    def implies(self) -> bool:
+        """Whether an objective compares the policy with the reference, so that it implies rewards."""
+        return any(o.module == "policy" and interpreter.objective_needs(o).reference for o in self.algorithm.objectives)
+
+    @property
     def teachers(self) -> tuple[str, ...]:
         """The modules that the policy has a divergence from, over the vocabulary."""
         return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))

@@ -81,12 +81,15 @@ def evaluations(run: runs.Run) -> html.Html:
     if not run.evaluations:
         return html.tag("p", "No evaluations yet.")
     ks = sorted({int(k) for record in run.evaluations for k in record.get("pass_at_k", {})})
+    ranks = sorted({module for record in run.evaluations for module in record.get("ranking", {})})
     rows = []
     for record in run.evaluations:
         cells = [_interval(record.get("pass_at_k", {}).get(str(k))) for k in ks]
         size = f"{record.get('prompts')} x {record.get('samples')}"
+        cells += [_interval(record.get("ranking", {}).get(module, {}).get("accuracy")) for module in ranks]
         rows.append([record["name"], record["step"], size, _interval(record.get("greedy")), *cells])
-    columns = ["evaluation", "step", "prompts x samples", "greedy", *(f"pass@{k}" for k in ks)]
+    ranked = (f"pairs ranked right, {module}" for module in ranks)
+    columns = ["evaluation", "step", "prompts x samples", "greedy", *(f"pass@{k}" for k in ks), *ranked]
     shown = [record for record in run.evaluations if record["name"] != "training"] or run.evaluations[-1:]
     text = "Means in %, with 95 % intervals over prompts."
     fig = plots.passk(shown)

@@ -19,6 +19,7 @@ class Stored(types.Source):
     overlong: Overlong = "error"
     parts: tuple[str, ...] = ()
     megabytes: int = 0
+    heldout: float = 0.0
 
 
 @define.source
@@ -28,6 +29,7 @@ def stored(
     overlong: Overlong = "error",
     parts: tuple[str, ...] = (),
     megabytes: types.Count = 4096,
+    heldout: types.Fraction | None = None,
 ):
     """Train on the rows of a file instead of samples of the policy; ``on_policy`` is 0.
 
@@ -42,7 +44,11 @@ def stored(
       overlong: "error", or "drop" the rows that are longer than the task's prompts or completions.
       parts: columns with a number for each row, which become parts of the reward.
       megabytes: the most memory of the host that the rows may take, 10^6 bytes each.
+      heldout: share of the prompts whose rows are not trained on; an evaluation ranks the rows of each by the reward
+        models of the phase, and by the log-ratio of the policy to the reference. None: 0.05 of pairs, else 0.
     """
+    if heldout is None:
+        heldout = 0.05 if kind == "pairs" else 0.0
     return Stored(
         origin="stored",
         off_policy=True,
@@ -51,4 +57,5 @@ def stored(
         overlong=overlong,
         parts=tuple(parts),
         megabytes=megabytes,
+        heldout=heldout,
     )
