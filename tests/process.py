@@ -44,7 +44,7 @@ def updated(folder, program):
     """Return rows of the first step, and the parameters before and after an update on ``fixed.npz``, or these rows."""
     step, key = program.steps[0], program.key
     state = step.begin(None, key)
-    with host_rollouts.verifiers(program.setups[-1]) as workers:
+    with host_rollouts.verifiers(program.setups[-1].task, program.setups[-1].settings.verifier) as workers:
         rows = host_rollouts.rollout(program, step, state, workers, verdicts.Journal(None, 0), chunks=2)
     arrays = dict(named("rows", rows))
     fixed = folder / "fixed.npz"

@@ -33,7 +33,9 @@ JUDGES = """
     from rljax import environments
 
     def judge(text, target):
-        # One worker, so calls come one after another.
+        # One worker, so calls come one after another. Reference solutions, which a run tries first, do not count.
+        if text.endswith(f"#### {target}"):
+            return {"reward": 1.0, "format": 1.0, "wanted": float(target)}
         moods = pathlib.Path(os.environ["HOST_PATH_MOODS"])
         with (moods / "calls").open("ab") as calls:
             calls.write(b".")
@@ -174,7 +176,7 @@ def test_chunks_change_no_row(folder, moods):
     p = program(folder)
     step = p.steps[1]
     state = p.steps[0].begin(None, p.key)
-    with host_rollouts.verifiers(p.setups[-1]) as workers:
+    with host_rollouts.verifiers(p.setups[-1].task, p.setups[-1].settings.verifier) as workers:
         one, two = (
             host_rollouts.rollout(p, step, state, workers, verdicts.Journal(None, 0), chunks=chunks)
             for chunks in (1, 2)
@@ -214,7 +216,10 @@ def test_crashed_rows_are_invalid_counted_and_told(folder, moods):
         result = train(config(folder, phases=("main",), phase__main__steps=2, phase__main__evaluate=""))
     p = result.program
     step, state = p.steps[0], p.steps[0].begin(None, p.key)
-    with host_rollouts.verifiers(p.setups[-1]) as workers, pytest.warns(host_rollouts.VerifierWarning):
+    with (
+        host_rollouts.verifiers(p.setups[-1].task, p.setups[-1].settings.verifier) as workers,
+        pytest.warns(host_rollouts.VerifierWarning),
+    ):
         rows = host_rollouts.rollout(p, step, state, workers, verdicts.Journal(None, 0), chunks=2)
     completions = host_rollouts.texts(p.tokenizer, *jax.device_get((rows.action.token, rows.mask)))
     crashed = np.array([zlib.crc32(text.encode()) % 3 == 0 for text in completions])

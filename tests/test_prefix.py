@@ -583,7 +583,7 @@ def test_a_host_task_reads_the_demonstrations_that_a_source_mixes_in_or_begins_w
     }
     program = tiny.program("luffy()", seam__source="+ prefixed(0.5)", **fields)
     step = program.steps[-1]
-    with host_rollouts.verifiers(program.setups[-1]) as workers:
+    with host_rollouts.verifiers(program.setups[-1].task, program.setups[-1].settings.verifier) as workers:
         journal = verdicts.Journal(None, 0)
         out = host_rollouts.rollout(program, step, step.begin(None, program.key), workers, journal, chunks=2)
     out = jax.device_get(out)

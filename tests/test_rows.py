@@ -15,6 +15,9 @@ from array_record.python import array_record_module
 from rljax import environments
 from rljax.data import overlap, rows, stored, tokenizers
 from rljax.data.rows import prepare, text
+from rljax.environments.questions import task as task_lib
+from rljax.environments.verifiers import pool
+from rljax.run import references
 from rljax.run.data import inspect, show
 from tests import test_public_tokenizer as public
 
@@ -262,6 +265,33 @@ def test_inspect_counts_what_does_not_fit_and_what_is_common(tmp_path):
     shown = printed(inspect.report, str(path), against=[str(other)])
     assert f"{other} in {path}: 10 (100.0%) prompts are equal" in shown and f"100% of {other}:1: " in shown
     assert "question" in shown and "11" in shown
+
+
+def grade(completion, reference):
+    """Judge an answer; 7 is a fault of the data."""
+    if reference == "7":
+        raise KeyError(reference)
+    return float(completion.strip() == reference and reference != "3")
+
+
+def test_reference_solutions_that_fail_are_named_and_counted(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"{i}+0=", "answer": str(i)}) for i in range(40)))
+    task = f"jsonl({str(path)!r}, reward='tests.test_rows:grade')"
+    shown = printed(inspect.report, task)
+    assert (
+        "40 of 40 reference solutions tried, 2 not correct (1 " in shown and "1 wrong" in shown and "1 crashed" in shown
+    )
+    assert f"{path}:4" in shown and f"{path}:8" in shown and "the first error: KeyError: '7'" in shown
+    assert "40 of 40 reference solutions tried, all correct" in printed(inspect.report, f"jsonl({str(path)!r})")
+    read = environments.lookup("jsonl")(path, reward=grade)
+    with pool.Verifiers(grade, workers=0) as judges:
+        asked = references.solutions(read)
+        assert len(asked) == 40 and references.tried(asked, judges, 0.0) == (40, 0, ())
+        assert {f.question.reference for f in references.tried(asked, judges).failed} == {"3", "7"}
+        with pytest.warns(task_lib.DataWarning, match="40 of 40 reference solutions tried, 2 not correct"):
+            references.warn(read, judges)
+    assert references.solutions(environments.lookup("guess")()) == []
 
 
 def test_show_prints_what_the_model_sees(tmp_path):

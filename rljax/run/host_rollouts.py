@@ -19,6 +19,7 @@ import numpy as np
 
 from rljax import environments, types
 from rljax.data import tokenizers
+from rljax.environments.config import VerifierConfig
 from rljax.environments.verifiers import pool
 from rljax.host import processes
 from rljax.run import programs, verdicts
@@ -86,9 +87,8 @@ def digest(rows: Sequence[Rows]) -> str:
     return hashlib.sha256(b"".join(row for _, row in every)).hexdigest()[:32]
 
 
-def verifiers(setup: programs.Setup) -> contextlib.AbstractContextManager[pool.Verifiers | None]:
-    """Start the workers of a host task; None for a device task."""
-    task, fields = setup.task, setup.settings.verifier
+def verifiers(task: environments.Task, fields: VerifierConfig) -> contextlib.AbstractContextManager[Any]:
+    """Start the workers of a host task, ``pool.Verifiers``; None for a device task."""
     if not environments.scored_on_host(task):
         return contextlib.nullcontext()
     return pool.Verifiers(

@@ -111,7 +111,7 @@ class Worlds(contextlib.AbstractContextManager):
 
 def workers(setup: programs.Setup) -> contextlib.AbstractContextManager[Any]:
     """Return the worker processes that a phase needs, not yet started: of a host world, of a verifier, or none."""
-    return Worlds(setup) if worlds.on_host(setup.task) else host_rollouts.verifiers(setup)
+    return Worlds(setup) if worlds.on_host(setup.task) else host_rollouts.verifiers(setup.task, setup.settings.verifier)
 
 
 @dataclasses.dataclass

@@ -26,6 +26,7 @@ from rljax.run import (
     identity,
     programs,
     ranking,
+    references,
     session,
     stored_rows,
 )
@@ -256,6 +257,9 @@ def train(
         )
         run.announce()
         state = run.state
+        if run.step == 0 and processes.leader():
+            for task, judges in {id(w): (s.task, w) for s, w in zip(program.setups, workers, strict=True)}.values():
+                references.warn(task, judges)
         if progress and processes.leader():
             run.greet()
         for number, (phase, step) in enumerate(zip(program.phases, program.steps, strict=True)):

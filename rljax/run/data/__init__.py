@@ -1,6 +1,6 @@
 """Look at data as a run will use it, and prepare files.
 
-    python -m rljax data inspect SUBJECT                 lengths, duplicates, overlap of train with evaluation sets
+    python -m rljax data inspect SUBJECT                 lengths, solutions that fail, duplicates, overlap
     python -m rljax data show SUBJECT                    examples exactly as the model sees them
     python -m rljax data prepare FILE ... --to FOLDER    rows as array_record, in a random order, without duplicates
 

@@ -1,4 +1,4 @@
-"""Inspect data: columns, lengths in tokens, duplicates, overlap of the training split with evaluation sets."""
+"""Inspect data: columns, lengths in tokens, solutions that fail, duplicates, overlap with evaluation sets."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import rich.console
 from rljax import environments
 from rljax.data import overlap, rows
 from rljax.language import messages, parse
-from rljax.run import terminal
+from rljax.run import host_rollouts, references, terminal
 from rljax.run.data import subjects, texts
 
 _QUANTILES = {"shortest": 0, "median": 50, "95 %": 95, "99 %": 99, "longest": 100}
@@ -43,6 +43,7 @@ def report(
         loaded = subjects.load(subject, changes)
         console.print(loaded.name)
         _lengths(console, loaded, most)
+        _references(console, loaded)
         sets = {split: texts.of_task(loaded.task, split, most) for split in subjects.splits(loaded.task)}
     else:
         source = rows.read(subject, format)
@@ -95,6 +96,13 @@ def _lengths(console: rich.console.Console, subject: subjects.Subject, most: int
                 shown = [f"{len(counts):,}", *_quantiles(counts), f"{limit:,}" if limit else "none"]
                 lines.append([f"{split} {name}", *shown, _part(over, len(counts))])
     terminal.show(console, ["tokens", "number", *_QUANTILES, "limit", "do not fit"], lines)
+
+
+def _references(console: rich.console.Console, subject: subjects.Subject) -> None:
+    """Print how many reference solutions the reward function finds correct, and which it does not."""
+    if asked := references.solutions(subject.task):
+        with host_rollouts.verifiers(subject.task, subject.verifier) as workers:
+            console.print(str(references.tried(asked, workers)), markup=False)
 
 
 def _part(count: int, total: int) -> str:

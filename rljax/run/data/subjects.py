@@ -11,16 +11,18 @@ from rljax import environments
 from rljax.config import files, resolve, schema
 from rljax.data import storage, tokenizers
 from rljax.data.rows import files as formats
+from rljax.environments.config import VerifierConfig
 from rljax.language import parse
 from rljax.run import programs
 
 
 class Subject(NamedTuple):
-    """A task, not bound, and the tokenizer of its run."""
+    """A task, not bound, and the tokenizer and the verifier of its run."""
 
     name: str
     task: environments.Task
     tokenizer: tokenizers.Tokenizer
+    verifier: VerifierConfig
 
 
 def names_config(text: str) -> bool:
@@ -58,7 +60,8 @@ def load(text: str, changes: Sequence[str]) -> Subject:
         files.override(config, *parse.setting(change))
     config = resolve.complete(config)
     settings, phases = resolve.check(config), resolve.phases(config)
-    return Subject(phases[-1].settings.task, phases[-1].task, programs.make_tokenizer(settings, phases))
+    last, tokenizer = phases[-1], programs.make_tokenizer(settings, phases)
+    return Subject(last.settings.task, last.task, tokenizer, last.settings.verifier)
 
 
 def splits(task: Any) -> tuple[str, ...]:
