@@ -18,6 +18,7 @@ from rljax import environments, types
 from rljax.config import resolve
 from rljax.environments.verifiers import code, listings, pool
 from rljax.environments.verifiers.sandbox import box, kernel, start, values
+from tests import idioms
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROMPT = "import math\n\n\ndef half(x: int) -> int:\n    return x / 2\n\n\ndef add(x, y):\n    '''Add.'''\n"
@@ -97,8 +98,8 @@ def test_values_come_back_as_builtin_types():
     assert back == plain and [type(each) for each in back] == [type(each) for each in plain]
     forged = values.decode(json.loads(json.dumps(values.encode(Liar(3), id))), id)
     assert forged == 3 and forged != 4
-    assert type(values.exception("StopIteration", "")) is RuntimeError
-    assert type(values.exception("KeyError", "")) is KeyError
+    assert type(values.exception(["StopIteration"], [""])) is RuntimeError
+    assert type(values.exception(["Own", "KeyError"], [""])) is KeyError
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -167,6 +168,90 @@ CHEATS = {
 def test_a_program_that_cheats_is_wrong(name):
     verdict = add(fenced(CHEATS[name]))
     assert verdict["outcome"] == "wrong" and verdict["reward"] == 0 and verdict["passed"] < 1
+
+
+@needs_namespaces
+@pytest.mark.parametrize("together", [False, True])
+def test_forms_of_tests(together):
+    judge = code.Judge(seconds=8.0, together=together)
+    for name, (program, *tests) in idioms.CASES.items():
+        tests = [textwrap.dedent(test) for test in tests]
+        assert judge(fenced(program), tests)["outcome"] == "correct", name
+    assert judge("x = 0", tests)["outcome"] == "wrong"
+
+
+# A class whose objects agree with everything, as functions and as classes of the tests.
+AGREEABLE = """
+class T:
+    def __init__(self, *args): pass
+    __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __contains__ = lambda self, other: True
+    __sub__ = __rsub__ = __add__ = __radd__ = lambda self, other: self
+    __abs__ = __float__ = lambda self: 0.0
+    __hash__ = lambda self: 0
+    __round__ = lambda self, digits=0: self
+    __getitem__ = __call__ = f = lambda self, x: self
+    __exit__ = lambda self, *args: True
+    __class__ = int
+class Solution(T): x = property(lambda self: self)
+f, Extract = T, T
+"""
+EXPECTED = """
+assert f(1) == 3
+assert 3 == f(1)
+assert not f(1) != 3
+assert f(1) < 3
+assert f(1) in (3, 4)
+assert abs(f(1) - 3) < 0.001
+assert abs(3 - f(1)) < 0.001
+assert math.isclose(f(1), 3)
+assert round(f(1), 2) == 0.33
+assert [f(1)] == [3] or {f(1)} == {3} or f(1)[0] == 3 or f(1)(2) == 3 or str(f(1)) == '3'
+assert sum([f(1), -3]) == 0
+assert type(f(1)) == int or isinstance(f(1), int)
+assert Extract([1]) == [2]
+assert Solution().f(1) == 3
+assert Solution().x == 3 or Solution().f(1).x == 3
+"""
+
+
+@needs_namespaces
+def test_objects_that_agree_with_everything_pass_no_test():
+    tests = [f"import math\n{line}" for line in EXPECTED.strip().splitlines()]
+    assert code.Judge()(AGREEABLE, tests)["passed"] == 0
+    assert code.Judge(together=True)(AGREEABLE, tests)["passed"] > 0.5  # what the boxes are for
+
+
+# What a program may not do with a function of the tests.
+INTRUDERS = {
+    "attributes": """
+        NAMES = ("__globals__", "__self__", "__code__", "__closure__", "__dict__", "gi_frame", "f_globals")
+        def f(g): return next((getattr(g, name) for name in NAMES if hasattr(g, name)), 99)
+    """,
+    "a message": """
+        import os
+        def f(g): os.write(3, b'["do", "getattr", [["object", ["there", 0]], "__globals__"], {}]\\n')
+    """,
+    "a type": """
+        import os
+        def f(g): os.write(3, b'["do", "call", [["type", "type"], "X", ["tuple", []], ["dict", []]], {}]\\n')
+    """,
+    "a result": """
+        import os
+        def f(g): os.write(3, b'["result", 10, 10, ""]\\n')
+    """,
+    "an ending": """
+        import os
+        def f(g): os.write(3, b'["raise", ["SystemExit"], ["list", []], null, ""]\\n')
+    """,
+}
+
+
+@needs_namespaces
+def test_functions_of_tests_are_called_and_nothing_more():
+    tests = ["SECRET = 5\nassert f(lambda: SECRET) == SECRET", "assert f(lambda: 5) == 5"]
+    assert code.Judge()("def f(g): return g()", tests)["outcome"] == "correct"
+    for name, program in INTRUDERS.items():
+        assert code.Judge()(fenced(program), tests)["passed"] == 0, name
 
 
 @needs_namespaces

@@ -42,6 +42,7 @@ def code(
     memory: float = 0.5,
     partial: bool = False,
     unsafe: bool = False,
+    together: bool = False,
     demonstration: str = "",
     instruction: str | None = None,
     prompt_length: Size = 0,
@@ -61,6 +62,8 @@ def code(
       memory: GiB of address space of each process of a program.
       partial: the reward is the fraction of tests that pass, instead of 1 if all pass and otherwise 0.
       unsafe: run programs although the kernel refuses the namespaces that protect this machine from them.
+      together: run the tests in the process of the program, as other code does: for sets whose tests need it, and for
+        programs that do not cheat.
       demonstration: the completion to imitate, as ``prompt``; '': the solution of the form, if all rows have one.
       instruction: text on a separate line after the prompt; None: a sentence that asks for a fenced block, except
         where code is to be continued.
@@ -98,7 +101,7 @@ def code(
         prompt=prompt or form.prompt.replace("{text}", f"{{{text}}}"),
         answer=tests or form.tests,
         demonstration=demonstration or solution,
-        reward=verifier.Judge(seconds, memory, partial, unsafe),
+        reward=verifier.Judge(seconds, memory, partial, unsafe, together),
         instruction=("" if continued else _REQUEST) if instruction is None else instruction,
         lead="\n",
     )

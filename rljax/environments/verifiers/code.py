@@ -1,8 +1,8 @@
 """Programs judged by tests in a sandbox. Does not import jax: worker processes load this module.
 
-A program never shares a process with what is expected of it. With input and output, the worker compares the output.
+A program does not share a process with what is expected of it. With input and output, the worker compares the output.
 With assertions, the tests run in a box of their own; a call of a function of the program goes to the program's box, and
-its value comes back as plain data.
+its value comes back as plain data or as a mirror of an object. The argument ``together`` gives this up.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from rljax.environments.verifiers.sandbox import box, programs, start
 
 _LONGEST = 1 << 20  # bytes of an answer of a box
 _GRACE = 1.0  # seconds for tests to end after the program
-_LOST = json.dumps(["raise", "RuntimeError", "the program has ended"]).encode()
+_LOST = json.dumps(["raise", ["RuntimeError"], ["list", ["the program has ended"]], None, ""]).encode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Judge:
     memory: float = 0.5  # GiB of address space of each process
     partial: bool = False  # the reward is the fraction of tests that pass
     unsafe: bool = False
+    together: bool = False  # tests and program in one box, where the program can change what tests find
 
     @property
     def longest(self) -> float:
@@ -83,7 +84,7 @@ class Judge:
         elif tests.pairs:
             verdict = self._outputs(source, tests.pairs)
         else:
-            verdict = self._calls(f"{setup}\n{source}", tests.code, f"{setup}\n{before}", entry_point)
+            verdict = self._calls(source, setup, tests.code, f"{setup}\n{before}", entry_point)
         fraction = verdict.passed / verdict.total
         outcome = "unparseable" if verdict.unparseable else "correct" if fraction == 1 else "wrong"
         reward = fraction if self.partial else float(fraction == 1)
@@ -109,16 +110,20 @@ class Judge:
             passed += status == 0 and listings.words(written.decode(errors="replace")) == listings.words(expected)
         return Verdict(passed, len(pairs))
 
-    def _calls(self, source: str, tests: Sequence[str], prelude: str, entry_point: str) -> Verdict:
-        deadline, timed_out = time.monotonic() + self.seconds, False
-        job = {"tests": tests, "prelude": prelude, "entry_point": entry_point}
-        with self._start(kind="serve", source=source) as running, self._start(kind="test", **job) as testing:
+    def _calls(self, source: str, setup: str, tests: Sequence[str], prelude: str, entry_point: str) -> Verdict:
+        program = {"source": source, "setup": setup}
+        judged = {"tests": tests, "prelude": prelude, "entry_point": entry_point}
+        return self._together({**program, **judged}) if self.together else self._apart(program, judged)
 
-            def ask(call: Any) -> bytes:
+    def _apart(self, program: Mapping[str, Any], judged: Mapping[str, Any]) -> Verdict:
+        deadline, timed_out = time.monotonic() + self.seconds, False
+        with self._start(kind="serve", **program) as running, self._start(kind="test", **judged) as testing:
+
+            def exchange(message: bytes) -> bytes:
                 nonlocal timed_out
                 try:
-                    if call:
-                        running.send(json.dumps(call).encode(), deadline)
+                    if message:
+                        running.send(message, deadline)
                     return running.line(deadline, _LONGEST)
                 except TimeoutError:
                     timed_out = True
@@ -126,7 +131,7 @@ class Judge:
                     pass
                 return b""
 
-            alive = bool(ask(None))
+            alive = bool(exchange(b""))
             if not (alive or timed_out):
                 try:
                     if running.status(deadline) == programs.SYNTAX:
@@ -134,15 +139,37 @@ class Judge:
                 except TimeoutError:  # it has closed or flooded its end of the socket, and runs on
                     return Verdict(timed_out=True)
             try:
-                while (message := json.loads(testing.line(deadline + _GRACE, _LONGEST)))[0] == "call":
-                    answer = ask(message[1:]) if alive else b""
+                while not (message := testing.line(deadline + _GRACE, _LONGEST)).startswith(b'["result"'):
+                    answer = exchange(message) if alive else b""
                     if not answer and alive:
                         alive = False
                         running.end()
                     testing.send(answer or _LOST, deadline + _GRACE)
             except (EOFError, OSError):  # a test is too slow or too large for what the program returned
                 return Verdict(timed_out=timed_out)
-        passed, total, error = message[1:]
-        if error:
-            raise ValueError(f"the tests cannot be run: {error}")
-        return Verdict(passed, max(total, 1), timed_out=timed_out)
+        return _verdict(json.loads(message), timed_out)
+
+    def _together(self, job: Mapping[str, Any]) -> Verdict:
+        deadline = time.monotonic() + self.seconds
+        with self._start(kind="both", **job) as running:
+            try:
+                message = running.line(deadline, _LONGEST)
+            except TimeoutError:
+                return Verdict(timed_out=True)
+            except (EOFError, OSError):
+                try:
+                    return Verdict(unparseable=running.status(deadline) == programs.SYNTAX)
+                except TimeoutError:
+                    return Verdict(timed_out=True)
+        try:
+            return _verdict(json.loads(message), False)
+        except (TypeError, RecursionError, json.JSONDecodeError):  # the program has written it
+            return Verdict()
+
+
+def _verdict(message: Any, timed_out: bool) -> Verdict:
+    """Return the verdict of a result of ``assertions.judge``; ValueError if the tests could not be run."""
+    _, passed, total, error = message
+    if error:
+        raise ValueError(f"the tests cannot be run: {error}")
+    return Verdict(passed, max(total, 1), timed_out=timed_out)

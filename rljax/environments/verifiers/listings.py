@@ -45,9 +45,13 @@ def read(reference: Any) -> Tests:
         trees = [ast.parse(each) for each in code]
     except SyntaxError as error:
         raise ValueError(f"tests are no Python: {error}") from None
-    if not any(isinstance(node, ast.Assert) for tree in trees for node in ast.walk(tree)):
+    if not any(_asserts(node) for tree in trees for node in ast.walk(tree)):
         raise ValueError("tests have no assertion")
     return Tests(code=tuple(code))
+
+
+def _asserts(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assert) or (isinstance(node, ast.Attribute) and node.attr.startswith("assert"))
 
 
 def _pairs(tests: Mapping[str, Any]) -> Tests:

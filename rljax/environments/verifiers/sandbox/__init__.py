@@ -12,7 +12,8 @@ through a socket that the zygote does not read, so that no box finds another box
 ``calls.py``       a filter of system calls
 ``programs.py``    what runs in a box: a program, a program whose functions are called, or tests
 ``cells.py``       a program that executes the cells of an interpreter
-``assertions.py``  tests, which call functions of a program in another box
+``assertions.py``  tests, which use functions and objects of a program in another box
+``mirrors.py``     objects of another box
 ``values.py``      values on their way between two boxes
 =================  =============================================================================================
 

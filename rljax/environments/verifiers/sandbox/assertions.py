@@ -1,50 +1,43 @@
-"""Tests in a box of their own: every assertion is counted, and names that are not theirs call the program."""
+"""Tests: every assertion is counted, and names that are not theirs are those of the program."""
 
 import ast
 import builtins
-import functools
+import sys
 import traceback
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rljax.environments.verifiers.sandbox import values
+from rljax.environments.verifiers.sandbox import mirrors, values
 
-_RECORD = "_record_assertion"
-
-
-class Remote:
-    """A function of the program, or an object that it made, by its name or number."""
-
-    def __init__(self, call: Callable[..., Any], target: str | int):
-        """Take the function that calls the program."""
-        self._call, self._target = call, target
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it in the program."""
-        return self._call(self._target, "", args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of it."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: self._call(self._target, name, args, kwargs)
-
-    def __iter__(self) -> Any:
-        """Iterate over a copy of its items."""
-        return iter(self._call(self._target, "__iter__", (), {}))
+MODULE = "tests"  # of the classes that tests define
+_RECORD, _SAME, _KIND = "_record_assertion", "_same_object", "_kind_of"
+_RAISES = ("assertRaises", "assertRaisesRegex", "raises")
 
 
-def judge(job: Mapping[str, Any], ask: Callable[..., Any]) -> tuple[int, int, str]:
+class _Names(dict):
+    """Names of the tests; others are looked up in the program."""
+
+    def __init__(self, lookup: Callable[[str], Any]):
+        super().__init__({"__name__": MODULE, "__builtins__": builtins, _SAME: mirrors.same, _KIND: mirrors.kind})
+        self._lookup = lookup
+
+    def __missing__(self, name: str) -> Any:
+        return self._lookup(name)
+
+
+def judge(job: Mapping[str, Any], lookup: Callable[[str], Any]) -> tuple[int, int, str]:
     """Run tests.
 
     Args:
-      job: ``prelude``, code whose imports and functions tests use; ``tests``, a list of code; ``entry_point``, the
-        argument of the function ``check`` if the tests define one.
-      ask: sends the program a name or number, an attribute, arguments and keyword arguments; returns its answer.
+      job: ``prelude``, code whose imports and functions tests use; ``tests``, a list of code: assertions, functions
+        ``test...`` and classes of unittest; ``entry_point``, the argument of the function ``check`` if the tests define
+        one.
+      lookup: returns what the program calls by a name; KeyError where a builtin name or none is meant; NameError.
 
     Returns:
-      Assertions that hold; assertions, where code that raises counts as one that does not hold; the traceback if the
-      tests could not be started.
+      Assertions and tests that hold; all of them, where code that raises counts as one that does not hold; the
+      traceback if the tests could not be started.
     """
     counts = [0, 0]
 
@@ -52,27 +45,70 @@ def judge(job: Mapping[str, Any], ask: Callable[..., Any]) -> tuple[int, int, st
         counts[0] += holds
         counts[1] += 1
 
-    def call(target: str | int, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        sent = {name: values.encode(value, _number) for name, value in kwargs.items()}
-        answer = ask(target, attribute, [values.encode(value, _number) for value in args], sent)
-        if answer[0] == "value":
-            return values.decode(answer[1], functools.partial(Remote, call))
-        raise values.exception(answer[1], answer[2])
-
-    names: dict[str, Any] = {"__name__": "tests", _RECORD: record}
+    names = _Names(lookup)
+    names[_RECORD] = record
     try:
-        exec(compile(_without_classes(job["prelude"]), "prelude.py", "exec"), names)
-        trees = [_Recorded().visit(ast.parse(test)) for test in job["tests"]]
-        for name in {job["entry_point"], *_free(trees, names)} - {""}:
-            names[name] = Remote(call, name)
-        code = [compile(ast.fix_missing_locations(tree), "tests.py", "exec") for tree in trees]
+        trees = [ast.parse(test) for test in job["tests"]]
+        exec(compile(_own(job["prelude"], job["entry_point"]), "prelude.py", "exec"), names)
+        code = [compile(ast.fix_missing_locations(_Recorded().visit(tree)), "tests.py", "exec") for tree in trees]
     except Exception:
         return 0, 0, traceback.format_exc()
     for each in code:
         _attempt(record, lambda each=each: exec(each, names))
     if "check" in names and job["entry_point"]:
         _attempt(record, lambda: names["check"](names[job["entry_point"]]))
+    for name in _functions(trees):
+        if name in names:
+            _attempt(record, lambda name=name: record(_finished(names[name])))
+    if "unittest" in sys.modules:
+        _run_cases(record, list(names.values()))
     return counts[0], counts[1], ""
+
+
+def connected(transfer: Callable[[Any], Any], tests: Sequence[str]) -> Callable[[str], Any]:
+    """Return the function that looks up names in a program of another box.
+
+    Args:
+      transfer: sends a message and returns the next one.
+      tests: code; the exceptions that it catches by name become classes of this box.
+    """
+    classes = _classes(tests)
+    caught = {name: type(name, (Exception,), {"__getattr__": _attribute}) for name in _caught(tests)}
+    known: dict[str, Any] = {}
+
+    def raised(kinds: Sequence[Any], args: Sequence[Any], error: Any) -> Exception:
+        for kind in kinds:
+            if isinstance(kind, str) and hasattr(builtins, kind):
+                break
+            if isinstance(kind, str) and kind in caught:
+                rebuilt = values.exception(kinds, args)
+                made = type(kind, (caught[kind], type(rebuilt)), {})(*args)
+                made.__dict__["of_program"] = error
+                return made
+        return values.exception(kinds, args)
+
+    peer = mirrors.Peer(transfer, {}, MODULE, guarded=True, raised=raised)
+
+    def lookup(name: str) -> Any:
+        if hasattr(builtins, name):  # no program takes the place of what tests rely on
+            raise KeyError(name)
+        if name in caught:
+            return caught[name]
+        if name not in known:
+            mirror = mirrors.Mirror(peer.ask, name, opened=name in classes)
+            value = peer.ask("read", mirror)
+            if not isinstance(value, mirrors.Mirror):
+                return value  # data, which the program may change
+            known[name] = mirror
+        return known[name]
+
+    return lookup
+
+
+def _attribute(error: Any, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(error.__dict__["of_program"], name)
 
 
 def _attempt(record: Callable[[bool], None], action: Callable[[], Any]) -> None:
@@ -82,45 +118,154 @@ def _attempt(record: Callable[[bool], None], action: Callable[[], Any]) -> None:
         record(False)
 
 
-def _number(value: Any) -> int:
-    """Return the number of an object of the program, which only goes back to it."""
-    if isinstance(value, Remote) and isinstance(value._target, int):
-        return value._target
-    raise TypeError(f"a test passes a {type(value).__name__}; only plain data reaches the program")
+def _finished(test: Callable[[], Any]) -> bool:
+    """Run a function of tests to its end."""
+    value = test()
+    if isinstance(value, types.CoroutineType):
+        import asyncio
+
+        asyncio.run(value)
+    return True
 
 
-def _without_classes(source: str) -> ast.Module:
-    """Return code without its classes, whose instances could not be passed; they are those of the program."""
+def _functions(trees: Sequence[ast.Module]) -> list[str]:
+    """Return the functions of tests without arguments that the tests do not use themselves."""
+    used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return [
+        node.name
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
+        if node.name not in used and not ast.unparse(node.args)
+    ]
+
+
+def _run_cases(record: Callable[[bool], None], values: Sequence[Any]) -> None:
+    """Run the classes of unittest among the names of tests."""
+    import unittest
+
+    for case in values:
+        if isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == MODULE:
+            result = unittest.TestResult()
+            unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+            bad = [test for test, _ in (*result.failures, *result.errors)] + result.unexpectedSuccesses
+            failed = len({str(getattr(test, "test_case", test)) for test in bad})
+            for place in range(max(result.testsRun, failed)):
+                record(place >= failed)
+
+
+def _own(source: str, entry_point: str) -> ast.Module:
+    """Return code without what the program defines: its function, and classes, so that objects are of one class."""
     tree = ast.parse(source)
-    tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef)]
+    tree.body = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.ClassDef) and not (isinstance(node, ast.FunctionDef) and node.name == entry_point)
+    ]
     return tree
 
 
-def _free(trees: Sequence[ast.AST], known: Mapping[str, Any]) -> set[str]:
-    """Return the names that tests use and do not define."""
-    used, defined = set(), {*known, *dir(builtins)}
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.arg):
-            defined.add(node.arg)
-        elif isinstance(node, ast.alias):
-            defined.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            defined.add(node.name)
-    return used - defined
+def _caught(tests: Sequence[str]) -> set[str]:
+    """Return the names of exceptions that tests catch or expect and do not define."""
+    trees = [ast.parse(test) for test in tests]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    places = [node.type for node in nodes if isinstance(node, ast.ExceptHandler) and node.type]
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _RAISES:
+            places += node.args[:1]
+    used = {node.id for place in places for node in ast.walk(place) if isinstance(node, ast.Name)}
+    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return used - defined - set(dir(builtins))
+
+
+def _classes(tests: Sequence[str]) -> set[str]:
+    """Return the capitalized names that tests use as classes: objects made of them have attributes or are compared.
+
+    A capitalized name alone does not say so: some sets have functions with such names, and a program that defines a
+    class in their place would compare itself with what is expected.
+    """
+    nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
+    changed = [node for node in nodes if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)]
+    used = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute) or node in changed}
+    classes = {name for name in used if name.isidentifier()}
+    for node in nodes:
+        if isinstance(node, ast.Call) and (ast.unparse(node) in used):
+            classes.add(ast.unparse(node.func))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            classes.add(ast.unparse(node.args[-1]))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if any(ast.unparse(target) in used for target in node.targets):
+                classes.add(ast.unparse(node.value.func))
+        elif isinstance(node, ast.Compare):
+            sides = [_called_in(side) for side in (node.left, *node.comparators)]
+            classes |= set.intersection(*sides)
+    return {name for name in classes if name[:1].isupper()}
+
+
+def _called_in(tree: ast.AST) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
 class _Recorded(ast.NodeTransformer):
-    """``assert x`` becomes: record whether x holds, and go on."""
+    """``assert x`` becomes: record whether x holds, and go on. Identity and classes are asked of the program."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         """Return the statement that takes the place of an assertion."""
+        self.generic_visit(node)
         tree = ast.parse(f"try:\n    {_RECORD}(bool(0))\nexcept Exception:\n    {_RECORD}(False)")
         statement = tree.body[0]
         assert isinstance(statement, ast.Try) and isinstance(statement.body[0], ast.Expr)
         call: Any = statement.body[0].value
         call.args[0].args[0] = node.test
         return ast.copy_location(statement, node)
+
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        """Return a statement where an exception that comes before ``assert False`` is an assertion that holds."""
+        last = node.body[-1]
+        expected = isinstance(last, ast.Assert) and isinstance(last.test, ast.Constant) and not last.test.value
+        self.generic_visit(node)
+        if expected:
+            for handler in node.handlers:
+                handler.body.append(ast.Expr(_called(_RECORD, ast.Constant(value=True))))
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """Return a call in place of ``is`` and ``is not``."""
+        self.generic_visit(node)
+        if len(node.ops) > 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
+            return node
+        call = _called(_SAME, node.left, node.comparators[0])
+        return ast.copy_location(
+            call if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(op=ast.Not(), operand=call), node
+        )
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Return a call in place of ``type(x)``, and none in place of ``unittest.main()``."""
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1:
+            return ast.copy_location(_called(_KIND, *node.args), node)
+        if ast.unparse(node.func) == "unittest.main":
+            return ast.copy_location(ast.Constant(value=None), node)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Return a call in place of ``x.__class__``."""
+        self.generic_visit(node)
+        if node.attr == "__class__" and isinstance(node.ctx, ast.Load):
+            return ast.copy_location(_called(_KIND, node.value), node)
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        """Return nothing in place of an import from the program, as some sets have it."""
+        return (
+            None
+            if node.module == "solution" and all(alias.name != "*" and not alias.asname for alias in node.names)
+            else node
+        )
+
+
+def _called(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(args), keywords=[])

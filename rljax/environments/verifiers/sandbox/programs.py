@@ -1,27 +1,34 @@
-"""What runs in a box: ``run`` reads the job, takes on its limits and does one of the three kinds of work.
+"""What runs in a box: ``run`` reads the job, takes on its limits and does one of the four kinds of work.
 
 =========  ==================================================================================================
 "run"      a program with standard input and output
 "serve"    a program whose functions are called: it gets names and arguments, and never what is expected
 "test"     tests, in another box than the program; see ``assertions.py``
+"both"     a program and its tests in one box: nothing protects the tests from the program
 =========  ==================================================================================================
 """
 
 import atexit
+import builtins
+import contextlib
+import functools
+import io
 import json
 import os
 import random
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from rljax.environments.verifiers.sandbox import assertions, kernel, values
+from rljax.environments.verifiers.sandbox import assertions, kernel, mirrors, values
 
 SYNTAX = 86  # exit status: the source is no program
+PROGRAM = "program"  # the module of the program
 
 _CHANNEL = 3  # the number of the socket in a box
 _HANDLES = 4096  # more than a box has inherited
+_MOST_PRINTED = 1 << 16  # characters with each answer
 
 
 def run(channel: int, settle: Callable[[int], None]) -> NoReturn:
@@ -44,18 +51,20 @@ def run(channel: int, settle: Callable[[int], None]) -> NoReturn:
     sys.argv[:] = ["program.py"]
     random.seed(0)  # a verdict must not depend on chance
     kernel.limit(**job["limits"])
-    {"run": _run, "serve": _serve, "test": _test}[job["kind"]](job)
+    {"run": _run, "serve": _serve, "test": _test, "both": _both}[job["kind"]](job)
     os._exit(0)
 
 
-def _execute(source: str, name: str) -> dict[str, Any]:
-    """Execute a program as a module, and return its names."""
+def _execute(source: str, name: str, setup: str = "") -> dict[str, Any]:
+    """Execute a program as a module, and return its names; setup that needs the program is left to the tests."""
     try:
         code = compile(source, "program.py", "exec")
     except Exception:  # also RecursionError and MemoryError, of programs that are made to break the compiler
         os._exit(SYNTAX)
     module = types.ModuleType(name)
     sys.modules[name] = sys.modules["__main__"] = module
+    with contextlib.suppress(Exception):
+        exec(setup, module.__dict__)
     exec(code, module.__dict__)
     return module.__dict__
 
@@ -81,37 +90,54 @@ def _run(job: Mapping[str, Any]) -> None:
 
 
 def _serve(job: Mapping[str, Any]) -> None:
-    names = _execute(job["source"], "program")
-    objects: list[Any] = []
-
-    def keep(value: Any) -> int:
-        objects.append(value)
-        return len(objects) - 1
-
-    _send(["ready"])
-    for target, attribute, args, kwargs in map(json.loads, open(_CHANNEL, "rb", closefd=False)):
-        try:
-            value = names[target] if isinstance(target, str) else objects[target]
-            if attribute == "__iter__":
-                value = list(value)
-            else:
-                function = getattr(value, attribute) if attribute else value
-                taken = {name: values.decode(data, objects.__getitem__) for name, data in kwargs.items()}
-                value = function(*(values.decode(data, objects.__getitem__) for data in args), **taken)
-            answer = ["value", values.encode(value, keep)]
-        except Exception as error:
-            answer = ["raise", type(error).__name__, str(error)[:200]]
-        _send(answer)
+    names = _execute(job["source"], PROGRAM, job["setup"])
+    sys.stdout = printed = _Printed()
+    transfer = _connection()
+    peer = mirrors.Peer(transfer, names, PROGRAM, guarded=False, raised=_raised, printed=printed.taken)
+    builtins.input = functools.partial(peer.ask, "input")  # which tests may replace
+    request = transfer(["ready"])
+    while True:
+        request = transfer(peer.answer(request))
 
 
 def _test(job: Mapping[str, Any]) -> None:
+    lookup = assertions.connected(_connection(), job["tests"])
+    _send(["result", *assertions.judge(job, lookup)])
+
+
+def _both(job: Mapping[str, Any]) -> None:
+    names = _execute(job["source"], PROGRAM, job["setup"])
+    _send(["result", *assertions.judge(job, names.__getitem__)])
+
+
+def _connection() -> Callable[[Any], Any]:
+    """Return a function that sends a message and returns the next one."""
     reader = open(_CHANNEL, "rb", closefd=False)
 
-    def ask(*call: Any) -> Any:  # not an iterator: no answer may raise StopIteration, which would end a loop of a test
-        _send(["call", *call])
-        return json.loads(reader.readline())
+    def transfer(message: Any) -> Any:
+        _send(message)
+        line = reader.readline()
+        if not line:
+            os._exit(0)
+        return json.loads(line)
 
-    _send(["result", *assertions.judge(job, ask)])
+    return transfer
+
+
+def _raised(names: Sequence[str], args: Sequence[Any], _: Any) -> Exception:
+    return values.exception(names, args)
+
+
+class _Printed(io.StringIO):
+    """What a program prints, until it is taken."""
+
+    def taken(self) -> str:
+        """Return the first characters of what was printed, and forget all of it."""
+        text = self.getvalue()[:_MOST_PRINTED]
+        if text:
+            self.seek(0)
+            self.truncate()
+        return text
 
 
 def _send(message: Any) -> None:
