@@ -260,9 +260,16 @@ def test_sample_applies_the_filters_of_the_run():
         ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "chat template: a namespace cannot hold '__class__'"),
         ("{{ messages + 1 }}", "chat template: can only concatenate"),
         ("{{ 1 / 0 }}", "chat template: division by zero"),
-        ("{{ range(10 ** 9) | list }}", "chat template: Range too big"),
+        ("{{ range(10 ** 6) | list }}", "chat template: Range too big"),
+        ("{{ 10 ** 9 ** 9 }}", r"chat template: \*\*: a result above 1,000,000"),
+        ("{{ 'x' * 10000000 }}", r"chat template: \*: a result above 1,000,000"),
+        (
+            "{% set r = range(100000) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
+            "chat template: has run for 1 s, which is the limit",
+        ),
     ],
 )
-def test_what_templates_may_not_do(template, words):
+def test_what_templates_may_not_do(template, words, monkeypatch):
+    monkeypatch.setattr(chat, "_SECONDS", 1.0)
     with pytest.raises(ValueError, match=words):
         chat.render(template, [], False, {})

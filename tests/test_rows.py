@@ -339,6 +339,14 @@ def test_published_sets_are_read_in_their_own_columns(name, tmp_path):
 # --- files of others -----------------------------------------------------------------------------
 
 
+def test_repeated_rows_beyond_the_limit_are_refused(tmp_path):
+    values = pyarrow.DictionaryArray.from_arrays(np.zeros(text.MOST_ROWS + 1, np.int8), pyarrow.array(["x"]))
+    pyarrow.parquet.write_table(pyarrow.table({"question": values}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match=r"a.parquet: more than 10,000,000 rows"):
+        rows.read(tmp_path / "a.parquet")
+
+
 def test_compressed_rows_beyond_the_limit_are_refused_before_all_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LARGEST", 1 << 20)
     values = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000), pyarrow.array(["x" * 1000]))

@@ -1,9 +1,12 @@
 """Chat templates: Jinja in a sandbox, configured as in transformers, so that templates give the same texts."""
 
+import contextlib
+import ctypes
 import datetime
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -12,6 +15,8 @@ import jinja2.nodes
 import jinja2.sandbox
 
 DATE = "2024-07-26"  # the date that the templates of Llama 3.1 print unless they are given another one
+_SECONDS = 10.0  # of a template
+_LARGEST = 10**6  # of a product or a power in a template, a number or a length
 
 
 class _Generation(jinja2.ext.Extension):
@@ -65,28 +70,69 @@ def render(
       The text.
 
     Raises:
-      ValueError: the template is not valid Jinja, calls ``raise_exception``, or does what the sandbox forbids.
+      ValueError: the template is not valid Jinja, calls ``raise_exception``, does what the sandbox forbids, or runs for
+        more than 10 s.
     """
     day = datetime.datetime.fromisoformat(date)
     try:
-        return _compiled(template).render(
-            messages=[dict(m) for m in messages],
-            tools=[dict(tool) for tool in tools] if tools else None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            strftime_now=lambda form: day.strftime(form),
-            date_string=day.strftime("%d %b %Y"),
-            **names,
-        )
+        with _limited():
+            return _compiled(template).render(
+                messages=[dict(m) for m in messages],
+                tools=[dict(tool) for tool in tools] if tools else None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                strftime_now=lambda form: day.strftime(form),
+                date_string=day.strftime("%d %b %Y"),
+                **names,
+            )
     except Exception as error:  # templates run any arithmetic, so they raise anything
         raise ValueError(f"chat template: {str(error) or type(error).__name__}") from error
 
 
+class _Endless(Exception):
+    """A template has run for too long."""
+
+    def __str__(self) -> str:
+        return f"has run for {_SECONDS:.0f} s, which is the limit"
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raise ``_Endless`` in this thread after the limit: loops in a template have no bound."""
+    thread, lock, ended = threading.get_ident(), threading.Lock(), False
+
+    def stop() -> None:
+        with lock:
+            if not ended:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Endless))
+
+    timer = threading.Timer(_SECONDS, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            ended = True
+        timer.cancel()
+
+
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """A sandbox whose products and powers have a limit, as they are computed without an interruption."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Return a product or a power."""
+        sizes = [len(x) if hasattr(x, "__len__") else abs(x) for x in (left, right)]
+        if (operator == "**" and sizes[1] > 64) or max(sizes) > _LARGEST or sizes[0] * sizes[1] > _LARGEST:
+            raise jinja2.exceptions.SecurityError(f"{operator}: a result above {_LARGEST:,}")
+        return super().call_binop(context, operator, left, right)
+
+
 @functools.cache
 def _compiled(template: str) -> jinja2.Template:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["namespace"] = _Namespace

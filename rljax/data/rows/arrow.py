@@ -83,9 +83,11 @@ def _table(file: str, format: str) -> Table:
 
 def _limited(file: str, batches: Iterable[Any], schema: Any) -> Any:
     """Return batches as a table; ValueError if they need more memory than a file may have: compression has no bound."""
-    kept, size = [], 0
+    kept, size, count = [], 0, 0
     for batch in batches:
         kept.append(batch)
+        if (count := count + batch.num_rows) > text.MOST_ROWS:  # repeated rows take next to no room in a file
+            raise ValueError(f"{file}: more than {text.MOST_ROWS:,} rows")
         if (size := size + batch.nbytes) > text.LARGEST:
             raise ValueError(f"{file}: more than {text.LARGEST:,} bytes uncompressed")
     return pyarrow.Table.from_batches(kept, schema)

@@ -13,6 +13,7 @@ from rljax.data import documents, storage
 from rljax.language import messages
 
 LARGEST = 8 << 30  # bytes of a file, uncompressed; it is kept in memory
+MOST_ROWS = 10_000_000  # of a file whose rows may be repeated by compression; a question takes about 1 kB
 
 _BATCH = 1024  # records that are read at once
 
