@@ -13,10 +13,12 @@ for an argument of the request.
 """
 
 import builtins
+import collections
 import copy
 import functools
 import operator
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +33,7 @@ _ITEMS = ("getitem", "setitem", "delitem")
 _CONVERTED = ("len", "str", "repr", "bool", "int", "float", "complex", "iter", "reversed", "hash")
 _OF_BUILTINS = (*_CONVERTED, "format", "round", "divmod", "type", "isinstance", "issubclass")
 _ATTRIBUTES = ("getattr", "setattr", "delattr", "method")
+_CHANGEABLE = (list, dict, set, tuple, bytearray, collections.deque)
 _NAMES = ("__name__", "__qualname__", "__doc__")
 
 
@@ -213,15 +216,18 @@ class Peer:
         """
         self._transfer, self._names, self._module, self._guarded = transfer, names, module, guarded
         self._raised, self._printed = raised, printed
+        self._lock = threading.RLock()
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}  # by id; objects stay alive
 
     def ask(self, action: str, *args: Any, **kwargs: Any) -> Any:
         """Have the other box do something; return its value, or raise its exception."""
-        sent = [values.encode(each, self._keep) for each in args], self._encoded(kwargs)
-        reply = self._transfer(["do", action, *sent])
-        while reply[0] == "do":
-            reply = self._transfer(self.answer(reply))
+        sent = [self._encoded(each) for each in args]
+        named = {name: self._encoded(each) for name, each in kwargs.items()}
+        with self._lock:  # threads of one box
+            reply = self._transfer(["do", action, sent, named])
+            while reply[0] == "do":
+                reply = self._transfer(self.answer(reply))
         form, first, second, *third, printed = reply
         if printed:
             sys.stdout.write(str(printed))
@@ -250,17 +256,15 @@ class Peer:
             args = [decoded[place] for place in range(len(sent))]
             if self._guarded:
                 self._check(action, sent, args)
+            before = {place: self._encoded(x) for place, x in decoded.items() if isinstance(x, _CHANGEABLE)}
             value = _ACTIONS[action](*args, **{name: decoded[name] for name in named})
-            changed = [
-                [place, data]
-                for place, before in places.items()
-                if isinstance(before, list) and (data := values.encode(decoded[place], self._keep)) != before
-            ]
+            after = [[place, self._encoded(decoded[place])] for place in before]
+            changed = [[place, data] for place, data in after if data != before[place]]
             return ["value", self._result(action, value, decoded), changed, self._printed()]
         except Exception as error:
             names = [each.__name__ for each in type(error).__mro__]
             try:
-                arguments = values.encode(list(error.args), self._keep)
+                arguments = self._encoded(list(error.args))
             except Exception:
                 arguments = ["list", [str(error)]]
             return ["raise", names, arguments, ["object", self._keep(error)], self._printed()]
@@ -280,16 +284,16 @@ class Peer:
             raise PermissionError(action)
 
     def _result(self, action: str, value: Any, decoded: Mapping[Any, Any]) -> Any:
-        if action != "read" and isinstance(value, list | dict | set | bytearray):
+        if action != "read" and isinstance(value, _CHANGEABLE):
             for place, argument in decoded.items():
                 if value is argument:
                     return ["object", ["argument", place]]
         if action == "make" and type(value).__module__ == self._module:
             return ["object", self._keep(value)]
-        return values.encode(value, self._keep)
+        return self._encoded(value)
 
-    def _encoded(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: values.encode(value, self._keep) for name, value in kwargs.items()}
+    def _encoded(self, value: Any) -> Any:
+        return values.encode(value, self._keep)
 
     def _keep(self, value: Any) -> list[Any]:
         if isinstance(value, Mirror):
