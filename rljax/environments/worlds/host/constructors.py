@@ -256,18 +256,32 @@ def textarena(
     """
     arena.check(game, players, seat, actions, settings or {})
     make = functools.partial(arena.Game, game, players, seat, actions, settings)
-    problems = {
+    lengths = (turns, turn_length, reply_length, prompt_length, completion_length)
+    return assemble("textarena", make, seeds(size, heldout), chat, exact, lengths)
+
+
+def seeds(size: int, heldout: int) -> dict[str, Sequence[int]]:
+    """Return problems that are seeds; ValueError if a split has none.
+
+    Args:
+      size: number of training problems.
+      heldout: number of held-out problems.
+    """
+    return {
         "train": range(_least("size", size)),
         "heldout": range(_HELD_OUT, _HELD_OUT + _least("heldout", heldout)),
     }
-    return _world(
-        "textarena", make, problems, chat, exact, (turns, turn_length, reply_length, prompt_length, completion_length)
-    )
 
 
-def _assisted(
+def _assisted(name: str, functions: Sequence[Any], *arguments: Any) -> task.HostWorld:
+    made = asked(name, functools.partial(world.ToolWorld, tuple(functions)), *arguments)
+    made.make()  # raises if an argument is out of range
+    return made
+
+
+def asked(
     name: str,
-    functions: Sequence[Any],
+    make: Callable[..., Any],
     examples: assisted.Examples,
     form: calls.Form,
     weights: Mapping[str, float],
@@ -275,16 +289,28 @@ def _assisted(
     exact: bool,
     lengths: tuple[int, ...],
 ) -> task.HostWorld:
+    """Return a world of questions that are answered with the help of tools.
+
+    Args:
+      name: of the task.
+      make: makes an instance from the arguments of ``tools.ToolWorld`` after the functions.
+      examples: the questions, and what judges answers.
+      form: how calls are written.
+      weights: of the counts of calls in the reward.
+      chat: as in ``tools``.
+      exact: as in ``tools``.
+      lengths: turns, turn_length, reply_length, prompt_length, completion_length.
+
+    Raises:
+      ValueError: an argument is out of range.
+    """
     longest = _CHARACTERS * lengths[2]
-    arguments = (tuple(functions), examples.reward, form, longest, _MOST, dict(weights), chat is False)
-    make = functools.partial(world.ToolWorld, *arguments)
-    make()  # raises if an argument is out of range
-    return _world(
-        name, make, examples.splits, False if chat is False else None if form == "tags" else True, exact, lengths
-    )
+    make = functools.partial(make, examples.reward, form, longest, _MOST, dict(weights), chat is False)
+    template = False if chat is False else None if form == "tags" else True
+    return assemble(name, make, examples.splits, template, exact, lengths)
 
 
-def _world(
+def assemble(
     name: str,
     make: Callable[[], Any],
     problems: Mapping[str, Sequence[Any]],
@@ -292,6 +318,19 @@ def _world(
     exact: bool,
     lengths: tuple[int, ...],
 ) -> task.HostWorld:
+    """Return the task of a class on text.
+
+    Args:
+      name: of the task.
+      make: makes an instance.
+      problems: the examples of each split.
+      template: write by the chat template: True, False, None (if the tokenizer has one).
+      exact: as in ``tools``.
+      lengths: turns, turn_length, reply_length, prompt_length, completion_length.
+
+    Raises:
+      ValueError: a length is out of range.
+    """
     fields = ("turns", "turn_length", "reply_length", "prompt_length", "completion_length")
     for field, value, low in zip(fields, lengths, (1, 1, 1, 0, 0), strict=True):
         _least(field, value, low)
