@@ -51,6 +51,7 @@ setuptools.setup(
         "gym": ["reasoning-gym"],
         "gymnasium": ["gymnasium>=1.0"],
         "mcp": ["mcp>=1.20"],
+        "openenv": ["openenv-core>=0.3"],
         "worlds": ["bm25s", "pgx>=2.6,<3", "textarena"],  # the rules of games read fields of pgx's states
         "test": [
             *("gcp-storage-emulator", "gymnasium>=1.0", "hypothesis", "ipykernel", "mcp>=1.20", "nbclient", "nbformat"),

@@ -2,7 +2,10 @@
 
 import json
 import re
+import socket
+import subprocess
 import sys
+import time
 
 import jax
 import pytest
@@ -18,6 +21,35 @@ from tests import tiny
 LENGTHS = "turns=3, turn_length=12, reply_length=96"
 SUM = f"gymnasium('tests.text_envs:TestSum-v0', size=9, heldout=3, {LENGTHS})"
 ACTIONS = ("left", "down", "right", "up")
+REMOTE = """
+import sys
+from openenv.core.env_server import http_server, interfaces, types
+
+class Guess(types.Action):
+    text: str
+
+class Hint(types.Observation):
+    hint: str
+
+class Sum(interfaces.Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.numbers = (seed or 0) % 7, 5
+        return Hint(hint="{}+{}=".format(*self.numbers))
+
+    def step(self, action, timeout_s=None, **kwargs):
+        right = action.text == str(sum(self.numbers))
+        return Hint(hint="right" if right else "wrong", reward=float(right), done=right)
+
+    @property
+    def state(self):
+        return types.State()
+
+import uvicorn
+app = http_server.create_fastapi_app(Sum, Guess, Hint, max_concurrent_envs=16)
+uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
+"""
 MCP = f"mcp({{!r}}, {{!r}}, plan='calls', chat=False, heldout=0.3, seconds=5.0, {LENGTHS})"
 SERVER = '''
 import os, time
@@ -47,11 +79,11 @@ server.run("stdio")
 '''
 
 
-def config(task):
+def config(task, workers=1):
     """Return the config of one step of bytes in worker processes."""
     c = tiny.config(task=task, mesh__data=1, batch__prompts=2, batch__samples=2, phase__main__steps=1)
     c.tokenizer.kind = "bytes"
-    c.verifier.update({"workers": 1, "timeout": 30.0})
+    c.verifier.update({"workers": workers, "timeout": 30.0})
     return c
 
 
@@ -149,7 +181,7 @@ def written(name, **arguments):
 def test_a_policy_calls_the_tools_of_a_server(server):
     command, rows = server
     task = MCP.format(command, rows)
-    world = resolve.phases(config(task))[0].task
+    world = resolve.phases(config(task, workers=0))[0].task
     example = world.example(0, "train")
     texts = [
         written("put", item="a"),
@@ -183,6 +215,7 @@ def test_servers_that_are_refused(server):
         environments.lookup("mcp")(("python", "server.py"), rows)
 
 
+@pytest.mark.full
 def test_a_slow_call_is_answered(server):
     command, rows = server
     with limited.within(VerifierConfig(workers=0)):
@@ -190,6 +223,43 @@ def test_a_slow_call_is_answered(server):
     assert world.longest == 12
     _, told = played(world, world.example(0, "train"), [written("put", item="a"), written("fail", how="wait")])
     assert told[1].text == "\n<result>Error: fail gave no answer in 3 s</result>\n" and told[1].parts["failed"] == 1
+
+
+# --- openenv -------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_an_episode_is_played_by_a_server_of_openenv(tmp_path):
+    pytest.importorskip("openenv")
+    (tmp_path / "server.py").write_text(REMOTE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    open_env = environments.lookup("openenv")
+    with limited.within(VerifierConfig(workers=0)):
+        with pytest.raises(ValueError, match=r"world 'openenv' \(train problem 0\) does not begin.*onnect"):
+            open_env(url, "text")
+        with pytest.raises(ValueError, match="url='localhost:80': must begin with http"):
+            open_env("localhost:80", "text")
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "server.py"), str(port)], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            while server.poll() is None and socket.socket().connect_ex(("127.0.0.1", port)):
+                time.sleep(0.1)
+            with limited.within(VerifierConfig(workers=0)):
+                task = f"openenv({url!r}, 'text', 'hint', instruction='Add.', {LENGTHS})"
+                world = resolve.phases(config(task, workers=0))[0].task
+                with pytest.raises(ValueError, match=r"the environment's has no field 'hnt'. Did you mean 'hint'"):
+                    open_env(url, "text", "hnt")
+            begun, told, wrong = played(world, 3, ["9", " 8\n"], ["7"], workers=1)
+            assert begun == "Add.\n3+5=" and [t.text for t in told] == ["wrong", "right"] and wrong[0].text == "wrong"
+            assert [t.reward for t in told] == [0, 1] and told[1].done and told[1].outcome == "correct"
+            _, failed = played(open_env(url, "txt"), 3, ["9"])
+            assert failed[0].outcome == "crashed" and "an action with the fields txt: " in failed[0].error
+        finally:
+            server.kill()
 
 
 # --- training ------------------------------------------------------------------------------------

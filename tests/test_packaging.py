@@ -75,6 +75,7 @@ def test_whatever_is_imported_is_required():
     third -= {
         "IPython",
         "bm25s",
+        "openenv",
         "pgx",
         "pyarrow",
         "reasoning_gym",

@@ -203,6 +203,7 @@ TASKS: Mapping[str, str] = {
     "textarena": "rljax.environments.worlds.host.constructors:textarena",
     "gymnasium": "rljax.environments.worlds.host.adapters.constructors:gymnasium",
     "mcp": "rljax.environments.worlds.host.adapters.constructors:mcp",
+    "openenv": "rljax.environments.worlds.host.adapters.constructors:openenv",
     "tagged": "rljax.environments.worlds.tagged:tagged",
     "recorded": "rljax.environments.worlds.around:recorded",
     "format_parts": "rljax.environments.worlds.around:format_parts",

@@ -44,7 +44,7 @@ A class may also have:
 ``interpreter.py``   a Python interpreter as a tool, in the sandbox of ``verifiers``
 ``passages.py``      search over a folder of texts as a tool, by BM25
 ``arena.py``         games of textarena
-``adapters/``        environments of gymnasium, tools of MCP servers
+``adapters/``        environments of gymnasium and OpenEnv, tools of MCP servers
 ===================  ===================================================================================================
 
 Worker processes import this package, so it does not import jax.

@@ -1,4 +1,4 @@
-"""Host worlds of other libraries: ``gymnasium``, ``mcp``."""
+"""Host worlds of other libraries: ``gymnasium``, ``mcp``, ``openenv``."""
 
 import functools
 import importlib.util
@@ -9,7 +9,7 @@ from rljax.environments.verifiers import answers, rewards
 from rljax.environments.worlds.host import assisted, calls, task
 from rljax.environments.worlds.host import constructors as shipped
 from rljax.environments.worlds.host.adapters import servers, text_envs
-from rljax.language import dotted, parse
+from rljax.language import dotted, messages, parse
 from rljax.language.settings import Count, Size
 
 
@@ -54,7 +54,7 @@ def gymnasium(
     Raises:
       ValueError: gymnasium is not installed, has no such environment, or its observations or actions are not text.
     """
-    _needs("gymnasium")
+    _needs("gymnasium", "gymnasium", "gymnasium")
     if ":" in environment:
         with parse.resolving("environment"):
             dotted.module(environment.partition(":")[0], "gymnasium")
@@ -121,7 +121,7 @@ def mcp(
       ValueError: as ``tools``, mcp is not installed, the command starts no server, or it has no such tool.
       FileNotFoundError: a file does not exist.
     """
-    _needs("mcp")
+    _needs("mcp", "mcp", "mcp")
     if not command:
         raise ValueError("command=(): names no program")
     if not 0 < seconds < 1e5:
@@ -135,14 +135,65 @@ def mcp(
     return _checked(shipped.asked("mcp", served, examples, form, weights or {}, chat, exact, lengths))
 
 
+def openenv(
+    url: str,
+    action: str,
+    observation: str = "",
+    fixed: dict[str, Any] | None = None,
+    instruction: str = "",
+    size: Count = 1000,
+    heldout: Count = 100,
+    chat: bool | None = None,
+    turns: Count = 10,
+    turn_length: Count = 64,
+    reply_length: Count = 256,
+    prompt_length: Size = 0,
+    completion_length: Size = 0,
+    exact: bool = True,
+) -> task.HostWorld:
+    """Act in an environment that a server of OpenEnv runs; see ``openenvs.Remote``.
+
+    Args:
+      url: of the server, which must be running, such as "http://localhost:8000".
+      action: the field of an action that a turn is written to.
+      observation: the field of an observation that the policy reads; "": all as JSON.
+      fixed: other fields of every action.
+      instruction: text before the first observation.
+      size: number of training problems, each a seed of the environment.
+      heldout: number of held-out problems.
+      chat: write by the chat template: True, False, None (if the tokenizer has one).
+      turns: the most turns of the policy.
+      turn_length: the most tokens of a turn.
+      reply_length: the most tokens of an observation.
+      prompt_length: L, tokens; 0: the longest prompt, rounded up.
+      completion_length: T, tokens of a row; 0: as many as ``turns`` turns need.
+      exact: as in ``tools``.
+
+    Returns:
+      The world, not yet bound to a tokenizer.
+
+    Raises:
+      ValueError: openenv-core is not installed, the address is none, no server answers there, or an observation has no
+        such field.
+    """
+    _needs("openenv", "openenv", "openenv-core")
+    if not url.startswith(("http://", "https://", "ws://", "wss://")):
+        raise ValueError(f"url={messages.shown(url)}: must begin with http://, https://, ws:// or wss://")
+    from rljax.environments.worlds.host.adapters import openenvs  # imports openenv, which takes seconds
+
+    make = functools.partial(openenvs.Remote, url, action, observation, fixed, instruction)
+    lengths = (turns, turn_length, reply_length, prompt_length, completion_length)
+    world = _checked(shipped.assemble("openenv", make, shipped.seeds(size, heldout), chat, exact, lengths))
+    world.text(0, "train")  # raises if no server answers
+    return world
+
+
 def _checked(world: task.HostWorld) -> task.HostWorld:
     """Return the world; ValueError if a worker process cannot make an instance."""
     _ = world.parts
     return world
 
 
-def _needs(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise ValueError(
-            f"{package} needs {package}: pip install {package}, or in the checkout pip install '.[{package}]'"
-        )
+def _needs(name: str, module: str, package: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ValueError(f"{name} needs {package}: pip install {package}, or in the checkout pip install '.[{name}]'")
