@@ -21,7 +21,7 @@ def refused(name: str) -> tuple[str, ...]:
 
 def of_source(source: types.Source) -> set[tuple[str, object]]:
     """Return the fields of a source that are not those of a plain one, and the kind of its second pass."""
-    names = [f.name for f in dataclasses.fields(source) if f.name not in ("seam", "spec")]
+    names = [f.name for f in dataclasses.fields(source) if f.name not in ("seam", "spec", "by_prompt")]  # a warning
     asked: set[tuple[str, object]] = {("source", n) for n in names if getattr(source, n) != getattr(PLAIN, n)}
     again = source.again
     return asked | {("by", again.by), ("plain", again.plain), ("samples", again.samples > 0)} if again else asked

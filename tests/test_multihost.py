@@ -30,8 +30,9 @@ from rljax.environments import gsm8k
 
 
 def judge(text, target):
-    with open(pathlib.Path(__file__).parent / f"calls-{os.environ['CALLS']}", "a") as calls:
-        calls.write(".")
+    if not text.endswith(f"#### {target}"):  # a reference solution, which process 0 tries first
+        with open(pathlib.Path(__file__).parent / f"calls-{os.environ['CALLS']}", "a") as calls:
+            calls.write(".")
     return {"reward": zlib.crc32(text.encode()) % 2, "wanted": float(target)}
 
 
