@@ -155,10 +155,10 @@ def test_a_head_of_no_tokens_is_the_plain_rollout_and_one_of_some_is_read_and_no
 )
 def test_a_step_that_keeps_the_plain_rows_is_the_plain_step(pieces):
     after, want = (step.fused(step.begin(None, key), key) for step, _, key in (step_of(*pieces), step_of(PLAIN)))
-    jax.tree.map(np.testing.assert_array_equal, after[0].params, want[0].params)
-    assert {k: v for k, v in after[1].items() if k in want[1] and k != "rows"} == {
-        k: v for k, v in want[1].items() if k != "rows"
-    }
+    near = dict(rtol=1e-4, atol=1e-5) if pieces[0].uneven else dict(rtol=0)  # two programs agree to rounding
+    jax.tree.map(functools.partial(np.testing.assert_allclose, **near), after[0].params, want[0].params)
+    values, expected = ({k: v for k, v in x[1].items() if k in want[1] and k != "rows"} for x in (after, want))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, **near), values, expected)
 
 
 @pytest.mark.full
