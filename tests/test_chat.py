@@ -265,11 +265,10 @@ def test_sample_applies_the_filters_of_the_run():
         ("{{ 'x' * 10000000 }}", r"chat template: \*: a result above 1,000,000"),
         (
             "{% set r = range(100000) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
-            "chat template: has run for 1 s, which is the limit",
+            "chat template: loops of more than 1,000,000 passes",
         ),
     ],
 )
-def test_what_templates_may_not_do(template, words, monkeypatch):
-    monkeypatch.setattr(chat, "_SECONDS", 1.0)
+def test_what_templates_may_not_do(template, words):
     with pytest.raises(ValueError, match=words):
         chat.render(template, [], False, {})

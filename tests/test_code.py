@@ -180,6 +180,19 @@ def test_forms_of_tests(together):
     assert judge("x = 0", tests)["outcome"] == "wrong"
 
 
+@needs_namespaces
+@pytest.mark.parametrize("together", [False, True])
+def test_setup_that_uses_the_program_fails_with_the_program(together):
+    judge, setup = code.Judge(together=together), "root = Node(3)"
+    node = "class Node:\n  def __init__(self, x): self.x = x\ndef f(n): return n.x"
+    assert judge(node, ["assert f(root) == 3"], test_setup_code=setup)["outcome"] == "correct"
+    for program in ("x = 0", "class Node: pass\ndef f(n): return 3", "import os\nos._exit(0)", "raise SystemExit"):
+        assert judge(program, ["assert f(root) == 3"], test_setup_code=setup)["outcome"] == "wrong", program
+    for forged in (b"[]\n", b'["result", 9, 1, ""]\n', b'["result", "1", 1, ""]\n'):
+        program = f"import os\nos.write(3, {forged!r})\nos._exit(0)"
+        assert judge(program, ["assert f(1) == 1"])["outcome"] == "wrong", forged
+
+
 # A class whose objects agree with everything, as functions and as classes of the tests.
 AGREEABLE = """
 class T:

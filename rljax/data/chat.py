@@ -1,12 +1,9 @@
 """Chat templates: Jinja in a sandbox, configured as in transformers, so that templates give the same texts."""
 
-import contextlib
-import ctypes
 import datetime
 import functools
 import json
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -15,8 +12,7 @@ import jinja2.nodes
 import jinja2.sandbox
 
 DATE = "2024-07-26"  # the date that the templates of Llama 3.1 print unless they are given another one
-_SECONDS = 10.0  # of a template
-_LARGEST = 10**6  # of a product or a power in a template, a number or a length
+_LARGEST = 10**6  # of a product or a power in a template, a number or a length, and of the passes of its loops
 
 
 class _Generation(jinja2.ext.Extension):
@@ -70,57 +66,30 @@ def render(
       The text.
 
     Raises:
-      ValueError: the template is not valid Jinja, calls ``raise_exception``, does what the sandbox forbids, or runs for
-        more than 10 s.
+      ValueError: the template is not valid Jinja, calls ``raise_exception``, or does what the sandbox forbids.
     """
     day = datetime.datetime.fromisoformat(date)
     try:
-        with _limited():
-            return _compiled(template).render(
-                messages=[dict(m) for m in messages],
-                tools=[dict(tool) for tool in tools] if tools else None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                strftime_now=lambda form: day.strftime(form),
-                date_string=day.strftime("%d %b %Y"),
-                **names,
-            )
+        compiled = _compiled(template)
+        compiled.environment.passes = 0
+        return compiled.render(
+            messages=[dict(m) for m in messages],
+            tools=[dict(tool) for tool in tools] if tools else None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            strftime_now=lambda form: day.strftime(form),
+            date_string=day.strftime("%d %b %Y"),
+            **names,
+        )
     except Exception as error:  # templates run any arithmetic, so they raise anything
         raise ValueError(f"chat template: {str(error) or type(error).__name__}") from error
 
 
-class _Endless(Exception):
-    """A template has run for too long."""
-
-    def __str__(self) -> str:
-        return f"has run for {_SECONDS:.0f} s, which is the limit"
-
-
-@contextlib.contextmanager
-def _limited() -> Iterator[None]:
-    """Raise ``_Endless`` in this thread after the limit: loops in a template have no bound."""
-    thread, lock, ended = threading.get_ident(), threading.Lock(), False
-
-    def stop() -> None:
-        with lock:
-            if not ended:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Endless))
-
-    timer = threading.Timer(_SECONDS, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        with lock:
-            ended = True
-        timer.cancel()
-
-
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """A sandbox whose products and powers have a limit, as they are computed without an interruption."""
+    """A sandbox in which products, powers and the passes of loops have a limit."""
 
     intercepted_binops = frozenset(("*", "**"))
+    passes = 0  # of all loops, since ``render`` began
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Return a product or a power."""
@@ -129,6 +98,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise jinja2.exceptions.SecurityError(f"{operator}: a result above {_LARGEST:,}")
         return super().call_binop(context, operator, left, right)
 
+    def count(self) -> None:
+        """Count a pass of a loop."""
+        self.passes += 1
+        if self.passes > _LARGEST:
+            raise jinja2.exceptions.SecurityError(f"loops of more than {_LARGEST:,} passes")
+
 
 @functools.cache
 def _compiled(template: str) -> jinja2.Template:
@@ -136,7 +111,11 @@ def _compiled(template: str) -> jinja2.Template:
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["namespace"] = _Namespace
-    return environment.from_string(template)
+    tree = environment.parse(template)
+    for loop in tree.find_all(jinja2.nodes.For):
+        count = jinja2.nodes.Call(jinja2.nodes.EnvironmentAttribute("count"), [], [], None, None)
+        loop.body.insert(0, jinja2.nodes.ExprStmt(count).set_lineno(loop.lineno).set_environment(environment))
+    return environment.from_string(tree)
 
 
 def _raise(message: str) -> None:

@@ -79,8 +79,8 @@ def tried(asked: Iterable[questions.Question], verifiers: pool.Verifiers, second
 
 def warn(task: Any, verifiers: pool.Verifiers) -> None:
     """Try reference solutions for a few seconds, and warn of those that are not correct."""
-    found = tried(solutions(task), verifiers, _SECONDS)
-    if found.failed:
-        more = "" if found.tried == found.total else " python -m rljax data inspect tries all."
-        text = f"task {task.name!r}: {found}. Nothing that is like them gets a reward.{more}"
+    result = tried(solutions(task), verifiers, _SECONDS)
+    if result.failed:
+        more = "" if result.tried == result.total else " python -m rljax data inspect tries all."
+        text = f"task {task.name!r}: {result}. Nothing that is like them gets a reward.{more}"
         warnings.warn(text, questions.DataWarning, stacklevel=2)

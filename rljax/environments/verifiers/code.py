@@ -147,7 +147,7 @@ class Judge:
                     testing.send(answer or _LOST, deadline + _GRACE)
             except (EOFError, OSError):  # a test is too slow or too large for what the program returned
                 return Verdict(timed_out=timed_out)
-        return _verdict(json.loads(message), timed_out)
+        return _verdict(message, timed_out)
 
     def _together(self, job: Mapping[str, Any]) -> Verdict:
         deadline = time.monotonic() + self.seconds
@@ -161,15 +161,17 @@ class Judge:
                     return Verdict(unparseable=running.status(deadline) == programs.SYNTAX)
                 except TimeoutError:
                     return Verdict(timed_out=True)
-        try:
-            return _verdict(json.loads(message), False)
-        except (TypeError, RecursionError, json.JSONDecodeError):  # the program has written it
-            return Verdict()
+        return _verdict(message, False)
 
 
-def _verdict(message: Any, timed_out: bool) -> Verdict:
+def _verdict(message: bytes, timed_out: bool) -> Verdict:
     """Return the verdict of a result of ``assertions.judge``; ValueError if the tests could not be run."""
-    _, passed, total, error = message
+    try:
+        _, passed, total, error = json.loads(message)
+        if not 0 <= passed <= total:
+            raise ValueError
+    except (TypeError, ValueError, RecursionError):  # a program that shares the box of the tests has written it
+        return Verdict(timed_out=timed_out)
     if error:
         raise ValueError(f"the tests cannot be run: {error}")
     return Verdict(passed, max(total, 1), timed_out=timed_out)

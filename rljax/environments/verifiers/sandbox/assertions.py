@@ -1,4 +1,4 @@
-"""Tests: every assertion is counted, and names that are not theirs are those of the program."""
+"""Tests: every assertion is counted, and names that the tests do not define refer to the program."""
 
 import ast
 import builtins
@@ -20,9 +20,10 @@ class _Names(dict):
 
     def __init__(self, lookup: Callable[[str], Any]):
         super().__init__({"__name__": MODULE, "__builtins__": builtins, _SAME: mirrors.same, _KIND: mirrors.kind})
-        self._lookup = lookup
+        self._lookup, self.asked = lookup, False
 
     def __missing__(self, name: str) -> Any:
+        self.asked |= not hasattr(builtins, name)
         return self._lookup(name)
 
 
@@ -51,8 +52,8 @@ def judge(job: Mapping[str, Any], lookup: Callable[[str], Any]) -> tuple[int, in
         trees = [ast.parse(test) for test in job["tests"]]
         exec(compile(_own(job["prelude"], job["entry_point"]), "prelude.py", "exec"), names)
         code = [compile(ast.fix_missing_locations(_Recorded().visit(tree)), "tests.py", "exec") for tree in trees]
-    except Exception:
-        return 0, 0, traceback.format_exc()
+    except Exception:  # code that uses the program may fail because of the program
+        return 0, int(names.asked), "" if names.asked else traceback.format_exc()
     for each in code:
         _attempt(record, lambda each=each: exec(each, names))
     if "check" in names and job["entry_point"]:
@@ -72,8 +73,9 @@ def connected(transfer: Callable[[Any], Any], tests: Sequence[str]) -> Callable[
       transfer: sends a message and returns the next one.
       tests: code; the exceptions that it catches by name become classes of this box.
     """
-    classes = _classes(tests)
-    caught = {name: type(name, (Exception,), {"__getattr__": _attribute}) for name in _caught(tests)}
+    nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
+    classes = _classes(nodes)
+    caught = {name: type(name, (Exception,), {"__getattr__": _attribute}) for name in _caught(nodes)}
     known: dict[str, Any] = {}
 
     def raised(kinds: Sequence[Any], args: Sequence[Any], error: Any) -> Exception:
@@ -165,10 +167,8 @@ def _own(source: str, entry_point: str) -> ast.Module:
     return tree
 
 
-def _caught(tests: Sequence[str]) -> set[str]:
+def _caught(nodes: Sequence[ast.AST]) -> set[str]:
     """Return the names of exceptions that tests catch or expect and do not define."""
-    trees = [ast.parse(test) for test in tests]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
     places = [node.type for node in nodes if isinstance(node, ast.ExceptHandler) and node.type]
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _RAISES:
@@ -181,13 +181,12 @@ def _caught(tests: Sequence[str]) -> set[str]:
     return used - defined - set(dir(builtins))
 
 
-def _classes(tests: Sequence[str]) -> set[str]:
+def _classes(nodes: Sequence[ast.AST]) -> set[str]:
     """Return the capitalized names that tests use as classes: objects made of them have attributes or are compared.
 
     A capitalized name alone does not say so: some sets have functions with such names, and a program that defines a
     class in their place would compare itself with what is expected.
     """
-    nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
     changed = [node for node in nodes if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)]
     used = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute) or node in changed}
     classes = {name for name in used if name.isidentifier()}

@@ -124,13 +124,13 @@ class Toolbox:
         self._mismatch: dict[str, Callable[[Mapping[str, Any]], str]] = {}
         self._described: dict[str, Mapping[str, Any]] = {}
         for each in functions:
-            own = isinstance(each, Described)
-            function, described = each[:2] if own else (each, signatures.describe(each))
+            is_described = isinstance(each, Described)
+            function, described = each[:2] if is_described else (each, signatures.describe(each))
             name = described["name"]
             if name in self._functions:
                 raise ValueError(f"functions: two tools are named {name!r}")
             self._functions[name], self._described[name] = function, described
-            self._mismatch |= {name: each.mismatch} if own else {}
+            self._mismatch |= {name: each.mismatch} if is_described else {}
         if not self._functions:
             raise ValueError("functions: names no tool")
 

@@ -117,10 +117,10 @@ class _Server:
             if answered is None or answered.code == importlib.import_module("mcp.types").CONNECTION_CLOSED:
                 self.problem = messages.printable(f"{type(error).__name__}: {error}")
             raise calls.ToolError(f"Error: {messages.printable(error)}") from None
-        said = result.model_dump(by_alias=True)  # in the words of the protocol, whatever the version of the package
-        texts = [block["text"] if block["type"] == "text" else f"({block['type']})" for block in said["content"]]
-        text = "\n".join(texts) if texts else json.dumps(said.get("structuredContent"), ensure_ascii=False)
-        if said["isError"]:
+        fields = result.model_dump(by_alias=True)  # in the words of the protocol, whatever the version of the package
+        texts = [block["text"] if block["type"] == "text" else f"({block['type']})" for block in fields["content"]]
+        text = "\n".join(texts) if texts else json.dumps(fields.get("structuredContent"), ensure_ascii=False)
+        if fields["isError"]:
             raise calls.ToolError(text)
         return text
 
@@ -152,11 +152,11 @@ class _Server:
 def _listed(command: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
     """Return the tools of a server, which is started for this."""
     server = _Server(command, environment, _BEGUN)
-    types, found, cursor = importlib.import_module("mcp.types"), [], None
+    types, listed, cursor = importlib.import_module("mcp.types"), [], None
     try:
         while True:
             page: Any = server.request("list_tools", params=cursor and types.PaginatedRequestParams(cursor=cursor))
-            found += page.tools
+            listed += page.tools
             if not (cursor := page.model_dump(by_alias=True).get("nextCursor")):
                 break
     except Exception as error:
@@ -164,9 +164,9 @@ def _listed(command: tuple[str, ...], environment: tuple[tuple[str, str], ...]) 
         raise ValueError(f"command={messages.shown(command)} starts no MCP server: {problem}") from None
     finally:
         server.close()
-    if not found:
+    if not listed:
         raise ValueError(f"command={messages.shown(command)}: the server has no tools")
-    return tuple(found)
+    return tuple(listed)
 
 
 def _described(tool: Any, call: Callable[..., str], seconds: float) -> calls.Described:

@@ -88,9 +88,9 @@ class Environment:
     def _action(self, text: str) -> Any:
         """Return the action of a turn; ValueError in words for the policy if it is none."""
         if self._tagged:
-            if not (found := _TAGGED.findall(text)):
+            if not (tags := _TAGGED.findall(text)):
                 raise ValueError("Write the action between <action> and </action>.")
-            text = found[-1]
+            text = tags[-1]
         space, text = self._made.action_space, text.strip()
         if self._names:
             if text.lower() not in self._names:
